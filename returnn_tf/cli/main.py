@@ -53,7 +53,17 @@ def _guarded(args: list[str]) -> int:
         return 0  # "returnn-tf layers | head"
     except MemoryError as exc:
         return _failed("out of memory: %s. %s" % (str(exc) or "allocation failed", _MORE_MEMORY), EXIT_BUG, cause=exc)
-    except ModuleNotFoundError as exc:
+    except (ImportError, OSError) as exc:
+        place = error_in_config(exc)
+        return _failed_import_or_file(exc) if place is None else _failed(place, EXIT_BAD_CONFIG, cause=exc)
+    except Exception as exc:
+        place = error_in_config(exc)
+        return _crashed() if place is None else _failed(place, EXIT_BAD_CONFIG, cause=exc)
+
+
+def _failed_import_or_file(exc: Exception) -> int:
+    """Tell what is missing: a package, memory to load one, a file or space for one; return the exit code."""
+    if isinstance(exc, ModuleNotFoundError):
         if exc.name in ("numpy", "h5py"):
             return _failed(
                 "%s is not installed. Install the requirements: pip install returnn-tf" % exc.name,
@@ -62,19 +72,16 @@ def _guarded(args: list[str]) -> int:
         if exc.name != "tensorflow":
             return _crashed()
         return _failed("TensorFlow is not installed. Install it: pip install 'returnn-tf[cpu]', or [gpu]", EXIT_BUG)
-    except ImportError as exc:
+    if isinstance(exc, ImportError):
         if "memory" not in str(exc) and "failed to map" not in str(exc):
             return _crashed()
         return _failed("out of memory: %s. %s" % (exc, _MORE_MEMORY), EXIT_BUG, cause=exc)
-    except OSError as exc:
-        if exc.filename is None and exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-            return _failed("%s, while writing" % os.strerror(exc.errno), EXIT_BAD_DATA, cause=exc)
-        if exc.filename is None:
-            return _crashed()
-        return _failed("%s: %s" % (exc.filename, exc.strerror or exc), EXIT_BAD_DATA, cause=exc)
-    except Exception as exc:
-        place = error_in_config(exc)
-        return _crashed() if place is None else _failed(place, EXIT_BAD_CONFIG, cause=exc)
+    assert isinstance(exc, OSError)
+    if exc.filename is None and exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        return _failed("%s, while writing" % os.strerror(exc.errno), EXIT_BAD_DATA, cause=exc)
+    if exc.filename is None:
+        return _crashed()
+    return _failed("%s: %s" % (exc.filename, exc.strerror or exc), EXIT_BAD_DATA, cause=exc)
 
 
 def open_standard_streams() -> None:

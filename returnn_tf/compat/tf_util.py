@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from returnn_tf.compat.initializers import get_initializer
+from returnn_tf.compat.op_code import OpCodeCompiler
 from returnn_tf.compat.tensors import Data, Dim, DimensionTag, FeatureDim, SpatialDim, batch_dim, single_step_dim
 from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.graph.views.output_view import OutputWithActivation
@@ -20,10 +22,12 @@ __all__ = [
     "Dim",
     "DimensionTag",
     "FeatureDim",
+    "OpCodeCompiler",
     "OutputWithActivation",
     "SpatialDim",
     "batch_dim",
     "custom_gradient",
+    "get_initializer",
     "single_step_dim",
     *sorted(HELPERS),
 ]

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import pprint
+import sys
 from typing import Any
 
-from returnn_tf.config.compat_modules import register_compat
+import numpy
+
+from returnn_tf.compat.numbers_dict import NumbersDict
+from returnn_tf.config import ConfigError
+from returnn_tf.config.compat_modules import load_user_file, register_compat
 
 register_compat(__name__, "returnn.util.basic", "Util")
+register_compat(__name__, "returnn.util")
+
+__all__ = [
+    "BOM_UTF8",
+    "NumbersDict",
+    "PY3",
+    "better_repr",
+    "cf",
+    "cleanup_env_var_path",
+    "generic_import_module",
+    "get_login_username",
+    "load_txt_vector",
+    "py2_utf8_str_to_unicode",
+    "simple_obj_repr",
+    "to_bool",
+    "unicode",
+]
 
 PY3 = True
+BOM_UTF8 = b"\xef\xbb\xbf"
+unicode = str
 
 
 def cleanup_env_var_path(env_var: str, path_prefix: str) -> None:
@@ -34,3 +60,56 @@ def load_txt_vector(filename: str) -> list[float]:
     with open(filename, encoding="utf8") as file:
         lines = [line.split("#")[0].strip() for line in file]
     return [float(line) for line in lines if line]
+
+
+def get_login_username() -> str:
+    """Return the login name of the user."""
+    return getpass.getuser()
+
+
+def to_bool(value: Any) -> bool:
+    """Return the bool that a number or a word such as "yes" means.
+
+    :raises ValueError: it means none
+    """
+    words = {"0": False, "no": False, "off": False, "false": False, "1": True, "yes": True, "on": True, "true": True}
+    if isinstance(value, (bool, int, float)):
+        return bool(int(value))
+    if str(value).lower() not in words:
+        raise ValueError("%r is neither true nor false" % (value,))
+    return words[str(value).lower()]
+
+
+def better_repr(value: Any) -> str:
+    """Return a value as Python code over several lines, with a comma after each entry; arrays in full."""
+    if isinstance(value, list):
+        return "[\n%s]" % "".join("%s,\n" % better_repr(item) for item in value)
+    if isinstance(value, dict):
+        return "{\n%s}" % "".join("%s: %s,\n" % (better_repr(key), better_repr(item)) for key, item in value.items())
+    if isinstance(value, numpy.ndarray):
+        with numpy.printoptions(threshold=sys.maxsize):
+            return repr(value)
+    return repr(value) if isinstance(value, str) else pprint.pformat(value, compact=True)
+
+
+def simple_obj_repr(value: Any) -> str:
+    """Return the class and the attributes of an object."""
+    attributes = ", ".join("%s=%r" % item for item in sorted(vars(value).items()))
+    return "%s(%s)" % (type(value).__name__, attributes)
+
+
+def generic_import_module(filename: str) -> Any:
+    """Import a file of the user, or a module by its name.
+
+    :param filename: path of a .py file, or of a folder with an ``__init__.py``, or a name such as "a.b"
+    :raises ConfigError: there is none
+    """
+    path = os.path.join(filename, "__init__.py") if os.path.isdir(filename) else filename
+    if not os.path.exists(path):
+        path = filename.replace(".", os.sep) + ".py"
+        found = [os.path.join(folder, path) for folder in sys.path if os.path.exists(os.path.join(folder, path))]
+        if not found:
+            raise ConfigError("generic_import_module: there is no file or module %r." % filename)
+        path = found[0]
+    name = "_returnn_tf_file_%s" % os.path.splitext(os.path.abspath(path))[0].replace(os.sep, "_").replace(".", "_")
+    return load_user_file(name, path)

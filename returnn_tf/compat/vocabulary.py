@@ -8,6 +8,7 @@ from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.engine.search.labels import vocab_labels
 
 register_compat(__name__, "returnn.datasets.generating", "GeneratingDataset")
+register_compat(__name__, "returnn.datasets.util.vocabulary")
 
 
 class Vocabulary:

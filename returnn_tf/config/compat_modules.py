@@ -1,8 +1,9 @@
 """Makes ``from TFUtil import where_bc`` and the like work in configs which were written for RETURNN.
 
-The import statements of a config, at its top level and in its functions, first do what they do anywhere. If nothing is
-found, modules of `returnn_tf.compat` stand in. ``sys.modules`` and the imports of other code are not changed.
-``import tensorflow as tf`` gives TensorFlow with the names of TensorFlow 1 added, since old configs use both.
+Import statements of a config and of the files beside it, at the top level and in functions, give modules of
+`returnn_tf.compat` for the names of RETURNN's. RETURNN itself is neither imported nor changed if it is installed, and
+``sys.modules`` and the imports of other code stay as they are. ``import tensorflow as tf`` gives TensorFlow with the
+names of TensorFlow 1 added, since old configs use both.
 """
 
 from __future__ import annotations
@@ -11,62 +12,84 @@ import builtins
 import contextlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
+import os
 import sys
 import threading
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
+from returnn_tf.config.compat_imports import OLD_MODULES, ROOT, is_beside_configs, line_of_caller, missing_name
 from returnn_tf.config.registry import Registry
+from returnn_tf.config.user_code import USER_CODE, is_user_file
 
 #: Stand-ins by the names of RETURNN modules that configs use; registered by the modules of `returnn_tf.compat`.
 COMPAT: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat")
 #: Modules that configs see in another form than other code.
 REPLACED: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat", module_per_entry=True)
-_ROOT = "returnn"
+#: Modules of other projects that configs import, by name; what is found on the path wins.
+FALLBACK: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat")
+_TENSORFLOW = "tensorflow"
 
 
-def register_compat(module: str, name: str, old_name: str = "") -> None:
+def register_compat(module: str, name: str, *old_names: str) -> None:
     """Register a module of ours as the stand-in for one of RETURNN in configs.
 
     :param module: ``__name__`` of the module of ours
     :param name: e.g. "returnn.tf.util.basic"
-    :param old_name: an older name, which is known both with and without the prefix "returnn."
+    :param old_names: older names, which are known both with and without the prefix "returnn."
     """
-    names = [name] + ([old_name, "%s.%s" % (_ROOT, old_name)] if old_name else [])
+    names = [name] + [n for old in old_names for n in (old, "%s.%s" % (ROOT, old))]
     COMPAT.add(sys.modules[module], *names, owner=sys.modules[module])
 
 
-def _is_package(name: str) -> bool:
-    """Return whether the name is only a package that contains stand-ins."""
-    return name not in COMPAT and any(other.startswith(name + ".") for other in COMPAT)
-
-
 class _CompatModule(types.ModuleType):
-    """Stand-in for a module of RETURNN: it has the names of one of ours, or is an empty package."""
+    """Stand-in for a module of RETURNN: it has the names of one of ours. Other names can be imported, but not used."""
 
     def __init__(self, name: str, home: Optional[types.ModuleType]) -> None:
         super().__init__(name)
         self._home = home
         self.__path__: list[str] = []
+        if home is not None and "__all__" in vars(home):
+            self.__all__ = home.__all__
 
     def __getattr__(self, name: str) -> Any:
-        if self._home is not None and not (name.startswith("__") and name.endswith("__")):
-            return getattr(self._home, name)
-        raise AttributeError("module %r has no attribute %r" % (self.__name__, name))
+        if name.startswith("__") and name.endswith("__"):
+            if name == "__file__" and self._home is not None:
+                return self._home.__file__
+            raise AttributeError("module %r has no attribute %r" % (self.__name__, name))
+        if self._home is not None:
+            with contextlib.suppress(AttributeError):
+                return getattr(self._home, name)
+        part = "%s.%s" % (self.__name__, name)
+        if _has_parts(part):
+            return _finder.module(part)
+        return missing_name(self.__name__, name, line_of_caller())
+
+
+def _has_parts(name: str) -> bool:
+    """Return whether there is a stand-in of this name, or one that is a part of it."""
+    return name in COMPAT or any(other.startswith(name + ".") for other in COMPAT)
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Meta path finder for the stand-ins; it comes last."""
+    """Finds the stand-ins; as a meta path finder, for ``importlib.import_module``, it comes last."""
 
     def __init__(self) -> None:
         self.modules: dict[str, _CompatModule] = {}
 
     def module(self, name: str) -> Optional[_CompatModule]:
-        """Return the stand-in for a module, always the same one; None if there is none."""
-        if name not in self.modules and (name in COMPAT or _is_package(name)):
+        """Return the stand-in for a module of RETURNN, always the same one; None for other modules.
+
+        A module of RETURNN of which there is nothing here has only names that cannot be used.
+        """
+        if name not in self.modules:
+            root = name.partition(".")[0]
+            if root != ROOT and name not in COMPAT and root not in OLD_MODULES:
+                return None
             self.modules[name] = _CompatModule(name, COMPAT.find(name))
-        return self.modules.get(name)
+        return self.modules[name]
 
     def find_spec(self, name: str, path: Optional[Sequence[str]], target: Any = None) -> Any:
         """Return the spec of a stand-in, unless it would be part of a real package."""
@@ -83,47 +106,95 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Do nothing: names are looked up on access."""
 
 
-_TENSORFLOW = "tensorflow"
+class _UserLoader(importlib.machinery.SourceFileLoader):
+    """Loads a file beside a config, whose imports are those of a config."""
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Run the file."""
+        vars(module)["__builtins__"] = builtins_of_configs()
+        super().exec_module(module)
+
+
+class _UserFinder(importlib.abc.MetaPathFinder):
+    """Finds the files of the user: everything on the path but installed packages. It comes first."""
+
+    def find_spec(self, name: str, path: Optional[Sequence[str]], target: Any = None) -> Any:
+        """Return the spec of a file of the user, or None."""
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        loader = None if spec is None else spec.loader
+        if spec is None or type(loader) is not importlib.machinery.SourceFileLoader or not is_user_file(loader.path):
+            return None
+        spec.loader = _UserLoader(loader.name, loader.path)
+        return spec
+
+
+def load_user_file(name: str, path: str) -> types.ModuleType:
+    """Return the module in a file of the user; its imports are those of a config.
+
+    :param name: of the module in ``sys.modules``; it is loaded once
+    """
+    if name not in sys.modules:
+        loader = _UserLoader(name, path)
+        spec = importlib.machinery.ModuleSpec(name, loader, origin=path)
+        spec.has_location = True
+        if os.path.basename(path) == "__init__.py":
+            spec.submodule_search_locations = [os.path.dirname(path)]
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        try:
+            loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
 _finder = _Finder()
+_user_finder = _UserFinder()
 _lock = threading.RLock()
 _depth = 0
 
 
 @contextlib.contextmanager
 def compat_modules() -> Iterator[None]:
-    """Resolve imports that find nothing else to the stand-ins within the context; remove these on exit."""
+    """Within the context, resolve imports by name that find nothing else to the stand-ins; remove these on exit."""
     global _depth
     COMPAT.load()  # now: the finder may be asked while a module that ours need is half imported
     with _lock:
         _depth += 1
         if _depth == 1:
+            sys.meta_path.insert(0, _user_finder)
             sys.meta_path.append(_finder)
         try:
             yield
         finally:
             _depth -= 1
             if _depth == 0:
+                sys.meta_path.remove(_user_finder)
                 sys.meta_path.remove(_finder)
                 for name, module in _finder.modules.items():
                     if sys.modules.get(name) is module:
                         del sys.modules[name]
 
 
-def _import(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+def import_for_configs(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+    """Stand in for ``__import__`` in the code of configs."""
     if name == _TENSORFLOW and not level:
         return REPLACED[_TENSORFLOW]
-    try:
-        return builtins.__import__(name, globals, locals, fromlist, level)
-    except ModuleNotFoundError:
-        if level or _finder.module(name.split(".")[0]) is None:
-            raise
+    root = name.partition(".")[0]
+    ours = not level and (root == ROOT or (root in OLD_MODULES and not is_beside_configs(root)))
+    if ours:
+        _finder.module(name)
+        return _finder.module(name if fromlist else root)
     with compat_modules():
-        return builtins.__import__(name, globals, locals, fromlist, level)
+        try:
+            return builtins.__import__(name, globals, locals, fromlist, level)
+        except ModuleNotFoundError as exc:
+            if level or exc.name != root or root not in FALLBACK:
+                raise
+            return FALLBACK[root]
 
 
-def is_known(module: str) -> bool:
-    """Return whether a module of this name has a stand-in."""
-    return _finder.module(module) is not None
+_BUILTINS: dict[str, Any] = {}
 
 
 def current_name(module: str) -> Optional[str]:
@@ -135,4 +206,6 @@ def current_name(module: str) -> Optional[str]:
 
 def builtins_of_configs() -> dict[str, Any]:
     """Return the ``__builtins__`` for the code of configs."""
-    return {**vars(builtins), "__import__": _import}
+    if not _BUILTINS:
+        _BUILTINS.update({**vars(builtins), "__import__": import_for_configs, USER_CODE: True})
+    return _BUILTINS

@@ -161,7 +161,7 @@ def run_python(path: str, text: str, code: CodeType, namespace: dict[str, Any]) 
     except (Exception, SystemExit) as exc:
         line = _line_of_exception(path, exc)
         if isinstance(exc, ImportError):
-            what = explain_import(exc, _line_text(text, line))
+            what = explain_import(exc)
         elif isinstance(exc, ConfigError):
             what = str(exc)
         else:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import linecache
+import os
 import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from typing import Any, Optional
 
 CONFIG_MODULE = "__returnn_tf_config__"  # the module name of all code in Python configs
+USER_CODE = "__returnn_tf_user_code__"  # in the builtins of configs and of the files beside them
+IMPORT = "import_for_configs"  # the function behind import statements of such code
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 _in_use: contextvars.ContextVar[Any] = contextvars.ContextVar("config in use", default=None)
 
@@ -32,17 +38,34 @@ def config_in_use() -> Any:
     return getattr(sys.modules.get(CONFIG_MODULE), "config", None) if config is None else config
 
 
+@functools.lru_cache(maxsize=4096)
+def is_user_file(path: str) -> bool:
+    """Return whether a file of Python code is the user's: neither of an installed package nor of this one."""
+    if path.startswith("<") or not path:
+        return False
+    path = os.path.realpath(path)
+    return not any(path.startswith(folder + os.sep) for folder in _installed_folders())
+
+
+@functools.cache
+def _installed_folders() -> tuple[str, ...]:
+    paths = [sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    paths += [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
+    return tuple(os.path.realpath(path) for path in [*paths, _PACKAGE])
+
+
 def error_in_config(exc: BaseException) -> Optional[str]:
     """Return place, message and line of an error raised in the code of a config or called from there; else None.
+
+    The code of a config includes the files beside it that it imports.
 
     :param exc: with its traceback
     """
     found = _called_wrongly(exc)
     for frame, line in traceback.walk_tb(exc.__traceback__) if found is None else ():
-        module = str(frame.f_globals.get("__name__", ""))
-        if module == CONFIG_MODULE:
+        if USER_CODE in frame.f_builtins:
             found = (frame.f_code.co_filename, line)
-        elif module.split(".")[0] == "returnn_tf":
+        elif frame.f_code.co_name != IMPORT and str(frame.f_globals.get("__name__", "")).startswith("returnn_tf."):
             found = None  # called by the config, but our own code fails
     if found is None:
         return None
@@ -52,7 +75,7 @@ def error_in_config(exc: BaseException) -> Optional[str]:
 
 
 def _called_wrongly(exc: BaseException) -> Optional[tuple[str, int]]:
-    """Return the first line of a config function that did not accept the arguments that we gave it."""
+    """Return the first line of a function of a config that did not accept the arguments that we gave it."""
     match = re.match(r"(?:\S+\.)?([\w<>]+)\(\) (takes|missing|got an unexpected|got multiple)", str(exc))
     if not isinstance(exc, TypeError) or match is None:
         return None
@@ -60,6 +83,7 @@ def _called_wrongly(exc: BaseException) -> Optional[tuple[str, int]]:
     this = frame.f_locals.get("self")
     for value in [*frame.f_locals.values(), *getattr(this, "__dict__", {}).values()]:
         code = getattr(value, "__code__", None)
-        if code is not None and code.co_name == match.group(1) and value.__module__ == CONFIG_MODULE:
+        builtins = getattr(value, "__builtins__", {})
+        if code is not None and code.co_name == match.group(1) and USER_CODE in builtins:
             return code.co_filename, code.co_firstlineno
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from typing import Any
@@ -56,26 +57,52 @@ def test_helpers_beside_the_config_may_import_too(tmp_path: pathlib.Path) -> Non
     assert load(tmp_path, "from helper_of_compat_test import value\n").typed("value") is WrapEpochValue
 
 
-def test_a_real_module_wins(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_modules_are_left_alone(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours are taken even if RETURNN is installed, and what other code imports is RETURNN's."""
     package = tmp_path / "checkout" / "returnn"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
     (package / "pretrain.py").write_text("WrapEpochValue = 'the real one'\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "checkout"), *sys.path])
     try:
-        assert load(tmp_path, "from returnn.pretrain import WrapEpochValue as w\n").typed("w") == "the real one"
-        with pytest.raises(ConfigError, match="returnn.tf"):  # nothing is added to a real package
-            load(tmp_path, "import returnn.tf.util.basic\n")
+        config = load(tmp_path, "from returnn.pretrain import WrapEpochValue as w\nimport returnn.tf.util.basic\n")
+        assert config.typed("w") is WrapEpochValue and "returnn" not in sys.modules
+        assert importlib.import_module("returnn.pretrain").WrapEpochValue == "the real one"
+        assert load(tmp_path, "from returnn.pretrain import WrapEpochValue as w\n").typed("w") is WrapEpochValue
+        assert sys.modules["returnn.pretrain"].WrapEpochValue == "the real one"
     finally:
         for name in [name for name in sys.modules if name.split(".")[0] == "returnn"]:
             del sys.modules[name]
 
 
-def test_what_there_is_not_is_an_error(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ConfigError, match="OpCodeCompiler needs something in the module 'TFUtil' of RETURNN"):
-        load(tmp_path, "from TFUtil import OpCodeCompiler\n")
-    with pytest.raises(ConfigError, match="Use instead of LayerBase: from returnn_tf import Layer"):
-        load(tmp_path, "from returnn.tf.layers.basic import LayerBase\n")
+def test_a_file_beside_the_config_may_have_an_old_name(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "SprintCache.py").write_text("mine = 3\n")
+    try:
+        assert load(tmp_path, "from SprintCache import mine\n").typed("mine") == 3
+    finally:
+        sys.modules.pop("SprintCache", None)
+
+
+@pytest.mark.parametrize(
+    "line, name, message",
+    [
+        ("from LmDataset import LmDataset as X", "X", "Use instead: the dataset class in the options of the dataset"),
+        ("from returnn.tf.engine import Runner as X", "X", "'Runner' of RETURNN's module 'returnn.tf.engine' is not"),
+        ("from returnn.some.thing import X", "X", "Copy what you need of it into the config"),
+        ("import TFSprint as X", "X.f", "'f' of RETURNN's module 'TFSprint'"),
+    ],
+)
+def test_what_there_is_not_is_an_error_when_it_is_used(
+    tmp_path: pathlib.Path, line: str, name: str, message: str
+) -> None:
+    text = "%s\nclass Derived(%s): pass\ndef use(): return %s(3)\n" % (line, name, name)
+    config = load(tmp_path, text)
+    place = r"imported in .*my.config:%d: " % (2 if "." not in name else 4)
+    with pytest.raises(ConfigError, match=message) as error:
+        config.typed("use")()
+    assert re.search(place, str(error.value))
+    with pytest.raises(ConfigError, match=message):
+        config.typed("Derived")()
 
 
 def test_small_helpers(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
