@@ -135,10 +135,10 @@ class Lowering:
         if dim.is_batch:
             assert dim.expr is None, "the size of %r was not set" % dim
             return self.batch_size
-        if dim.expr is not None and dim not in self.lens:
+        if dim.expr is not None and dim not in self.lens and (dim.is_batch or dim.expr.grows):
             self.sizes[dim] = dim.expr.evaluate(self.get_size, tf.maximum)
         else:
-            self.sizes[dim] = tf.reduce_max(tf.concat([tf.reshape(self.lens[dim], [-1]), [0]], axis=0))
+            self.sizes[dim] = tf.reduce_max(tf.concat([tf.reshape(self.get_lens(dim), [-1]), [0]], axis=0))
         return self.sizes[dim]
 
 

@@ -15,6 +15,8 @@ from returnn_tf.graph.registry import LOSSES
 from returnn_tf.graph.reuse import OpenParam, ReuseLevel
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.tensor import AxisDesc, Data, Dim, DimKind, resolve_axes, resolve_axis
+from returnn_tf.tensor.axes import axes_of
+from returnn_tf.tensor.dim_names import DimNames
 
 #: Numbers in one parameter: 16 GiB of float32. A larger one is a mistake in the config.
 _MAX_PARAM_SIZE = 2**32
@@ -29,6 +31,8 @@ class Builder(Protocol):
     in_step: bool
     #: The step axis, for layers of a loop that are computed for all steps at once.
     loop_dim: Optional[Dim]
+    #: Further names of dims, for axes by name.
+    dim_names: DimNames
     #: ``reuse_params`` of the `rec` layers around, the innermost first.
     outer_reuse: tuple[ReuseLevel, ...]
 
@@ -96,11 +100,20 @@ class PlanContext:
 
     def axis(self, data: Data, desc: AxisDesc) -> int:
         """Return the index of the one axis that matches."""
-        return resolve_axis(data, desc, behavior_version=self.behavior_version)
+        return resolve_axis(data, desc, behavior_version=self.behavior_version, names=self.builder.dim_names)
 
     def axes(self, data: Data, desc: Any) -> list[int]:
-        """Return the indices of all axes that match."""
-        return resolve_axes(data, desc, behavior_version=self.behavior_version)
+        """Return the indices of all axes that match; each name must match, except those of groups and "T?"."""
+        return resolve_axes(data, desc, behavior_version=self.behavior_version, names=self.builder.dim_names)
+
+    def has_axis(self, data: Data, desc: AxisDesc) -> bool:
+        """Return whether a known name or a dim means an axis."""
+        if isinstance(desc, Dim):
+            return bool(axes_of(data, desc))
+        try:
+            return bool(self.axes(data, desc))
+        except ConfigError:
+            return False
 
     def single_source(self) -> Data:
         """Return the template of the only source."""

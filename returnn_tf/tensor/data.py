@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from returnn_tf.tensor.dim import Dim, DimKind
 
@@ -197,6 +197,11 @@ class Data:
     def with_dim(self, axis: int, dim: Dim) -> Data:
         """Replace the dim of one axis, keeping marks."""
         return self.replace(dims=self.dims[:axis] + (dim,) + self.dims[axis + 1 :])
+
+    def map_dims(self, func: Callable[[Dim], Dim]) -> Data:
+        """Replace every dim by ``func(dim)``, also that of the labels."""
+        sparse_dim = None if self.sparse_dim is None else func(self.sparse_dim)
+        return self.replace(dims=tuple(map(func, self.dims)), sparse_dim=sparse_dim)
 
     def with_feature(self, axis: int, dim: Dim) -> Data:
         """Turn an axis into the feature axis; an earlier feature axis becomes a plain static one."""

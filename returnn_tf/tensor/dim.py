@@ -8,8 +8,20 @@ the lowering, looked up by dim, and those of a derived dim are computed from its
 from __future__ import annotations
 
 import enum
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, ClassVar, Optional, Union
 from weakref import WeakValueDictionary
+
+from returnn_tf.tensor.dim_expr import (
+    DimExpr,
+    QuotientExpr,
+    SumExpr,
+    Terms,
+    added,
+    divided,
+    multiplied,
+    terms_of,
+    without_factor,
+)
 
 
 class DimKind(enum.Enum):
@@ -23,49 +35,22 @@ class DimKind(enum.Enum):
     LOOP = "loop"
 
 
-# name -> (integer function for sizes and lengths, display form). `size` and `amount` are ints or integer arrays.
-_INT_OPS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
-    "add": (lambda a, b: a + b, "%s+%s"),
-    "sub": (lambda a, b: a - b, "%s-%s"),
-    "mul": (lambda a, b: a * b, "%s*%s"),
-    "ceildiv": (lambda a, b: -(-a // b), "ceil(%s/%s)"),
-    "floordiv": (lambda a, b: a // b, "floor(%s/%s)"),
-}
+class DimTypes:
+    """The kinds by the names that configs use: ``Dim.Types.Spatial``."""
 
-
-class DimExpr:
-    """An operation on dims and ints, e.g. ``ceil(time / 2)``. Lengths never become negative."""
-
-    __slots__ = ("args", "op")
-
-    def __init__(self, op: str, args: tuple[Union[Dim, int], ...]) -> None:
-        self.op = op
-        self.args = args
-
-    def evaluate(self, value_of: Callable[[Dim], Any], maximum: Callable[[Any, int], Any]) -> Any:
-        """Return the value, given the values of the operands.
-
-        :param value_of: Dim -> int or integer array/tensor
-        :param maximum: elementwise maximum of a value and an int
-        """
-        func, _ = _INT_OPS[self.op]
-        first, *rest = (value_of(a) if isinstance(a, Dim) else a for a in self.args)
-        for other in rest:
-            first = func(first, other)
-        return maximum(first, 0) if self.op == "sub" else first
-
-    def __str__(self) -> str:
-        if self.op == "add" and self.args[-1] == 0:  # another kind of the same axis
-            return _brief(self.args[0])
-        _, pattern = _INT_OPS[self.op]
-        text = _brief(self.args[0])
-        for other in self.args[1:]:
-            text = pattern % (text, _brief(other))
-        return text
+    Batch = DimKind.BATCH
+    Spatial = DimKind.SPATIAL
+    Time = DimKind.SPATIAL
+    Feature = DimKind.FEATURE
+    Unspecified = DimKind.SPATIAL
 
 
 class Dim:
     """One dimension.
+
+    Sums, differences, products and quotients with other dims and ints are dims, the same object for equal expressions:
+    ``a + a is 2 * a``. Left and right forms such as `ceildiv_left` differ only for products, in the end of the factors
+    that a quotient removes.
 
     :param kind: batch, spatial or feature
     :param size: static size, or None if it is dynamic (different from batch to batch)
@@ -73,9 +58,12 @@ class Dim:
     :param expr: expression of a derived dim; such dims are created with the operators, not with the constructor
     :param auto: created by the program for a number such as `n_out`, not declared by the user: it agrees with every
         static dim of its size
+    :param dimension: the size, by the name that configs use
     """
 
-    __slots__ = ("__weakref__", "auto", "description", "expr", "kind", "size")
+    __slots__ = ("__weakref__", "auto", "description", "expr", "kind", "same_as", "size")
+
+    Types: ClassVar[type[DimTypes]] = DimTypes
 
     def __init__(
         self,
@@ -84,12 +72,16 @@ class Dim:
         description: str = "",
         expr: Optional[DimExpr] = None,
         auto: bool = False,
+        *,
+        dimension: Optional[int] = None,
     ) -> None:
-        self.auto: bool = auto or (expr is not None and any(isinstance(a, Dim) and a.auto for a in expr.args))
+        self.auto: bool = auto or (expr is not None and any(a.auto for a in expr.args))
         self.kind = kind
-        self.size = size
-        self.description = description
+        self.size = dimension if size is None else size
+        self.description = description or ""
         self.expr = expr
+        #: The dim that a config declared this one to be, see `declare_same_as`.
+        self.same_as: Optional[Dim] = None
 
     def __copy__(self) -> Dim:
         return self  # a dim is identified by its object, also in the copy of a network dict
@@ -117,13 +109,27 @@ class Dim:
         """Return the static size, or None; the name configs use."""
         return self.size
 
+    def is_batch_dim(self) -> bool:
+        """Return `is_batch`; the name configs use."""
+        return self.is_batch
+
+    def is_feature_dim(self) -> bool:
+        """Return whether the kind is feature; the name configs use."""
+        return self.kind is DimKind.FEATURE
+
+    def is_spatial_dim(self) -> bool:
+        """Return whether the kind is spatial; the name configs use."""
+        return self.kind is DimKind.SPATIAL
+
+    # --- equality ---
+
     def as_kind(self, kind: DimKind, description: str = "") -> Dim:
         """Return a new dim of the same static size and another kind; a dynamic one keeps its lengths."""
         if kind is self.kind:
             return self
         if self.size is not None:
             return Dim(kind, self.size, description or self.description, auto=True)
-        return self._derive("add", 0, kind=kind)
+        return _interned(QuotientExpr(self, 1, up=True), kind)
 
     def agrees_with(self, other: Dim) -> bool:
         """Return whether both are declared equal, or one was created anonymously with the other's static size."""
@@ -131,101 +137,128 @@ class Dim:
             return True
         if self.is_batch or other.is_batch:
             return False
+        if self.size is None and other.size is None and not (self.is_loop or other.is_loop):
+            return terms_of(self) == terms_of(other)  # the same lengths as another kind
         return self.size is not None and self.size == other.size and (self.auto or other.auto)
 
-    def ceildiv_right(self, by: int) -> Dim:
-        """Return ``ceil(self / by)``; repeated division folds, and dividing a multiple gives the dim back."""
-        if by == 1:
-            return self
-        base, factor = self._split_op("mul")
-        if base is not None and factor % by == 0:
-            return base * (factor // by)
-        base, factor = self._split_op("ceildiv")
-        return self._derive("ceildiv", by) if base is None else base._derive("ceildiv", by * factor)
+    def declare_same_as(self, other: Dim) -> None:
+        """Declare that this dim is another one, whose place it takes from now on; for configs.
 
-    def _split_op(self, op: str) -> tuple[Optional[Dim], int]:
-        """Return (operand, int) if this dim is ``operand <op> int``, else (None, 0)."""
-        if self.expr is not None and self.expr.op == op and isinstance(self.expr.args[-1], int):
-            first = self.expr.args[0]
-            if isinstance(first, Dim) and first.kind is self.kind:
-                return first, self.expr.args[-1]
-        return None, 0
+        :raises ValueError: the sizes differ
+        """
+        one, base = self.declared(), other.declared()
+        if base.size is None and base.expr is None and (one.size is not None or one.expr is not None):
+            one, base = base, one
+        if one is base:
+            return
+        if one.size is not None and base.size is not None and one.size != base.size:
+            raise ValueError("declare_same_as: %s and %s have different sizes." % (self, other))
+        one.same_as = base
 
-    def floordiv_right(self, by: int) -> Dim:
-        """Return ``floor(self / by)``."""
-        return self if by == 1 else self._derive("floordiv", by)
+    def declared(self) -> Dim:
+        """Return the dim that `declare_same_as` made this one, also for the operands of an expression."""
+        dim = self
+        while dim.same_as is not None:
+            dim = dim.same_as
+        return dim.with_operands(Dim.declared)
+
+    def is_equal(self, other: Dim, **options: Any) -> bool:
+        """Return whether both are one dim, or agree in size where one was made up for a number; for configs.
+
+        :param options: further ways to be equal; all of them are covered by the rules for dims that were made up
+        """
+        one, two = self.declared(), other.declared()
+        return one.agrees_with(two) or (one.is_batch and two.is_batch)
+
+    # --- expressions ---
 
     def __add__(self, other: Union[Dim, int]) -> Dim:
-        return self if _is_int(other, 0) else self._derive("add", other)
+        return self._of(added(terms_of(self), _operand(other)))
 
     def __radd__(self, other: int) -> Dim:
         return self + other
 
     def __sub__(self, other: Union[Dim, int]) -> Dim:
-        return self if _is_int(other, 0) else self._derive("sub", other)
+        return self._of(added(terms_of(self), _operand(other), -1))
+
+    def __rsub__(self, other: int) -> Dim:
+        return self._of(added(_operand(other), terms_of(self), -1))
 
     def __mul__(self, other: Union[Dim, int]) -> Dim:
-        return self if _is_int(other, 1) else self._derive("mul", other)
+        return self._of(multiplied(terms_of(self), _operand(other)))
 
     def __rmul__(self, other: int) -> Dim:
         return self * other
 
-    def __floordiv__(self, other: int) -> Dim:
+    def __floordiv__(self, other: Union[Dim, int]) -> Dim:
         return self.floordiv_right(other)
 
-    def _derive(self, op: str, *others: Union[Dim, int], kind: Optional[DimKind] = None) -> Dim:
-        """Return the derived dim; the same expression over the same dims is always the same object."""
-        args: tuple[Union[Dim, int], ...] = (self,) + others
-        if op in ("add", "sub") and isinstance(others[0], int) and kind is None:
-            return self._shifted(others[0] if op == "add" else -others[0])
-        kind = kind or self.kind
-        sizes = [a.size if isinstance(a, Dim) else a for a in args]
-        key = (op, tuple(a if isinstance(a, int) else id(a) for a in args), kind)
-        dim = _derived.get(key)
-        if dim is None:
-            expr = DimExpr(op, args)
-            size = None
-            if all(s is not None for s in sizes):
-                static: dict[int, Any] = {id(a): a.size for a in args if isinstance(a, Dim)}
-                size = expr.evaluate(lambda d: static[id(d)], max)
-            dim = Dim(kind, size, "", expr)
-            _derived[key] = dim
-        return dim
+    def __truediv__(self, other: Union[Dim, int]) -> Dim:
+        return self.floordiv_right(other)
 
-    def _shifted(self, amount: int) -> Dim:
-        """Return ``self + amount``.
+    def __neg__(self) -> Dim:
+        return self * -1
 
-        A grown dim folds, ``(t+1)+1 = t+2``, ``(t+1)-1 = t``; a shrunk one does not, since it was clipped at 0.
-        """
-        base, grown = self._split_op("add")
-        if base is None:
-            base, grown = self, 0
-        amount += grown
-        if amount == 0:
-            return base
-        op, amount = ("add", amount) if amount >= 0 else ("sub", -amount)
-        return base._derive_interned(op, amount)
+    add_left = add_right = __add__
+    sub_left = sub_right = __sub__
+    mul_right = __mul__
+
+    def mul_left(self, other: Union[Dim, int]) -> Dim:
+        """Return ``other * self``."""
+        return self._of(multiplied(_operand(other), terms_of(self)))
+
+    def ceildiv_right(self, by: Union[Dim, int]) -> Dim:
+        """Return ``ceil(self / by)``; repeated division folds, and dividing a multiple gives the dim back."""
+        return self._quotient(by, up=True, left=False)
+
+    def ceildiv_left(self, by: Union[Dim, int]) -> Dim:
+        """Return ``ceil(self / by)``; of a product it removes the first factor."""
+        return self._quotient(by, up=True, left=True)
+
+    def floordiv_right(self, by: Union[Dim, int]) -> Dim:
+        """Return ``floor(self / by)``."""
+        return self._quotient(by, up=False, left=False)
+
+    def floordiv_left(self, by: Union[Dim, int]) -> Dim:
+        """Return ``floor(self / by)``; of a product it removes the first factor."""
+        return self._quotient(by, up=False, left=True)
+
+    #: Division of dims whose sizes are multiples.
+    div_right, div_left = floordiv_right, floordiv_left
+
+    def _quotient(self, by: Union[Dim, int], *, up: bool, left: bool) -> Dim:
+        if not _operand(by) or (isinstance(by, int) and by < 0):
+            raise ValueError("%s can only be divided by a positive number, not by %s." % (self, by))
+        exact = None if isinstance(by, int) else without_factor(terms_of(self), by, left=left)
+        if exact is None and isinstance(by, Dim) and by.size is not None:
+            by = by.size  # of a static divisor only the size counts
+        if exact is None and isinstance(by, int):
+            exact = divided(terms_of(self), by)
+        if exact is not None:
+            return self._of(exact)
+        inner = self.expr
+        if isinstance(inner, QuotientExpr) and inner.up is up and isinstance(by, int) and isinstance(inner.by, int):
+            operand: Dim = inner.dim
+            return operand._quotient(inner.by * by, up=up, left=left).as_kind(self.kind)
+        return _interned(QuotientExpr(self, by, up), self.kind)
+
+    def _of(self, terms: Terms) -> Dim:
+        """Return the dim of a polynomial, of this kind: an operand alone is itself."""
+        if len(terms) == 1:
+            ((factors, coefficient),) = terms.items()
+            if coefficient == 1 and len(factors) == 1:
+                operand: Dim = factors[0]
+                if operand.kind is self.kind or operand.size is None:
+                    return operand.as_kind(self.kind)
+        return _interned(SumExpr(terms), self.kind)
 
     def with_operands(self, func: Callable[[Dim], Dim]) -> Dim:
         """Return a derived dim with every operand replaced by ``func(operand)``; itself if nothing changes."""
-        if self.expr is None:
+        if self.expr is None or all(func(a) is a for a in self.expr.args):
             return self
-        args = tuple(func(a) if isinstance(a, Dim) else a for a in self.expr.args)
-        if all(new is old for new, old in zip(args, self.expr.args)):
-            return self
-        first, *others = args
-        assert isinstance(first, Dim)
-        return first._derive(self.expr.op, *others, kind=None if first.kind is self.kind else self.kind)
+        return self._of(self.expr.rebuilt(func))
 
-    def _derive_interned(self, op: str, amount: int) -> Dim:
-        key = (op, (id(self), amount), self.kind)
-        dim = _derived.get(key)
-        if dim is None:
-            expr = DimExpr(op, (self, amount))
-            size = None if self.size is None else expr.evaluate(lambda d: d.size, max)
-            dim = Dim(self.kind, size, "", expr)
-            _derived[key] = dim
-        return dim
+    # --- text ---
 
     def __str__(self) -> str:
         name = _brief_name(self)
@@ -237,18 +270,30 @@ class Dim:
         return "Dim{%s %s}" % (self.kind.value, self)
 
 
-# Operands live as long as the derived dim refers to them, so their ids stay valid while the entry does.
+# The operands are part of the keys, and the derived dim refers to them: an entry lives as long as its dim.
 _derived: WeakValueDictionary[Any, Dim] = WeakValueDictionary()
 
 
-def _is_int(value: Any, expected: int) -> bool:
-    return isinstance(value, int) and value == expected
+def _interned(expr: DimExpr, kind: DimKind) -> Dim:
+    """Return the dim of an expression, always the same object."""
+    key = type(expr), expr.key, kind
+    dim = _derived.get(key)
+    if dim is None:
+        size = None
+        if all(a.size is not None for a in expr.args):
+            size = expr.evaluate(lambda d: d.size, max) if expr.args else max(sum(_constants(expr)), 0)
+        dim = _derived[key] = Dim(kind, size, "", expr, auto=not expr.args)
+    return dim
 
 
-def _brief(value: Union[Dim, int]) -> str:
-    if isinstance(value, int):
-        return str(value)
-    return _brief_name(value) or str(value)
+def _constants(expr: DimExpr) -> list[int]:
+    return list(expr.terms.values()) if isinstance(expr, SumExpr) else []
+
+
+def _operand(value: Any) -> Terms:
+    if isinstance(value, bool) or not isinstance(value, (int, Dim)):
+        raise TypeError("A dim can be combined with dims and ints, not with %r." % (value,))
+    return terms_of(value)
 
 
 #: Descriptions of the automatic dims of `extern_data`; ``stag:`` names in configs search this text.
@@ -259,19 +304,6 @@ def _brief_name(dim: Dim) -> str:
     if dim.description.startswith(EXTERN_PREFIX):
         key = dim.description[len(EXTERN_PREFIX) :]
         return "time" if key == "data" else "time:%s" % key
-    return dim.description or (str(dim.expr) if dim.expr else "")
-
-
-def SpatialDim(description: str = "", dimension: Optional[int] = None) -> Dim:
-    """Return a time or other spatial dim; dynamic without ``dimension``."""
-    return Dim(DimKind.SPATIAL, dimension, description)
-
-
-def FeatureDim(description: str = "", dimension: Optional[int] = None) -> Dim:
-    """Return a feature (channel) dim."""
-    return Dim(DimKind.FEATURE, dimension, description)
-
-
-batch_dim = Dim(DimKind.BATCH, None, "batch")
-#: Marks a loop without an axis: one step (see the `rec` layer).
-single_step_dim = Dim(DimKind.SPATIAL, None, "single-step")
+    if dim.description or dim.expr is None:
+        return dim.description
+    return dim.expr.show(lambda operand: _brief_name(operand) or str(operand)) if dim.expr.args else ""

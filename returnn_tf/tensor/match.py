@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Optional
 
 from returnn_tf.config import ConfigError
-from returnn_tf.tensor.data import Data
+from returnn_tf.tensor.data import Data, default_feature_axis
+from returnn_tf.tensor.dim import Dim, DimKind
 
 
 def match_axes(data: Data, into: Data) -> list[Optional[int]]:
@@ -41,7 +42,9 @@ def match_axes(data: Data, into: Data) -> list[Optional[int]]:
 def common_layout(datas: Sequence[Data], *, allow_broadcast_all: bool = False, ignore_feature: bool = False) -> Data:
     """Return the layout that all templates broadcast to: the one with the most axes, the earliest among equals.
 
-    :param allow_broadcast_all: if no single template has all axes: append the axes that are missing
+    :param allow_broadcast_all: if no single template has all axes: add those that are missing; a batch axis in front,
+        an axis of feature kind after the feature axis, a dynamic one after the last dynamic one, others after the last
+        spatial one
     :param ignore_feature: the sizes of the feature axes may differ (they will be concatenated)
     :raises ConfigError: if no template has all axes and ``allow_broadcast_all`` is off
     """
@@ -80,15 +83,34 @@ def common_layout(datas: Sequence[Data], *, allow_broadcast_all: bool = False, i
 
 
 def _with_missing(common: Data, data: Data, missing: Sequence[int]) -> Data:
-    """Insert the missing axes before the feature axis; a missing feature axis goes to the end."""
+    """Insert axes of a template that the layout lacks, one by one, by the kinds of their dims.
+
+    A dim of feature kind becomes the feature axis if the layout has none, or if the layout has the one that is the
+    default for its dims, and the new one is the default then.
+    """
     for a in missing:
-        is_feature = a == data.feature_axis and common.feature_axis is None
-        axis = common.rank
-        if not is_feature and common.feature_axis is not None:
-            axis = common.feature_axis
-        if data.dims[a].is_batch:
-            axis = 0
-        common = common.with_axis(axis, data.dims[a], feature=is_feature)
-        if common.time_axis is None and a == data.time_axis:
-            common = common.replace(time_axis=axis)
+        dim, is_default = data.dims[a], common.feature_axis == default_feature_axis(common.dims, common.time_axis)
+        axis = _place(common, dim)
+        is_time = common.time_axis is None and a == data.time_axis
+        common = common.with_axis(axis, dim, time=is_time)
+        if dim.kind is not DimKind.FEATURE and a != data.feature_axis:
+            continue
+        by_default = is_default and axis == default_feature_axis(common.dims, common.time_axis)
+        if common.sparse_dim is None and (common.feature_axis is None or by_default):
+            common = common.replace(feature_axis=axis)
     return common
+
+
+def _place(common: Data, dim: Dim) -> int:
+    """Return the index where a new axis is inserted."""
+    feature = common.feature_axis
+    if dim.is_batch:
+        return 0
+    if dim.kind is DimKind.FEATURE:
+        return common.rank if feature is None else feature + 1
+    dynamic = [i for i in common.dynamic_axes if not common.dims[i].is_loop]
+    if dim.is_dynamic and dynamic:
+        return dynamic[-1] + 1
+    if common.spatial_axes:
+        return common.spatial_axes[-1] + 1
+    return common.rank if feature is None else feature

@@ -29,16 +29,98 @@ def test_equal_size_is_not_equality() -> None:
     assert not made.agrees_with(FeatureDim("c", 5))
 
 
-def test_shrinking_clips_at_zero_and_does_not_fold() -> None:
-    time = SpatialDim("time")
-    grown_again = (time - 3) + 3
-    assert grown_again is not time
-    lens = numpy.array([5, 2])
+def _lengths(dim: Dim, lens: dict[Dim, numpy.ndarray]) -> numpy.ndarray:
+    """Return the lengths of a dim, given those of its operands."""
+    if dim.size is not None:
+        return numpy.array(dim.size)
+    return lens[dim] if dim in lens else dim.expr.evaluate(lambda d: _lengths(d, lens), numpy.maximum)  # type: ignore[union-attr]
 
-    def value(dim: Dim) -> numpy.ndarray:
-        return lens if dim is time else dim.expr.evaluate(value, numpy.maximum)  # type: ignore[union-attr]
 
-    assert value(grown_again).tolist() == [5, 3]
+@pytest.mark.parametrize(
+    "one, two",
+    [
+        (lambda a, b, f: a + a, lambda a, b, f: 2 * a),
+        (lambda a, b, f: (a - 1) + 1, lambda a, b, f: a),
+        (lambda a, b, f: (1 + a) - 1, lambda a, b, f: a),
+        (lambda a, b, f: a + b, lambda a, b, f: b + a),
+        (lambda a, b, f: (a + b) - b, lambda a, b, f: a),
+        (lambda a, b, f: 2 * (a + 1), lambda a, b, f: a + 2 + a),
+        (lambda a, b, f: a * 3 - a, lambda a, b, f: 2 * a),
+        (lambda a, b, f: (4 * a + 2).ceildiv_right(2), lambda a, b, f: 2 * a + 1),
+        (lambda a, b, f: (a // 2) // 3, lambda a, b, f: a // 6),
+        (lambda a, b, f: (a * f).ceildiv_right(f), lambda a, b, f: a),
+        (lambda a, b, f: (f * a).div_left(f), lambda a, b, f: f.mul_right(a).floordiv_left(f)),
+        (lambda a, b, f: (a * b).div_right(b), lambda a, b, f: a),
+        (lambda a, b, f: (a * b).div_left(a), lambda a, b, f: b),
+        (lambda a, b, f: a.sub_left(2).sub_right(1), lambda a, b, f: a - 3),
+        (lambda a, b, f: a.ceildiv_left(2), lambda a, b, f: a.ceildiv_right(2)),
+        (lambda a, b, f: 5 - (2 - a), lambda a, b, f: a + 3),
+        (lambda a, b, f: 0 - (-a), lambda a, b, f: a),
+    ],
+)  # fmt: skip
+def test_normal_form(one, two) -> None:  # type: ignore[no-untyped-def]
+    a, b, f = SpatialDim("a"), SpatialDim("b"), FeatureDim("f", 4)
+    assert one(a, b, f) is two(a, b, f)
+
+
+@pytest.mark.parametrize(
+    "one, two",
+    [
+        (lambda a, b: a * b, lambda a, b: b * a),  # merged axes in another order
+        (lambda a, b: a.ceildiv_right(2) * 2, lambda a, b: a),
+        (lambda a, b: a.ceildiv_right(2), lambda a, b: a // 2),
+        (lambda a, b: a - b, lambda a, b: b - a),
+        (lambda a, b: (a + 1).ceildiv_right(2).ceildiv_right(3), lambda a, b: a.ceildiv_right(6)),
+    ],
+)
+def test_different_expressions(one, two) -> None:  # type: ignore[no-untyped-def]
+    a, b = SpatialDim("a"), SpatialDim("b")
+    assert one(a, b) is not two(a, b)
+
+
+@pytest.mark.parametrize(
+    "make, expected",
+    [
+        (lambda a, b: a - 3, [2, 0]),
+        (lambda a, b: 3 - a, [0, 1]),
+        (lambda a, b: 2 * a + b - 1, [10, 6]),
+        (lambda a, b: a * b, [5, 6]),
+        (lambda a, b: (a - 1).ceildiv_right(3), [2, 1]),
+        (lambda a, b: (a - 1) // 3, [1, 0]),
+        (lambda a, b: (a + b).ceildiv_right(b), [6, 2]),
+        (lambda a, b: (a - b) * 2 + 1, [9, 0]),
+    ],
+)
+def test_lengths_of_expressions(make, expected) -> None:  # type: ignore[no-untyped-def]
+    a, b = SpatialDim("a"), SpatialDim("b")
+    assert _lengths(make(a, b), {a: numpy.array([5, 2]), b: numpy.array([1, 3])}).tolist() == expected
+
+
+def test_constants() -> None:
+    a = SpatialDim("a")
+    assert (a - a + 3).size == 3 and (a - a).size == 0
+    with pytest.raises(ValueError, match="divided by a positive number"):
+        a.ceildiv_right(0)
+    with pytest.raises(TypeError, match="not with 1.5"):
+        a * 1.5  # type: ignore[operator]
+
+
+def test_declare_same_as() -> None:
+    a, b, c = SpatialDim("a"), SpatialDim("b"), FeatureDim("c", 4)
+    assert not a.is_equal(b)
+    a.declare_same_as(b)
+    assert a.is_equal(b) and (a + 1).is_equal(b + 1) and not a.is_equal(c)
+    sized = FeatureDim("sized")
+    c.declare_same_as(sized)  # the one with a size is the definition, whatever the order
+    assert sized.declared() is c
+    with pytest.raises(ValueError, match="different sizes"):
+        sized.declare_same_as(FeatureDim("d", 5))
+
+
+def test_names_of_configs() -> None:
+    dim = Dim(kind=Dim.Types.Feature, description="x", dimension=3)
+    assert (dim.kind, dim.dimension, dim.description) == (DimKind.FEATURE, 3, "x")
+    assert dim.is_feature_dim() and not dim.is_spatial_dim() and batch_dim.is_batch_dim()
 
 
 @pytest.mark.parametrize(
@@ -47,7 +129,9 @@ def test_shrinking_clips_at_zero_and_does_not_fold() -> None:
         (lambda t, f: t.ceildiv_right(2), "ceil(time/2)", None),
         (lambda t, f: t + 2, "time+2", None),
         (lambda t, f: t * f, "time*feat", None),
-        (lambda t, f: f + f, "feat+feat=8", 8),
+        (lambda t, f: 2 * t - 3, "time*2-3", None),
+        (lambda t, f: (t + 1) // 2, "floor(time+1/2)", None),
+        (lambda t, f: f + f, "feat*2=8", 8),
         (lambda t, f: f.ceildiv_right(3), "ceil(feat/3)=2", 2),
         (lambda t, f: f - 9, "feat-9=0", 0),
     ],

@@ -17,7 +17,7 @@ from returnn_tf.layers.math.eval_code import compile_code, run_code
 from returnn_tf.layers.shared.out_type import apply_out_type
 from returnn_tf.ops.activations import check_activation, get_activation
 from returnn_tf.tensor import Data
-from returnn_tf.tensor.match import common_layout
+from returnn_tf.tensor.match import common_layout, match_axes
 from returnn_tf.util.lazy_tf import tf
 
 _KINDS: dict[str, Callable[[Any, Any], Any]] = {
@@ -56,9 +56,19 @@ class ElementwiseLayer(Layer):
             raise ctx.error("needs sources: add 'from', e.g. 'from': ['a', 'b'].")
         allow = allow_broadcast_all
         if allow is None:
-            allow = ctx.behavior_version < 4 or self.out_shape is not None
+            named = isinstance(self.out_type, dict) and any(
+                key in self.out_type for key in ("shape", "dims", "dim_tags")
+            )
+            allow = ctx.behavior_version < 4 or self.out_shape is not None or named
         self.layout = common_layout([node.output for node in self.sources], allow_broadcast_all=bool(allow))
         return self.layout
+
+    def with_out_type(self, ctx: PlanContext, data: Data, out_type: Any) -> Data:
+        """Return the template changed by the option ``out_type``; the sources get its order of axes."""
+        data = apply_out_type(ctx, data, out_type)
+        if data.rank == self.layout.rank and None not in match_axes(self.layout, data):
+            self.layout = data
+        return data
 
     def check_dtypes(self, ctx: PlanContext) -> str:
         """Return the dtype of all sources.
@@ -114,7 +124,9 @@ class CombineLayer(ElementwiseLayer):
             compile_code(ctx, self.eval)
         elif (self.check_dtypes(ctx) == "bool") != self.kind.startswith("logical_"):
             raise ctx.error("kind %r cannot be of %s. Cast the sources." % (self.kind, self.check_dtypes(ctx)))
-        data = apply_out_type(ctx, data.replace(vocab=None), self.out_type)
+        data = self.with_out_type(ctx, data.replace(vocab=None), self.out_type)
+        if self.kind != "eval" and self.layout is not data:
+            raise ctx.error("out_type gives %s, but the sources have the axes %s." % (data, self.layout))
         if self.n_out is not None and data.dim != self.n_out:
             raise ctx.error("n_out is %d, but the sources give %s. Omit n_out." % (self.n_out, data))
         if self.with_bias:

@@ -12,7 +12,6 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.combine import ElementwiseLayer
 from returnn_tf.layers.math.eval_code import compile_code, run_code
-from returnn_tf.layers.shared.out_type import apply_out_type
 from returnn_tf.layers.shared.out_type_function import out_type_of_function
 from returnn_tf.ops.activations import check_activation, get_activation
 from returnn_tf.tensor import Data
@@ -57,7 +56,7 @@ class EvalLayer(ElementwiseLayer):
             return out_type
         if self.n_out is not None:
             out_type = dict(out_type or {}, dim=self.n_out)
-        return apply_out_type(ctx, data, out_type)
+        return self.with_out_type(ctx, data, out_type)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Run the code."""

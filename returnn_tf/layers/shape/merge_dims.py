@@ -27,8 +27,8 @@ class MergeDimsLayer(ConcatInputLayer):
     Example::
 
         network = {
-            "a": {"class": "split_dims", "axis": "F", "dims": (2, -1), "from": "data"},
-            "output": {"class": "merge_dims", "axes": ["dim:2", "F"], "keep_order": True, "from": "a"}}
+            "a": {"class": "split_dims", "axis": "F", "dims": (4, -1), "from": "data"},
+            "output": {"class": "merge_dims", "axes": ["dim:4", "F"], "keep_order": True, "from": "a"}}
     """
 
     axes: AxesOption = option(help="the axes to merge, e.g. ['B', 'T'] or 'static'")

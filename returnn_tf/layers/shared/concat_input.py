@@ -64,16 +64,20 @@ def concat_template(ctx: PlanContext, sources: list[Node]) -> Data:
         return sources[0].output
     for node in sources:
         ctx.need_feature(node.output, "source %r" % node.path)
-    return concat_layout(sources)
+    allow = ctx.behavior_version < 4 or ctx.node.layer.out_shape is not None
+    return concat_layout(sources, allow_broadcast_all=allow)
 
 
-def concat_layout(sources: list[Node]) -> Data:
-    """Return `concat_template` for sources known to fit: the axes of the source with most axes, features summed."""
+def concat_layout(sources: list[Node], *, allow_broadcast_all: bool = False) -> Data:
+    """Return `concat_template` for sources known to have features: those summed, in the common layout.
+
+    :param allow_broadcast_all: whether it is allowed that no source has all axes
+    """
     first = sources[0].output
     if len(sources) == 1:
         return first
     datas = [node.output for node in sources]
-    common = common_layout(datas, ignore_feature=True)
+    common = common_layout(datas, allow_broadcast_all=allow_broadcast_all, ignore_feature=True)
     dim = first.feature_dim
     assert dim is not None
     for data in datas[1:]:
@@ -84,17 +88,19 @@ def concat_layout(sources: list[Node]) -> Data:
 
 
 def emit_concat(ctx: EmitContext, sources: list[Node], data: Data) -> Any:
-    """Concatenate; axes that a source lacks are broadcast."""
+    """Concatenate; axes that a source lacks are broadcast.
+
+    :param data: template of the result
+    """
     if len(sources) == 1:
         return ctx.source(0) if sources is ctx.node.sources else ctx.value(sources[0])
-    common = common_layout([node.output for node in sources], ignore_feature=True)
     parts = []
     for node in sources:
-        mapping = _with_feature(node.output, common)
-        part = to_layout(ctx.value(node), node.output, common, mapping)
-        missing = [t for t in range(common.rank) if t not in mapping]
+        mapping = _with_feature(node.output, data)
+        part = to_layout(ctx.value(node), node.output, data, mapping)
+        missing = [t for t in range(data.rank) if t not in mapping]
         if missing:
-            shape = [ctx.size(common.dims[t]) if t in missing else tf.shape(part)[t] for t in range(common.rank)]
+            shape = [ctx.size(data.dims[t]) if t in missing else tf.shape(part)[t] for t in range(data.rank)]
             part = tf.broadcast_to(part, tf.stack(shape))
         parts.append(part)
     return tf.concat(parts, axis=data.feature_axis)

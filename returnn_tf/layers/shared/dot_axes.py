@@ -20,10 +20,11 @@ def prefer_axes(ctx: PlanContext, data: Data, desc: Any) -> list[int]:
         for part in desc:
             axes += [i for i in prefer_axes(ctx, data, part) if i not in axes]
         return axes
-    found = ctx.axes(data, desc)
-    if not found and isinstance(desc, Dim):
+    if isinstance(desc, Dim) and not ctx.has_axis(data, desc):
         found = [i for i, d in enumerate(data.dims) if d.agrees_with(desc)][:1]
-    return found
+        if found:
+            return found
+    return ctx.axes(data, desc)
 
 
 def match_leftovers(

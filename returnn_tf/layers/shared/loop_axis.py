@@ -22,7 +22,7 @@ def frames_of(ctx: PlanContext, data: Data, desc: Any = "T") -> tuple[Data, Opti
     """
     tag = isinstance(desc, str) and (desc.lower() in _TIME or desc.lower().startswith(("stag:", "tag:")))
     steps = tag or isinstance(desc, Dim)
-    if not steps or ctx.axes(data, desc) or not (ctx.in_step or ctx.loop_dim is not None):
+    if not steps or ctx.has_axis(data, desc) or not (ctx.in_step or ctx.loop_dim is not None):
         return data, ctx.axis(data, desc)
     if ctx.loop_dim is None:
         return data, None

@@ -11,6 +11,7 @@ from returnn_tf.network.planning.parse import LayerSpec, parse_network
 from returnn_tf.network.planning.plan_loss import plan_loss
 from returnn_tf.network.planning.scope import Scope
 from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.dim_names import DimNames
 
 
 class BuildState:
@@ -27,7 +28,7 @@ class BuildState:
         search: bool,
         default_target: str,
     ) -> None:
-        self.extern_data = dict(extern_data)
+        self.extern_data = {key: data.map_dims(Dim.declared) for key, data in extern_data.items()}
         self.default_target = default_target
         self.behavior_version = behavior_version
         self.loop_losses = loop_losses
@@ -36,6 +37,7 @@ class BuildState:
         self.extern: dict[str, Node] = {}
         self.outputs: dict[str, Node] = {}
         self.dims: dict[Dim, Dim] = {}
+        self.dim_names = DimNames()
         self.nested: dict[Node, Scope] = {}
         #: By layer with layers inside: finds the one whose parameters a name in ``reuse_params`` refers to.
         self.inner_owners: dict[Node, Callable[[str, str], Node]] = {}
@@ -67,9 +69,11 @@ class BuildState:
 
     def resolve_dim(self, dim: Dim) -> Dim:
         """Return the definition of a declared dim, or the dim itself."""
-        while dim in self.dims:
-            dim = self.dims[dim]
-        return dim.with_operands(self.resolve_dim)
+        while True:
+            before, dim = dim, dim.declared()
+            dim = self.dims.get(dim, dim).with_operands(self.resolve_dim)
+            if dim is before:
+                return dim
 
     def finish_losses(self) -> None:
         """Plan all losses; their targets may add further layers, with further losses."""

@@ -64,6 +64,7 @@ class NetworkBuilder:
         self.state = state
         self.plan_steps = plan_steps
         self.behavior_version = state.behavior_version
+        self.dim_names = state.dim_names
         self.search = state.search
         self.path = path
         self.scope = scope
