@@ -122,7 +122,7 @@ class Loss(Freezable):
     has_blank: ClassVar[bool] = False
 
     use_flatten_frames: bool = option(
-        True, help="ignore padded frames; False: they count too", inert="this loss has a value for each sequence"
+        True, help="how padded frames are left out of the sum", inert="padded frames never count, either way"
     )
     use_normalized_loss: bool = option(False, help="divide the loss in the objective by the number of frames")
     custom_norm_factor: Optional[LayerOrNumber] = option(

@@ -41,6 +41,8 @@ class Lowered:
     constraints: Any
     updates: list[Callable[[], Any]]
     lowering: Lowering
+    #: Whether any layer has a constraint.
+    has_constraints: bool = False
 
     @property
     def total_loss(self) -> Any:
@@ -88,11 +90,12 @@ def lower(
     result.values = {node.path: state.values[node] for node in outputs}
     for loss, owner in owners.items():
         _emit_loss(result, loss, owner)
-    if owners:
+    if with_losses:
         for node in plan.nodes:
             if node in needed and node.extern_key is None:
                 for constraint in _constraints(state, node):
                     result.constraints += constraint
+                    result.has_constraints = True
     return result
 
 

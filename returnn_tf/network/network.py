@@ -279,9 +279,9 @@ class Network:
                 "beam_scores": {n.path: s for n in nodes if (s := scores_of(out.lowering, n)) is not None},
                 "grads": {},
             }
-            if self.plan.losses:
+            if self.plan.losses or out.has_constraints:
                 result["total_loss"] = total_loss
-            if with_grad and out.objective is not None:
+            if with_grad and (out.objective is not None or out.has_constraints):
                 result["grads"] = dense_gradients(tape, total_loss, self.trainable_params)
             for update in out.updates:
                 update()

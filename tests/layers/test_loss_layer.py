@@ -7,6 +7,7 @@ from typing import Any
 import numpy
 import pytest
 
+from returnn_tf.config import ConfigError
 from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
 from tests.layers.losses.single import LENS, feed_of, log_softmax, network_of, valid
 
@@ -83,30 +84,64 @@ def test_sparse_cross_entropy_repeats_labels_over_axes_that_they_lack(axis: Any)
             numpy.testing.assert_allclose(out.value[b, t], -log_p[b, t, :, labels[b, t]], rtol=1e-4)
 
 
-def test_staircase_visits_all_classes_in_order() -> None:
-    """Three classes in three frames can only be passed one by one; in four frames one of them lasts two."""
-    extern = {"data": {"dim": 3}, "classes": {"dim": 3, "sparse": True}}
-    layer = {
-        "class": "fast_bw",
-        "align_target": "staircase",
-        "staircase_seq_len_source": "data:classes",
-        "from": "data",
-    }
-    net = network_of(layer, extern_data=extern)
-    rng = numpy.random.default_rng(1)
-    data = rng.normal(size=(2, 4, 3)).astype("float32")
+@pytest.mark.parametrize("source", ["data:classes", None])
+def test_staircase(source: Any) -> None:
+    """Class t in frame t, in as many frames as there are classes; with the lengths of the source in all frames."""
+    extern = {"data": {"dim": 4}, "classes": {"dim": 3, "sparse": True}}
+    layer = {"class": "fast_bw", "align_target": "staircase", "staircase_seq_len_source": source, "from": "data"}
+    net = network_of({k: v for k, v in layer.items() if v}, extern_data=extern)
     feed = {
-        "data": data,
+        "data": numpy.random.default_rng(1).normal(size=(2, 4, 4)).astype("float32"),
         "data/size0": numpy.array([3, 4], "int32"),
         "classes": numpy.zeros([2, 3], "int32"),
-        "classes/size0": numpy.array([3, 3], "int32"),
+        "classes/size0": numpy.array([2, 3], "int32"),
     }
-    value = net.run(feed).layers["output"].value
-    numpy.testing.assert_allclose(value[0], numpy.eye(4)[:, :3], atol=1e-6)
-    paths = [[0, 0, 1, 2], [0, 1, 1, 2], [0, 1, 2, 2]]
-    weights = numpy.exp([data[1, range(4), path].sum() for path in paths])
-    expected = sum(w * numpy.eye(3)[path] for w, path in zip(weights / weights.sum(), paths))
-    numpy.testing.assert_allclose(value[1], expected, rtol=1e-4)
+    value = net.run({k: v for k, v in feed.items() if source or "classes" not in k}).layers["output"].value
+    for b, n in enumerate([2, 3] if source else [3, 4]):
+        numpy.testing.assert_allclose(value[b], numpy.eye(4) * (numpy.arange(4) < n)[:, None], atol=1e-6)
+
+
+@pytest.mark.parametrize("use_error", [False, True])
+@pytest.mark.parametrize("part", ["loss", "error"])
+def test_parts(part: str, use_error: bool) -> None:
+    others = {
+        "p": P,
+        "l": {"class": "loss", "loss_": "ce", "target_": "classes", "from": "p", "use_error": use_error},
+        "same": {"class": "copy", "from": "p", "loss": "ce", "target": "classes"},
+    }
+    out = network_of({"class": "copy", "from": "l/%s" % part}, others=others).run(feed_of())
+    reduced = out.errors["same"] if part == "error" else out.losses["same"]
+    numpy.testing.assert_allclose(valid(out.layers["output"].value).sum(), reduced, rtol=1e-4)
+
+
+def test_axes_of_the_targets_are_paired_in_order_if_their_sizes_agree() -> None:
+    time, classes, f, g = SpatialDim("time"), SpatialDim("c", 5), FeatureDim("f", 3), FeatureDim("g", 3)
+    layer = {
+        "class": "sparse_softmax_cross_entropy_with_logits",
+        "logits": "data",
+        "targets": "data:classes",
+        "axis": classes,
+        "from": [],
+    }
+
+    def net(last: Any) -> Any:
+        extern = {
+            "data": {"dim_tags": [batch_dim, classes, time, f]},
+            "classes": {"dim_tags": [batch_dim, last, time], "sparse_dim": classes, "dtype": "int32"},
+        }
+        return network_of(layer, extern_data=extern)
+
+    rng = numpy.random.default_rng(1)
+    data = rng.normal(size=(3, 5, 6, 3)).astype("float32")
+    labels = rng.integers(0, 5, size=(3, 3, 6)).astype("int32")
+    lens = numpy.array([4, 6, 3], "int32")
+    value = net(g).run({"data": data, "data/size1": lens, "classes": labels, "classes/size1": lens})
+    log_p = log_softmax(numpy.moveaxis(data, 1, 3).astype("float64"))
+    expected = -numpy.take_along_axis(log_p, numpy.swapaxes(labels, 1, 2)[..., None], axis=3)[..., 0]
+    for b, n in enumerate(lens):
+        numpy.testing.assert_allclose(value.layers["output"].value[b, :n], expected[b, :n], rtol=1e-4)
+    with pytest.raises(ConfigError, match="have the axis h=4, which logits .* lack"):
+        net(FeatureDim("h", 4))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from returnn_tf.util.lazy_tf import tf
 class AsIsLoss(Loss):
     """The sum of the layer output over all valid frames and over the features.
 
+    Whole numbers and truth values are summed as well, but have no gradient.
+
     as_error: the sum is reported as an error and is not part of the objective.
 
     Example::
@@ -26,15 +28,14 @@ class AsIsLoss(Loss):
 
     needs_target: ClassVar[bool] = False
 
-    use_flatten_frames: bool = option(True, help="ignore padded frames; False: they count too")
     as_error: bool = option(False, help="only report it as an error")
 
     def check(self, ctx: LossPlanContext) -> None:
-        """Reject labels, which cannot be summed."""
-        if not self.as_error and not ctx.output.dtype.startswith("float"):
+        """Reject what cannot be summed."""
+        if ctx.output.dtype == "string" or ctx.output.dtype.startswith("complex"):
             raise ctx.error(
-                "the loss 'as_is' sums up the output, so it must be float, not %s. Compute the loss in this layer, "
-                "or only report it by 'loss_opts': {'as_error': True}." % ctx.output
+                "the loss 'as_is' sums up the output, so it must be numbers, not %s. Compute the loss in this layer."
+                % ctx.output
             )
 
     def value(self, ctx: LossContext) -> Optional[Any]:
@@ -50,7 +51,7 @@ class AsIsLoss(Loss):
         if not x.dtype.is_floating:
             x = tf.cast(x, tf.float32)
         axes = [axis for axis in ctx.output.dynamic_axes if axis != ctx.output.feature_axis]
-        mask = ctx.ctx.masks(ctx.output, axes) if self.use_flatten_frames else None
+        mask = ctx.ctx.masks(ctx.output, axes)
         if mask is not None:
             x = tf.where(mask, x, tf.zeros_like(x))
         return tf.reduce_sum(x)

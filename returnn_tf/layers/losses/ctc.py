@@ -138,7 +138,7 @@ class CtcLoss(Loss):
             decoded = greedy_decode(seqs.logits, seqs.lens)
         else:
             decoded = beam_decode(seqs.logits, seqs.lens, self.beam_width)
-        return sparse_edit_distance(decoded, sparse_sequences(seqs.labels, seqs.label_lens))
+        return sparse_edit_distance(decoded, sparse_sequences(*self._targets(seqs)))
 
     def _targets(self, seqs: _Sequences) -> tuple[Any, Any]:
         """Return labels and their lengths, changed by the options."""

@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.options import option
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext, frame_axis, frame_order
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
@@ -52,8 +51,6 @@ class FramewiseLoss(Loss):
 
     The default error is the number of frames in which the greatest output is not the label (or the greatest target).
     """
-
-    use_flatten_frames: bool = option(True, help="ignore padded frames; False: they count too")
 
     def check(self, ctx: LossPlanContext) -> None:
         """Check that target and output have the same axes, and that the output has features for labels."""
@@ -133,7 +130,7 @@ class FramewiseLoss(Loss):
         target = transpose(ctx.target_value, target_order)
         for axis, target_axis in enumerate(target_order[: outer.rank]):
             target = _fit_frames(ctx, target, axis, outer, ctx.target.dims[target_axis])
-        mask = ctx.ctx.masks(outer, outer.dynamic_axes) if self.use_flatten_frames else None
+        mask = ctx.ctx.masks(outer, outer.dynamic_axes)
         if mask is not None and not ctx.target.sparse:
             target = tf.where(mask[..., None], target, tf.zeros_like(target))
         return Frames(order, data, target, ctx.target.sparse, mask)

@@ -42,11 +42,12 @@ class FastBaumWelchLayer(Layer):
     """The posteriors of all labels at each frame, summed over all alignments of the target (Baum-Welch).
 
     align_target "ctc": the labels in ``align_target_key``, each for one or more frames, with optional blanks between
-    (Graves et al. 2006). "hmm": the same without blanks. "staircase": class 0, 1, 2, ... in this order, each for one or
-    more frames, as many as ``staircase_seq_len_source`` has frames. "automaton": defined by the function in
-    ``automaton``. It gets the labels of a sequence, an int array, and returns a list of edges ``(from, to, class)`` or
-    ``(from, to, class, cost)``; each edge reads one frame; state 0 is the initial state, the highest one the final
-    state; costs (negative log probabilities) are scaled by ``tdp_scale``. It is Python, called in every training step.
+    (Graves et al. 2006). "hmm": the same without blanks. "staircase": class 0 in the first frame, 1 in the second, ...,
+    in as many frames as ``staircase_seq_len_source`` has; the frames after them are not aligned. "automaton": defined by
+    the function in ``automaton``. It gets the labels of a sequence, an int array, and returns a list of edges ``(from,
+    to, class)`` or ``(from, to, class, cost)``; each edge reads one frame; state 0 is the initial state, the highest one
+    the final state; costs (negative log probabilities) are scaled by ``tdp_scale``. It is Python, called in every
+    training step.
 
     For the loss "via_layer", which derives the gradient from it.
     Output: time-major, probabilities that sum to 1 in every valid frame, zeros in padded ones; no gradient.
@@ -115,6 +116,8 @@ class FastBaumWelchLayer(Layer):
         data = ctx.output
         scores, lens = _scores(ctx, self.input_type, self.min_prob)
         scores *= self.am_scale
+        if self.align_target == "staircase":
+            lens = tf.minimum(lens, self._staircase_lens(ctx))
         if self.align_target == "automaton":
             posteriors, total = acceptor_alignment(scores, lens, self._acceptors(ctx))
         else:
@@ -141,10 +144,15 @@ class FastBaumWelchLayer(Layer):
             assert classes is not None
             blank = opts.blank_idx % classes
             return ctc_topology(labels, label_lens, blank, label_loop=opts.label_loop)
+        lens = self._staircase_lens(ctx)
+        return chain_topology(lens, tf.reduce_max(tf.concat([lens, [0]], axis=0)))
+
+    def _staircase_lens(self, ctx: EmitContext) -> Any:
+        """Return the number of classes of each sequence, which is that of the frames that are aligned."""
         source: Node = self.staircase_seq_len_source or self.source
         dim = source.output.time_dim
         assert dim is not None
-        return chain_topology(_lens(ctx, dim), ctx.size(dim))
+        return _lens(ctx, dim)
 
 
 @register_layer("forced_align")

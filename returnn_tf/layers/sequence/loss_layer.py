@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.options import LayerRef, check_options, declared_options, map_strings, option, referenced_names
@@ -19,6 +19,8 @@ from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
 from returnn_tf.util.lazy_tf import tf
 
+_PARTS = ("loss", "error")
+
 
 @register_layer("loss")
 class LossLayer(Layer):
@@ -26,6 +28,7 @@ class LossLayer(Layer):
 
     The source is the layer that would otherwise have the loss. The output of frame-wise losses has its layout without
     the feature axis, padded frames included; that of losses on sequences is [batch].
+    Sub outputs: ``loss``, the values, and ``error``, the errors, such as 1 for a wrong label.
     Parameters: none. Lengths: unchanged.
 
     Example::
@@ -53,7 +56,23 @@ class LossLayer(Layer):
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output as the loss defines it."""
         self.loss_node = self._plan(ctx)
+        self._parts: dict[str, Node] = {"error" if self.use_error else "loss": self.node}
         return self.loss_node.loss.unreduced_template(ctx.single_source())
+
+    def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
+        """Return this layer, or the one with the other part, planned when something needs it."""
+        if name not in _PARTS:
+            return None
+        if name not in self._parts:
+            other = LossLayer()
+            other.loss_, other.loss_opts_, other.target_ = self.loss_, self.loss_opts_, self.target_
+            other.use_error = name == "error"
+            self._parts[name] = ctx.builder.implicit_layer(self.node, name, other, self.sources)
+        return self._parts[name]
+
+    def sub_names(self) -> Sequence[str]:
+        """Return both parts."""
+        return _PARTS
 
     def _plan(self, ctx: PlanContext) -> LossNode:
         """Plan the loss with its options, as if it were attached to the source."""
@@ -119,7 +138,8 @@ class SparseSoftmaxCrossEntropyWithLogitsLayer(Layer):
                 "logits have %d classes but the targets %r have %d labels." % (classes, self.targets.path, targets.dim)
             )
         out: Data = data.without_axes([self.class_axis])
-        missing = [str(targets.dims[a]) for a, into in enumerate(match_axes(targets, out)) if into is None]
+        self._axes = _pair_axes(targets, out)
+        missing = [str(targets.dims[a]) for a, into in enumerate(self._axes) if into is None]
         if missing:
             raise ctx.error(
                 "the targets %s have the axis %s, which logits %s lack. If both mean the same frames, declare it by a "
@@ -131,9 +151,24 @@ class SparseSoftmaxCrossEntropyWithLogitsLayer(Layer):
         """Emit one op; the targets are repeated along axes that they lack."""
         data = self.logits.output
         logits = move_axis(ctx.value(self.logits), data.rank, self.class_axis, data.rank - 1)
-        labels = to_layout(ctx.value(self.targets), self.targets.output, ctx.output)
+        labels = to_layout(ctx.value(self.targets), self.targets.output, ctx.output, self._axes)
         labels = tf.broadcast_to(labels, tf.stack(sizes_of(logits)[:-1]))
         mask = ctx.masks(ctx.output, ctx.output.dynamic_axes)
         if mask is not None:
             labels = tf.where(mask, labels, tf.zeros_like(labels))
         return sparse_softmax_cross_entropy(logits, labels)
+
+
+def _pair_axes(targets: Data, into: Data) -> list[Optional[int]]:
+    """Return the axis of ``into`` for each axis of the targets, or None.
+
+    Axes that have no counterpart by their dims are paired in order if their sizes are the same.
+    """
+    axes: list[Optional[int]] = match_axes(targets, into)
+    left = [axis for axis, found in enumerate(axes) if found is None]
+    free = [axis for axis in range(into.rank) if axis not in axes]
+    if [targets.dims[axis].size for axis in left] == [into.dims[axis].size for axis in free]:
+        for axis, found in zip(left, free):
+            if targets.dims[axis].size is not None:
+                axes[axis] = found
+    return axes

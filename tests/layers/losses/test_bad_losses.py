@@ -45,7 +45,10 @@ CASES = [
     (_softmax(loss_opts={"safe_log_opts": {"epsilon": 1}}), "safe_log_opts: unknown option 'epsilon'"),
     (_softmax(loss="crossentropy"), "unknown loss 'crossentropy'"),
     ({"class": "copy", "from": "data:classes", "loss": "ce", "target": "classes"}, "needs dense float output"),
-    ({"class": "copy", "from": "data:classes", "loss": "as_is"}, "'as_is' sums up the output, so it must be float"),
+    (
+        {"class": "constant", "value": "text", "from": [], "loss": "as_is"},
+        "'as_is' sums up the output, so it must be numbers",
+    ),
     (_softmax(loss="edit_distance"), "compares sequences of labels .* Put the loss on the layer that decodes"),
     (_softmax(loss="bin_ce"), "'bin_ce' needs a dense target"),
     (_softmax(loss="generic_ce"), "for elementwise activations .* Use the loss 'ce'"),

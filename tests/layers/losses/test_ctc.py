@@ -158,6 +158,8 @@ def test_targets_clipped_and_collapsed() -> None:
     feed = _feed(numpy.array([[0, 0, 1], [0, 1, 0], [1, 0, 0]], "int32"), numpy.array([3, 3, 2], "int32"))
     out, grad = _run({**SOFTMAX, "loss_opts": {"auto_clip_target_len": True}}, feed)
     _check(out, grad, feed, _expected({**feed, "classes/size0": numpy.array([3, 2, 1], "int32")}, 2))
+    clipped, _ = _run(SOFTMAX, {**feed, "classes/size0": numpy.array([3, 2, 1], "int32")})
+    assert out.errors == clipped.errors
     out, grad = _run({**SOFTMAX, "loss_opts": {"ctc_opts": {"preprocess_collapse_repeated": True}}}, feed)
     collapsed = {
         **feed,

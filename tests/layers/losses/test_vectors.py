@@ -122,8 +122,44 @@ def test_as_is_counts_valid_frames_and_all_features() -> None:
     out = network_of(layer).run(feed)
     numpy.testing.assert_allclose(out.losses["output"], valid(feed["data"]).sum(), rtol=1e-4)
     out = network_of({**layer, "loss_opts": {"use_flatten_frames": False}}).run(feed)
-    numpy.testing.assert_allclose(out.losses["output"], feed["data"].sum(), rtol=1e-4)
+    numpy.testing.assert_allclose(out.losses["output"], valid(feed["data"]).sum(), rtol=1e-4)
     out = network_of({"class": "copy", "from": "data:classes", "loss": "as_is", "loss_opts": {"as_error": True}}).run(
         feed
     )
     assert out.losses == {} and out.errors["output"] == valid(feed["classes"]).sum()
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bool", "int64"])
+def test_as_is_of_whole_numbers_has_no_gradient(dtype: str) -> None:
+    feed = feed_of()
+    z = {"class": "linear", "activation": None, "n_out": 3, "from": "data", "L2": 0.5}
+    layer = {"class": "cast", "dtype": dtype, "from": "z", "loss": "as_is", "loss_scale": 2.0}
+    net = network_of(layer, others={"z": z}, train=True)
+    out = net.run(feed, with_grad=True, fetch=["z"])
+    expected = valid(out.layers["z"].value).astype(dtype).astype("float64").sum()
+    squares = sum((value.astype("float64") ** 2).sum() for value in net.get_param_values().values())
+    numpy.testing.assert_allclose(out.losses["output"], expected)
+    numpy.testing.assert_allclose(out.total_loss, 2 * expected + 0.5 * squares, rtol=1e-5)
+    numpy.testing.assert_allclose(out.grads["z/W"], net.get_param_values()["z/W"], rtol=1e-5)
+
+
+def test_constraints_count_without_a_loss() -> None:
+    net = network_of({"class": "linear", "activation": None, "n_out": 3, "L2": 0.5})
+    out = net.run(feed_of(), with_grad=True)
+    weights = net.get_param_values()["output/W"].astype("float64")
+    numpy.testing.assert_allclose(out.total_loss, 0.5 * (weights**2).sum(), rtol=1e-5)
+    numpy.testing.assert_allclose(out.grads["output/W"], weights, rtol=1e-5)
+    assert network_of({"class": "linear", "activation": None, "n_out": 3}).run(feed_of()).total_loss is None
+
+
+@pytest.mark.parametrize("loss", ["ce", "mse"])
+def test_padded_frames_never_count(loss: str) -> None:
+    """Also not in the layout [time, batch] that recurrent layers have."""
+    feed = feed_of()
+    rec = {"class": "rec", "unit": "lstm", "n_out": 3, "from": "data"}
+    losses = []
+    for flat in (True, False):
+        layer = {"class": "softmax", "from": "rec", "loss": loss, "target": "classes"}
+        net = network_of({**layer, "loss_opts": {"use_flatten_frames": flat}}, others={"rec": rec})
+        losses.append(net.run(feed).losses["output"])
+    assert losses[0] == losses[1] > 0
