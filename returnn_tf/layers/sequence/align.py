@@ -43,11 +43,11 @@ class FastBaumWelchLayer(Layer):
 
     align_target "ctc": the labels in ``align_target_key``, each for one or more frames, with optional blanks between
     (Graves et al. 2006). "hmm": the same without blanks. "staircase": class 0 in the first frame, 1 in the second, ...,
-    in as many frames as ``staircase_seq_len_source`` has; the frames after them are not aligned. "automaton": defined by
-    the function in ``automaton``. It gets the labels of a sequence, an int array, and returns a list of edges ``(from,
-    to, class)`` or ``(from, to, class, cost)``; each edge reads one frame; state 0 is the initial state, the highest one
-    the final state; costs (negative log probabilities) are scaled by ``tdp_scale``. It is Python, called in every
-    training step.
+    in as many frames as ``staircase_seq_len_source`` has; the frames after them are not aligned. "automaton": defined
+    by the function in ``automaton``. It gets the labels of a sequence, an int array, and returns a list of edges
+    ``(from, to, class)`` or ``(from, to, class, cost)``; each edge reads one frame; state 0 is the initial state, the
+    highest one the final state; costs (negative log probabilities) are scaled by ``tdp_scale``. It is Python, called in
+    every training step.
 
     For the loss "via_layer", which derives the gradient from it.
     Output: time-major, probabilities that sum to 1 in every valid frame, zeros in padded ones; no gradient.
