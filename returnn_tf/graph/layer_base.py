@@ -139,7 +139,7 @@ class LayerBase(Freezable):
     collocate_with: Optional[LayerRefs] = option(
         None, help="layers on whose device this one is computed", inert="TensorFlow places ops where their inputs are"
     )
-    state: Optional[dict[str, Any]] = option(
+    state: Any = option(
         None, help="in a loop: explicit state", unsupported="give 'initial_state' to the recurrent layer"
     )
 

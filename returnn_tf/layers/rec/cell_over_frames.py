@@ -8,7 +8,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.rec.planned_cell import plan_cell
 from returnn_tf.layers.rec.state import HIDDEN_STATE
-from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
+from returnn_tf.layers.shared.loop_axis import with_frames, with_steps
 from returnn_tf.ops.cells import run_cell
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
@@ -20,14 +20,17 @@ class CellOverFrames:
 
     :param layer: a `RecLayer` with a unit name
     :param data: its input
+    :param steps: whether the frames are the steps of a loop
     """
 
-    def __init__(self, ctx: PlanContext, layer: Any, data: Data) -> None:
-        if data.time_axis is None and layer.axis is None and ctx.loop_dim is not None:
-            data, _ = frames_of(ctx, data)  # also values equal in all steps
+    def __init__(self, ctx: PlanContext, layer: Any, data: Data, *, steps: bool = False) -> None:
+        if steps:
+            data, axis = with_steps(ctx, data), None
+        else:
+            axis = data.time_axis if layer.axis is None else ctx.axis(data, layer.axis)
         self._layer = layer
         self._frames = data
-        self._perm, output = self._layout(ctx, data)
+        self._perm, output = self._layout(ctx, data, axis)
         out = ctx.out_feature()
         output = output.with_axis(output.rank, out, feature=True)
         # For all steps of a loop at once, the iterated axis is not marked as time, like in a single step.
@@ -39,22 +42,17 @@ class CellOverFrames:
         """Return whether the frames are the steps of a loop."""
         return self.output.dims[0].is_loop
 
-    def _layout(self, ctx: PlanContext, data: Data) -> tuple[list[int], Data]:
-        """Return (source axes in the cell's order: iterated, batch, others, feature; the template without feature)."""
+    def _layout(self, ctx: PlanContext, data: Data, axis: Optional[int]) -> tuple[list[int], Data]:
+        """Return (source axes in the cell's order: iterated, batch, others, feature; the template without feature).
+
+        :param axis: to iterate over, None: the steps of the loop
+        """
         feature = data.feature_axis
         if data.sparse_dim is None:
             ctx.need_feature(data)
-        if self._layer.axis is not None:
-            axis = ctx.axis(data, self._layer.axis)
-        elif data.time_axis is None and ctx.loop_dim in data.dims:
+        if axis is None:
+            assert ctx.loop_dim is not None
             axis = data.dims.index(ctx.loop_dim)
-        elif data.time_axis is None:
-            raise ctx.error(
-                "the source %s has no time axis to iterate over. Name one by the option 'axis', or use a linear layer."
-                % data
-            )
-        else:
-            axis = data.time_axis
         if axis in (feature, data.batch_axis):
             raise ctx.error(
                 "cannot iterate over the %s axis of %s." % ("feature" if axis == feature else "batch", data)

@@ -9,10 +9,11 @@ from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import LayerAsParam, Node
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.layers.rec.planned_cell import plan_cell
+from returnn_tf.layers.rec.planned_cell import plan_cell, vectors_of
 from returnn_tf.layers.rec.state import HIDDEN_STATE
 from returnn_tf.ops.cells.base import project
 from returnn_tf.ops.cells.single_step import PreparedCell, prepare_cell
+from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -48,15 +49,11 @@ class CellStep:
     is_fused = False
 
     def __init__(self, ctx: PlanContext, layer: Any, data: Data) -> None:
-        if data.feature_axis not in (None, data.rank - 1):
-            raise ctx.error("the feature axis of %s must be the last one in a step." % data)
         self._layer = layer
+        self._perm, base = vectors_of(ctx, data)
         out = ctx.out_feature()
-        base = data.replace(dtype="float32", sparse_dim=None, vocab=None, feature_axis=None)
-        if data.sparse_dim is None:
-            base = base.without_axes([data.rank - 1])
         self.output = base.with_axis(base.rank, out, feature=True)
-        self.cell = plan_cell(ctx, layer, data, out, self.output)
+        self.cell = plan_cell(ctx, layer, data, out, self.output, in_step=True)
         for index in range(self.cell.state.count):
             ctx.loop_state(str(index), self.output, lambda emit, i=index: self.cell.first_state(emit)[i])
 
@@ -127,7 +124,7 @@ class CellStep:
         index = ctx.lowering.loop_index
         known = ctx.lowering.loop_inputs.get((ctx.node, STEP_INPUT), plan.known)
         if known is None:
-            x = layer.emit_input(ctx)
+            x = transpose(layer.emit_input(ctx), self._perm)
             if not is_flat:
                 x = tf.reshape(x, [-1] if layer.input.sparse_dim is not None else [-1, layer.input.dim])
             y, state = plan.cell.step(x, state, index)

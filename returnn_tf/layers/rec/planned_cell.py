@@ -7,7 +7,13 @@ from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.layers.rec.state import HiddenState, InitialState, emit_initial_state, plan_initial_state
+from returnn_tf.layers.rec.initial_state import (
+    InitialState,
+    emit_initial_state,
+    plan_given_state,
+    plan_initial_state,
+)
+from returnn_tf.layers.rec.state import HiddenState
 from returnn_tf.ops.cells import Cell, unit_class
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
@@ -46,12 +52,29 @@ class PlannedCell:
         return self.first_state(ctx)[self.state.keys.index("h") if "h" in self.state.keys else 0]
 
 
-def plan_cell(ctx: PlanContext, layer: Any, data: Data, out: Dim, state_data: Data) -> PlannedCell:
+def vectors_of(ctx: PlanContext, data: Data) -> tuple[list[int], Data]:
+    """Return (the axes of the input of a cell with the features last, the template of its output without features).
+
+    :param data: the input; labels have no feature axis
+    """
+    base = data.replace(dtype="float32", sparse_dim=None, vocab=None)
+    if data.sparse_dim is not None:
+        return list(range(data.rank)), base.replace(feature_axis=None)
+    ctx.need_feature(data)
+    perm = [axis for axis in range(data.rank) if axis != data.feature_axis] + [data.feature_axis or 0]
+    return perm, base.permuted(perm).without_axes([data.rank - 1])
+
+
+def plan_cell(
+    ctx: PlanContext, layer: Any, data: Data, out: Dim, state_data: Data, *, in_step: bool = False
+) -> PlannedCell:
     """Plan the cell of a `RecLayer`, and declare its parameters.
 
     :param data: input of the cell
     :param out: the feature dim of its output
     :param state_data: template of each tensor of its state
+    :param in_step: it runs step by step in a loop, where the parameters of its initial state are in the scope of the
+        layer, like in RETURNN, not in that of the unit
     """
     dim = data.sparse_dim if data.sparse_dim is not None else ctx.need_feature(data)
     n_out = ctx.need_static(out, "out_dim")
@@ -78,4 +101,8 @@ def plan_cell(ctx: PlanContext, layer: Any, data: Data, out: Dim, state_data: Da
             init = "glorot_uniform" if spec.default is None else spec.default
         ctx.param(prefix + spec.name, spec.shape, init)
     state = HiddenState(cell.state_keys, state_data)
-    return PlannedCell(cell, prefix, state, plan_initial_state(ctx, layer.initial_state, state, prefix))
+    if layer.state is not None:
+        initial = plan_given_state(ctx, layer.state, state)
+    else:
+        initial = plan_initial_state(ctx, layer.initial_state, state, "" if in_step else prefix)
+    return PlannedCell(cell, prefix, state, initial)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Optional, Protocol, Union
+from typing import Annotated, Any, ClassVar, Optional, Union
 
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import option
@@ -13,13 +13,12 @@ from returnn_tf.graph.param_parts import Part, Parts, equal_parts, total_size
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.copy import CopyLayer
-from returnn_tf.layers.rec.cell_over_frames import CellOverFrames
-from returnn_tf.layers.rec.cell_step import CellStep
-from returnn_tf.layers.rec.planned_cell import PlannedCell
-from returnn_tf.layers.rec.state import INITIAL_KEYWORDS, HiddenState
+from returnn_tf.layers.rec.initial_state import INITIAL_KEYWORDS
+from returnn_tf.layers.rec.rec_run import RecRun, StepNetworkRun, plan_cell_run
+from returnn_tf.layers.rec.state import HiddenState
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.nested import base_references
-from returnn_tf.tensor import Data
+from returnn_tf.tensor import Data, single_step_dim
 
 #: Options that apply only if the unit is a network for one step.
 _STEP_NETWORK_OPTIONS = (
@@ -30,46 +29,6 @@ _STEP_NETWORK_OPTIONS = (
     "optimize_move_layers_out",
     "checkpoint_steps",
 )
-
-
-class RecRun(Protocol):
-    """The computation of a `RecLayer`."""
-
-    @property
-    def output(self) -> Data:
-        """Return the template."""
-
-    @property
-    def cell(self) -> Optional[PlannedCell]:
-        """Return the cell; None for a step network."""
-
-    @property
-    def is_fused(self) -> bool:
-        """Return whether it computes all steps of a loop at once."""
-
-    def emit(self, ctx: EmitContext) -> Any:
-        """Return the value of the layer."""
-
-    def before_loop(self, ctx: EmitContext) -> None:
-        """Compute what all steps of an enclosing loop share."""
-
-
-class StepNetworkRun:
-    """A network as unit: the compiler plans the loop, and this layer holds its output."""
-
-    cell: Optional[PlannedCell] = None
-    is_fused = False
-
-    def __init__(self, ctx: PlanContext) -> None:
-        self._inner = ctx.depend(ctx.builder.step_network(ctx.node))
-        self.output = self._inner.output
-
-    def emit(self, ctx: EmitContext) -> Any:
-        """Emit no op."""
-        return ctx.value(self._inner)
-
-    def before_loop(self, ctx: EmitContext) -> None:
-        """Do nothing: it is a loop of its own."""
 
 
 @register_layer("rec")
@@ -99,7 +58,8 @@ class RecLayer(ConcatInputLayer):
     at their end is ignored. Sparse input: lookup in the input weights. A name_scope replaces ``<layer>/rec``.
 
     Lengths: unchanged. The output is time-major, [time, batch, ..., n_out], and 0 after the end of each sequence. All
-    axes of the source but the iterated one and the feature axis count as batch.
+    axes of the source but the iterated one and the feature axis count as batch. It is a single step, whose output has
+    the axes of the source, if the source has no time axis, with axis single_step_dim, and with ``state``.
 
     Example::
 
@@ -115,16 +75,19 @@ class RecLayer(ConcatInputLayer):
     )
     unit_opts: Optional[dict[str, Any]] = option(None, help="options of the unit, see `returnn-tf units UNIT`")
     direction: Optional[int] = option(None, help="1: forward (default), -1: backward, from the last frame to the first")
-    axis: Optional[Axis] = option(None, help="axis to iterate over (default: time)")
+    axis: Optional[Axis] = option(None, help="axis to iterate over (default: time); single_step_dim: one step only")
     input_projection: bool = option(True, help="False: the source is the projected input, of dim 4 n_out for an LSTM")
-    initial_state: Annotated[Any, Written(Union[None, str, float, dict[str, Any]], "layer | str | dict | None")] = (
-        option(
-            None,
-            help="state before the first frame: 'zeros' (default), 'ones', 'var' (a parameter), a layer, or a dict of "
-            "these with a key for each state, e.g. {'h': ..., 'c': ...}",
-            refs=True,
-            keywords=INITIAL_KEYWORDS,
-        )
+    initial_state: Annotated[
+        Any, Written(Union[None, str, float, dict[str, Any], list[Any]], "layer | str | dict | list | None")
+    ] = option(
+        None,
+        help="state before the first frame: 'zeros' (default), 'ones', 'var' (a parameter), a layer, or a dict of "
+        "these with a key for each state, e.g. {'h': ..., 'c': ...}",
+        refs=True,
+        keywords=INITIAL_KEYWORDS,
+    )
+    state: Annotated[Any, Written(Union[None, str, dict[str, Any]], "layer | dict | None")] = option(
+        None, help="a single step from this state: a layer, or a dict with a layer for each state", refs=True
     )
     forward_weights_init: Init = option(None, help="initialiser of the input weights (default glorot_uniform)")
     recurrent_weights_init: Init = option(None, help="initialiser of the recurrent weights (default glorot_uniform)")
@@ -184,12 +147,10 @@ class RecLayer(ConcatInputLayer):
     def _planned(self, ctx: PlanContext) -> RecRun:
         """Plan what the unit requires: a loop, one step of a cell in an enclosing loop, or a cell over frames."""
         if isinstance(self.unit, dict):
+            self._check_no_cell_options(ctx)
             return StepNetworkRun(ctx)
         self._check_options(ctx)
-        data = self.input_template(ctx)
-        if ctx.in_step and ctx.loop_dim is None and data.time_axis is None and self.axis is None:
-            return CellStep(ctx, self, data)
-        return CellOverFrames(ctx, self, data)
+        return plan_cell_run(ctx, self, self.input_template(ctx))
 
     @property
     def hidden_state(self) -> Optional[HiddenState]:
@@ -199,12 +160,24 @@ class RecLayer(ConcatInputLayer):
 
     def gives_initial_output(self) -> bool:
         """Return whether the unit is a cell, whose initial state provides the initial output."""
-        return self.hidden_state is not None
+        return self.hidden_state is not None and self.state is None
 
     def initial_output_value(self, ctx: EmitContext) -> Any:
         """Return the value of ``prev:`` in the first step of a loop: the output part of the initial state."""
         assert self._run.cell is not None
         return self._run.cell.first_output(ctx)
+
+    def _check_no_cell_options(self, ctx: PlanContext) -> None:
+        if self.axis is single_step_dim or self.state is not None:
+            raise ctx.error(
+                "a network as unit can't do a single step: it runs over an axis, or to its layer 'end'. Use a "
+                "subnetwork layer, or name the axis."
+            )
+        for name in ("initial_state", "unit_opts"):
+            if getattr(self, name) is not None:
+                raise ctx.error("the option %r is for a cell; here it belongs to a layer in the unit." % name)
+        if self.direction == -1:
+            raise ctx.error("direction -1 is for a cell. Reverse the source and the output instead.")
 
     def _check_options(self, ctx: PlanContext) -> None:
         if not isinstance(self.unit, str):
@@ -214,6 +187,8 @@ class RecLayer(ConcatInputLayer):
                 raise ctx.error("the option %r is for a network as unit; remove it with unit %r." % (name, self.unit))
         if self.direction not in (None, 1, -1):
             raise ctx.error("direction must be 1 or -1, not %r." % (self.direction,))
+        if self.state is not None and self.initial_state is not None:
+            raise ctx.error("state gives the state before this one step, so initial_state has no effect. Remove one.")
 
     def input_node(self, ctx: PlanContext) -> Any:
         """Return one node for all sources of a step network."""

@@ -1,12 +1,10 @@
-"""The hidden state of recurrent layers: its layout, access by other layers, and the initial state."""
+"""The hidden state of recurrent layers: its layout, and access by other layers."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
@@ -16,13 +14,7 @@ from returnn_tf.layers.math.copy import CopyLayer
 from returnn_tf.layers.shared.last_frame import last_frame
 from returnn_tf.ops.frames.shape import expand_at, to_layout
 from returnn_tf.tensor import Data
-from returnn_tf.tensor.match import match_axes
 from returnn_tf.util.lazy_tf import tf
-
-#: Values of ``initial_state`` which name no layer.
-INITIAL_KEYWORDS = ("zeros", "ones", "var", "keep_over_epoch", "keep_over_epoch_no_init")
-
-_CONSTANTS = {"zeros": 0.0, "ones": 1.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,127 +137,3 @@ class LastStateLayer(Layer):
         data = self.node.output
         assert state is not None and data.feature_axis is not None
         return data.with_dim(data.feature_axis, state.data.dims[state.data.feature_axis or 0])
-
-
-@dataclasses.dataclass(frozen=True)
-class InitialState:
-    """The source of one tensor of an initial state: exactly one of a constant, a parameter and a layer.
-
-    :param param: name as in `PlanContext.param`
-    :param state_index: the tensor of the hidden state of ``node``; None: its output
-    """
-
-    constant: Optional[float] = None
-    param: Optional[str] = None
-    node: Optional[Node] = None
-    state_index: Optional[int] = None
-
-
-def plan_initial_state(ctx: PlanContext, given: Any, state: HiddenState, param_prefix: str) -> list[InitialState]:
-    """Plan the sources of an initial state, one for each tensor; "var" declares parameters.
-
-    :param given: the option ``initial_state``, with layers as nodes
-    :param param_prefix: of the names of parameters
-    :raises ConfigError: an unknown value, missing keys, a layer whose dims do not fit
-    """
-    if not isinstance(given, Mapping):
-        if isinstance(given, Node):
-            return _from_layer(ctx, given, state)
-        names = ["initial_" + key for key in state.keys] or ["initial_var"]
-        return [_plan_part(ctx, given, state, param_prefix + name, None) for name in names]
-    if not state.keys:
-        raise ctx.error(
-            "initial_state is a dict with the keys %s, but this unit has a single state without a name. "
-            "Write initial_state: <the value> instead." % sorted(given)
-        )
-    for key in given:
-        if key not in state.keys:
-            raise ctx.error("initial_state has the unknown key %r. %s" % (key, did_you_mean(key, state.keys)))
-    for key in state.keys:
-        if key not in given:
-            raise ctx.error("initial_state has no key %r. Add it, e.g. %r: 'zeros'." % (key, key))
-    return [_plan_part(ctx, given[key], state, param_prefix + "initial_" + key, key) for key in state.keys]
-
-
-def _from_layer(ctx: PlanContext, node: Node, state: HiddenState) -> list[InitialState]:
-    """Plan all tensors from one layer."""
-    other = hidden_state_of(node)
-    if other is not None:
-        depend_on_state(ctx, node)
-        if other.keys != state.keys:
-            raise ctx.error(
-                "initial_state: layer %r has the state %s, but this unit has %s."
-                % (node.path, " and ".join(other.keys) or "of one tensor", " and ".join(state.keys) or "one tensor")
-            )
-        _check_fits(ctx, other.data, state.data, "initial_state: the state of layer %r" % node.path)
-        return [InitialState(node=node, state_index=index) for index in range(state.count)]
-    if state.keys:
-        raise ctx.error(
-            "initial_state: layer %r has no hidden state, and its output cannot serve as both of %s. Give a layer for "
-            "each, as initial_state: {%s}."
-            % (node.path, " and ".join(state.keys), ", ".join("%r: 'some layer'" % key for key in state.keys))
-        )
-    return [_plan_part(ctx, node, state, "", None)]
-
-
-def _plan_part(ctx: PlanContext, given: Any, state: HiddenState, param: str, key: Optional[str]) -> InitialState:
-    """Plan one tensor.
-
-    :param param: name of the parameter for "var"
-    :param key: its key in the dict, or None if the option is no dict
-    """
-    what = "initial_state" if key is None else "initial_state[%r]" % key
-    if given is None:
-        return InitialState(constant=0.0)
-    if isinstance(given, Node):
-        other = hidden_state_of(given)
-        if other is not None and given.output.time_axis is not None:
-            # A recurrent layer over frames: not its frames but its state can be meant.
-            depend_on_state(ctx, given)
-            if key is not None and key not in other.keys:
-                raise ctx.error("%s: the state of layer %r has no %r." % (what, given.path, key))
-            _check_fits(ctx, other.data, state.data, "%s: the state of layer %r" % (what, given.path))
-            return InitialState(node=given, state_index=0 if key is None else other.keys.index(key))
-        _check_fits(ctx, given.output, state.data, "%s: layer %r" % (what, given.path))
-        return InitialState(node=given)
-    if given == "var":
-        ctx.param(param, (state.data.feature_dim,), 0.0)
-        return InitialState(param=param)
-    if isinstance(given, str) and given in _CONSTANTS:
-        return InitialState(constant=_CONSTANTS[given])
-    if not isinstance(given, (str, bool)) and given in (0, 1):
-        return InitialState(constant=float(given))
-    if given in INITIAL_KEYWORDS:
-        raise ctx.error(
-            "%s: %r (state kept from batch to batch) is not supported. Use 'zeros' or 'var'." % (what, given)
-        )
-    raise ctx.error("%s must be 'zeros', 'ones', 'var', 0, 1, a layer or a dict, not %r." % (what, given))
-
-
-def _check_fits(ctx: PlanContext, data: Data, into: Data, what: str) -> None:
-    lost = [dim for dim, target in zip(data.dims, match_axes(data, into)) if target is None and dim.size != 1]
-    has_feature = data.feature_dim is not None and data.dim == into.dim
-    if lost or not has_feature:
-        raise ctx.error("%s is %s, but %s is needed." % (what, data, into))
-
-
-def emit_initial_state(ctx: EmitContext, parts: Sequence[InitialState], data: Data) -> Optional[tuple[Any, ...]]:
-    """Return the tensors in the layout of ``data``; None if all are zero."""
-    if all(part.constant == 0.0 for part in parts):
-        return None
-    shape = ctx.shape(data)
-    return tuple(tf.broadcast_to(_emit_part(ctx, part, data), shape) for part in parts)
-
-
-def _emit_part(ctx: EmitContext, part: InitialState, data: Data) -> Any:
-    if part.param is not None:
-        return ctx.param(part.param)
-    if part.node is None:
-        return tf.constant(part.constant, data.dtype)
-    if part.state_index is None:
-        return ctx.broadcast(part.node, data)
-    state = hidden_state_of(part.node)
-    values = state_values(ctx, part.node)
-    if state is None or values is None:
-        raise ConfigError("layer %r has no hidden state" % part.node.path)
-    return to_layout(values[part.state_index], state.data, data)

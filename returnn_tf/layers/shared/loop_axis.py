@@ -20,15 +20,25 @@ def frames_of(ctx: PlanContext, data: Data, desc: Any = "T") -> tuple[Data, Opti
 
     :raises ConfigError: no such axis, and not inside a loop
     """
-    tag = isinstance(desc, str) and (desc.lower() in _TIME or desc.lower().startswith(("stag:", "tag:")))
-    steps = tag or isinstance(desc, Dim)
-    if not steps or ctx.has_axis(data, desc) or not (ctx.in_step or ctx.loop_dim is not None):
+    if not means_steps(ctx, data, desc):
         return data, ctx.axis(data, desc)
     if ctx.loop_dim is None:
         return data, None
-    if ctx.loop_dim not in data.dims:
-        data = data.with_axis(0, ctx.loop_dim)
+    data = with_steps(ctx, data)
     return data, data.dims.index(ctx.loop_dim)
+
+
+def means_steps(ctx: PlanContext, data: Data, desc: Any) -> bool:
+    """Return whether an axis description means the steps of the enclosing loop, see `frames_of`."""
+    tag = isinstance(desc, str) and (desc.lower() in _TIME or desc.lower().startswith(("stag:", "tag:")))
+    in_loop = ctx.in_step or ctx.loop_dim is not None
+    return in_loop and (tag or isinstance(desc, Dim)) and not ctx.has_axis(data, desc)
+
+
+def with_steps(ctx: PlanContext, data: Data) -> Data:
+    """Return the template with the axis of all steps of the enclosing loop, in front if it is equal in all of them."""
+    assert ctx.loop_dim is not None
+    return data if ctx.loop_dim in data.dims else data.with_axis(0, ctx.loop_dim)
 
 
 def with_frames(ctx: EmitContext, x: Any, data: Data, frames: Data) -> Any:
