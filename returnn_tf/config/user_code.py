@@ -14,6 +14,8 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, Optional
 
+from returnn_tf.config.errors import ConfigError
+
 CONFIG_MODULE = "__returnn_tf_config__"  # the module name of all code in Python configs
 USER_CODE = "__returnn_tf_user_code__"  # in the builtins of configs and of the files beside them
 IMPORT = "import_for_configs"  # the function behind import statements of such code
@@ -52,6 +54,22 @@ def _installed_folders() -> tuple[str, ...]:
     paths = [sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     paths += [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
     return tuple(os.path.realpath(path) for path in [*paths, _PACKAGE])
+
+
+def call_of_config(where: str, function: Any, **arguments: Any) -> Any:
+    """Call a function that a config gives.
+
+    :param where: how errors begin, e.g. "config key 'get_network'"
+    :raises ConfigError: it does not take these arguments, and has no lines of its own that could be shown
+    """
+    try:
+        return function(**arguments)
+    except TypeError as exc:
+        trace = exc.__traceback__
+        if getattr(function, "__code__", None) is None and trace is not None and trace.tb_next is None:
+            names = ", ".join(arguments) or "no arguments"
+            raise ConfigError("%s: %r can't be called with %s: %s" % (where, function, names, exc)) from exc
+        raise
 
 
 def error_in_config(exc: BaseException) -> Optional[str]:

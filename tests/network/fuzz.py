@@ -21,9 +21,9 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import returnn_tf
 from returnn_tf.config import Config, ConfigError
@@ -35,6 +35,7 @@ from tests.network.mutations import ROOTS, Settings, all_places, change_at, copi
 TIME_LIMIT = 5
 MEMORY_LIMIT = 8192
 _LONGEST_LINE = 1000
+Mutate = Callable[[dict[str, Settings], int], tuple[str, Settings]]
 _PACKAGE = str(Path(returnn_tf.__file__).parent) + "/"
 
 
@@ -62,19 +63,27 @@ class Failure:
         return (self.kind, self.place)
 
     def __str__(self) -> str:
-        shown = {key: self.settings[key] for key in ROOTS if key in self.settings}
+        shown = {k: v for k, v in self.settings.items() if k in ROOTS or not hasattr(v, "__module__")}
         return "%s at %s: %s\n  number %d, from %s:\n%s" % (
             self.kind, self.place, self.message[:300], self.number, self.name, pprint.pformat(shown, width=110)[:3000],
         )  # fmt: skip
 
 
-def check(number: int, name: str, settings: Settings) -> Optional[Failure]:
-    """Plan and describe as `returnn-tf check` does, for training, evaluation or search; return what is wrong."""
+def plan(settings: Settings, number: int) -> None:
+    """Plan and describe as `returnn-tf check` does, for training, evaluation or search."""
     flags = {"train": number % 3 == 1, "search": number % 3 == 2}
+    describe_plan(plan_from_config(Config(copied(settings)), **flags))
+
+
+Action = Callable[[Settings, int], None]
+
+
+def check(number: int, name: str, settings: Settings, action: Optional[Action] = None) -> Optional[Failure]:
+    """Do something with the settings, by default `plan`; return what is wrong."""
     signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            describe_plan(plan_from_config(Config(copied(settings)), **flags))
+            (action or plan)(settings, number)
         return None
     except ConfigError as exc:
         line = str(exc).partition("\n")[0]
@@ -96,7 +105,7 @@ def _place(exc: BaseException) -> str:
     return "%s:%s" % (frames[-1].filename[len(_PACKAGE) :], frames[-1].lineno) if frames else "?"
 
 
-def reduced(failure: Failure, budget: int = 400) -> Failure:
+def reduced(failure: Failure, budget: int = 400, action: Optional[Action] = None) -> Failure:
     """Drop whatever the same failure does not need."""
     best, changed = failure, True
     if failure.kind == "TooSlow":
@@ -108,7 +117,7 @@ def reduced(failure: Failure, budget: int = 400) -> Failure:
             with contextlib.suppress(KeyError, IndexError, TypeError):
                 change_at(settings, path, without)
                 budget -= 1
-                smaller = check(failure.number, failure.name, settings)
+                smaller = check(failure.number, failure.name, settings, action)
                 if smaller is not None and smaller.signature == failure.signature:
                     best, changed = smaller, True
                     break
@@ -117,17 +126,19 @@ def reduced(failure: Failure, budget: int = 400) -> Failure:
     return best
 
 
-def run(networks: dict[str, Settings], start: int, count: int) -> dict[tuple[str, str], list[Failure]]:
+def run(
+    networks: dict[str, Settings], start: int, count: int, mutate: Mutate = mutated, action: Optional[Action] = None
+) -> dict[tuple[str, str], list[Failure]]:
     """Check networks number `start` to `start + count - 1`; return the failures by signature, the first one reduced."""
     found: dict[tuple[str, str], list[Failure]] = collections.defaultdict(list)
     for number in range(start, start + count):
-        name, settings = mutated(networks, number)
+        name, settings = mutate(networks, number)
         # for what does not come back to Python at all
         faulthandler.dump_traceback_later(10 * TIME_LIMIT, exit=True)
-        failure = check(number, name, settings)
+        failure = check(number, name, settings, action)
         if failure is not None:
             same = found[failure.signature]
-            same.append(failure if same else reduced(failure))
+            same.append(failure if same else reduced(failure, action=action))
     faulthandler.cancel_dump_traceback_later()
     return found
 
@@ -149,20 +160,36 @@ def limits() -> Iterator[None]:
         yield
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--count", type=int, default=20000, help="number of networks")
+def main(
+    arguments: Optional[Sequence[str]] = None,
+    *,
+    settings: Callable[[], dict[str, Settings]] = corpus,
+    mutate: Mutate = mutated,
+    action: Action = plan,
+    what: str = "networks",
+    count: int = 20000,
+) -> int:
+    """Run the fuzz of the command line, by default that of networks.
+
+    :param arguments: of the command line
+    :param settings: returns what the mutations begin with
+    :param action: what is tried
+    :param what: for the summary
+    :param count: default of ``--count``
+    """
+    parser = argparse.ArgumentParser(description="Tries mutated %s" % what)
+    parser.add_argument("--count", type=int, default=count, help="number of %s" % what)
     parser.add_argument("--start", type=int, default=0, help="number of the first")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     with limits():
-        found = run(corpus(), args.start, args.count)
+        found = run(settings(), args.start, args.count, mutate, action)
     for failures in sorted(found.values(), key=len):
         print("%d times: %s\n" % (len(failures), failures[0]))
     # unlike ru_maxrss, without the memory of the process that started this one
     (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
     peak = int(line.split()[1]) / 1024
     total = sum(map(len, found.values()))
-    print("%d networks, %d failures of %d kinds, peak %d MiB" % (args.count, total, len(found), peak))
+    print("%d %s, %d failures of %d kinds, peak %d MiB" % (args.count, what, total, len(found), peak))
     return 1 if found else 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional, Union
 
 from returnn_tf.config import readers
-from returnn_tf.config.options import at_least
+from returnn_tf.config.options import between
 from returnn_tf.config.settings.declaration import SettingGroup, setting
 
 #: Seed of all random numbers, unless set otherwise.
@@ -21,10 +21,14 @@ def _is_auto_or_epoch(value: Union[int, str]) -> Optional[str]:
     return None if value == "auto" or isinstance(value, int) else "must be an epoch or 'auto'"
 
 
+#: The networks of all epochs are planned before the first one.
+MAX_EPOCHS = 100_000
+
+
 class TrainingSettings(SettingGroup):
     """Training."""
 
-    num_epochs: int = setting(5, help="number of epochs to train", check=at_least(0), between_runs=True)
+    num_epochs: int = setting(5, help="number of epochs to train", check=between(0, MAX_EPOCHS), between_runs=True)
     random_seed: int = setting(
         DEFAULT_SEED, help="seed of initial parameters, dropout and noise on gradients", check=_is_seed
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.user_code import call_of_config
 from returnn_tf.datasets.core.registry import dataset_class
 
 _FORMS = (
@@ -27,7 +28,7 @@ def parse_dataset_spec(spec: Any, names: Mapping[str, Any] = {}) -> tuple[Any, d
         if isinstance(spec, Mapping):
             return _class_and_options(spec)
         if callable(spec):
-            spec = spec()
+            spec = call_of_config("a dataset", spec)
         elif isinstance(spec, (list, tuple)) and spec and all(isinstance(entry, str) for entry in spec):
             spec = {"class": "HDFDataset", "files": list(spec)}
         elif isinstance(spec, str):

@@ -65,7 +65,15 @@ class StaticDataset(Dataset):
             raise ConfigError(
                 "%s: sequence %d must be a dict of arrays, not %s" % (self._owner(), index, type(seq).__name__)
             )
-        return {key: np.asarray(value) for key, value in seq.items()}
+        arrays = {}
+        for key, value in seq.items():
+            try:
+                arrays[key] = np.asarray(value)
+            except ValueError as exc:
+                raise ConfigError(
+                    "%s: sequence %d, data key %r is no array: %s" % (self._owner(), index, key, exc)
+                ) from None
+        return arrays
 
     def _spec(self, key: str, value: NDArray[Any]) -> DataSpec:
         given = (self.opts.output_dim or {}).get(key)

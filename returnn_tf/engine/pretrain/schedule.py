@@ -10,6 +10,7 @@ from returnn_tf.config import Config, ConfigError, nearest_name
 from returnn_tf.config.derived import derived
 from returnn_tf.config.epoch_value import at_epoch, copied, same_value
 from returnn_tf.config.settings import NetworkSettings, TrainingSettings, check_settings, misspelt
+from returnn_tf.config.user_code import call_of_config
 from returnn_tf.engine.pretrain.options import PretrainOptions, check_copy_mode, options_from_config
 from returnn_tf.engine.pretrain.steps import Step, make_steps
 from returnn_tf.logging.log import log
@@ -118,7 +119,8 @@ class NetworkSchedule:
         if step is not None:
             return self._entry("pretrain step %d" % step.index, at_epoch(step.network, epoch), pretrain=True)
         if self._get_network is not None:
-            network = self._get_network(epoch=epoch)
+            where = NetworkSettings(self._config).describe_source("get_network")
+            network = call_of_config(where, self._get_network, epoch=epoch)
             name = "get_network(epoch=%d)" % epoch
             if not isinstance(network, dict):
                 raise ConfigError("%s must return a network dict, not %r." % (name, type(network).__name__))
