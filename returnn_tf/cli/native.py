@@ -60,7 +60,7 @@ def run(args: list[str]) -> int:
 
 def _parser() -> CommandParser:
     parser = CommandParser("native build", _DOC)
-    parser.add_argument("op", choices=OPS.names(), help="name of the op")
+    parser.add_argument("op", type=_op, metavar="OP", help="name of the op: %s" % ", ".join(OPS.names()))
     parser.add_argument("--output", metavar="FILE", required=True, help="the library; an existing file is replaced")
     parser.add_argument(
         "--target", metavar="FLAG", action="append", help="flag for the instruction set; default: this machine's"
@@ -69,6 +69,16 @@ def _parser() -> CommandParser:
         "--cuda-arch", metavar="ARCHS", default="", help="also compile for these GPUs and newer ones: sm_80,sm_90"
     )
     return parser
+
+
+def _op(name: str) -> str:
+    """Return the name of an op after checking it.
+
+    :raises ConfigError: there is none of this name
+    """
+    if name not in OPS.names():
+        raise ConfigError("native build: there is no op %r. %s" % (name, did_you_mean(name, OPS.names())))
+    return name
 
 
 def _build(args: argparse.Namespace) -> int:

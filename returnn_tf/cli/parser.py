@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import ConfigError, nearest_name
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -28,4 +28,9 @@ class CommandParser(argparse.ArgumentParser):
 
         :raises ConfigError: always
         """
+        prefix = "unrecognized arguments: "
+        if message.startswith(prefix):
+            given = message[len(prefix) :].split()[0].partition("=")[0]
+            near = nearest_name(given, [text for action in self._actions for text in action.option_strings], cutoff=0.6)
+            message += ". Did you mean %r?" % near if near else ""
         raise ConfigError("%s: %s. All options: %s --help" % (self.prog, message, self.prog))

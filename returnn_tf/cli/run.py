@@ -9,11 +9,12 @@ from returnn_tf._version import __version__
 from returnn_tf.cli.arguments import parse_arguments
 from returnn_tf.cli.commands import register_command
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.config.settings import LoggingSettings, TaskSettings, check_settings, ignored_settings
+from returnn_tf.config.settings import LoggingSettings, TaskSettings, ignored_settings
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.support.signals import STOP_SIGNALS, StopRequest
 from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import find_task
+from returnn_tf.tasks.setting_checks import check_all_settings
 
 #: Signals of a cluster, which may arrive while the config is read and modules are imported. Ctrl-C raises as usual.
 _EARLY = tuple(number for number in STOP_SIGNALS if number != signal.SIGINT)
@@ -56,7 +57,7 @@ def _run_task(config: Config, members: world.World, stop: StopRequest) -> int:
     task = find_task(name)
     log.write(3, "returnn_tf %s, Python %s, task %s" % (__version__, platform.python_version(), name))
     log.write(3, "config: %s" % (", ".join(config.files) or "none"))
-    check_settings(config)
+    check_all_settings(config)
     ignored = ignored_settings(config)
     if ignored:
         log.write(3, "Settings without effect: %s" % ", ".join(ignored))

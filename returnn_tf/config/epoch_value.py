@@ -44,7 +44,7 @@ def at_epoch(value: Any, epoch: int) -> Any:
 
 def network_of(config: Config) -> Any:
     """Return the network dict of a config in the last epoch: ``network``, or the result of ``get_network``."""
-    epoch = TrainingSettings(config).num_epochs
+    epoch = max(TrainingSettings(config).num_epochs, 1)  # 0: nothing is trained
     function = NetworkSettings(config).get_network
     return at_epoch(function(epoch=epoch) if callable(function) else NetworkSettings(config).network, epoch)
 

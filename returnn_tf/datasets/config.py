@@ -81,12 +81,15 @@ def batch_options_from_config(config: ConfigLike, *, train: bool, epoch: int = 1
     """Return the options for ``Dataset.batches`` as set in the config.
 
     :param train: apply the length limits, ``seq_drop`` and other options for training only
-    :param epoch: ``inc_seq_length`` is added to ``max_seq_length`` with every epoch after the first
+    :param epoch: ``inc_seq_length`` is added to ``max_seq_length`` with every epoch after the first; a large
+        ``seq_drop`` decreases
     """
     settings = DataSettings(_as_config(config))
     wanted = ("all", "train") if train else ("all",)
     values = {name: settings.value(name) for name, info in settings.declared().items() if info.batch_option in wanted}
     options = {name: value for name, value in values.items() if value is not None}
+    if options.get("seq_drop"):
+        options["seq_drop"] = _dropped(options["seq_drop"], epoch, settings.seq_drop_freq)
     increase = settings.inc_seq_length if train else 0
     limit = options.get("max_seq_length")
     if increase and limit:
@@ -96,6 +99,14 @@ def batch_options_from_config(config: ConfigLike, *, train: bool, epoch: int = 1
             sign = -1 if limit < 0 else 1  # a negative limit is one for key "classes"
             options["max_seq_length"] = limit + sign * increase * (epoch - 1)
     return options
+
+
+def _dropped(probability: float, epoch: int, every: int) -> float:
+    """Return ``seq_drop`` in an epoch: it is halved in every n-th one while it is above 0.5."""
+    for _ in range(epoch // every):
+        if probability > 0.5:
+            probability /= 2
+    return probability
 
 
 class _NamesOfConfig(Mapping[str, Any]):

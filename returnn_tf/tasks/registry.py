@@ -6,7 +6,8 @@ from typing import Callable
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.registry import Registry
-from returnn_tf.config.settings import TaskSettings, check_settings
+from returnn_tf.config.settings import TaskSettings
+from returnn_tf.tasks.setting_checks import check_all_settings
 
 Task = Callable[[Config], int]
 
@@ -15,12 +16,23 @@ TASKS: Registry[Task] = Registry("task", "returnn_tf.tasks", plugins="returnn_tf
 #: Function decorator: registers a task as ``task = "<name>"``. A name that ends in ":" matches all with this prefix.
 register_task = TASKS.register
 
+#: Tasks of older configs, and what there is instead.
+_MISSING = {
+    "analyze": "returnn-tf my.config ++task eval computes the scores, ++task compute_priors the priors.",
+    "analyze_data": "returnn-tf my.config ++task compute_priors computes priors from the outputs of a network.",
+    "hyper_param_tuning": "start one training for each value: ++learning_rate 0.01 ++model net-0.01/network.",
+    "search_server": "write a task of your own that loads the network once, see docs/extending.md.",
+    "debug_shell": "a failed step is saved, and ++task replay repeats it; or write a task config:my_function.",
+}
+
 
 def find_task(name: str) -> Task:
     """Return the function of a task.
 
     :raises ConfigError: there is no task of this name
     """
+    if name in _MISSING:
+        raise ConfigError("The task %r does not exist here: %s" % (name, _MISSING[name]))
     task = TASKS.find(name) or (TASKS.find(name.split(":")[0] + ":") if ":" in name else None)
     if task is None:
         raise ConfigError(TASKS.unknown(name))
@@ -29,5 +41,5 @@ def find_task(name: str) -> Task:
 
 def run_task(config: Config) -> int:
     """Run the task of the setting ``task`` ("train" by default), and return the exit code."""
-    check_settings(config)
+    check_all_settings(config)
     return find_task(TaskSettings(config).task)(config)

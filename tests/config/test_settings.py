@@ -28,6 +28,8 @@ from returnn_tf.config.settings import (
     setting_by_key,
 )
 from returnn_tf.config.settings.docs import describe_setting
+from returnn_tf.tasks.registry import run_task
+from returnn_tf.tasks.setting_checks import check_all_settings
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 READERS = {"int", "float", "bool", "str", "value", "list", "int_list", "float_list", "int_pair", "bool_or_other"} | {
@@ -197,14 +199,15 @@ def test_defaults_aliases_and_places() -> None:
 def test_all_faults_at_once(tmp_path) -> None:
     """One error before a task begins, with the place of each."""
     path = tmp_path / "my.config"
-    path.write_text("num_epochs = 'many'\nlearning_rate = -1\nuse_last_best_model = True\nmine = 3\n")
+    path.write_text("num_epochs = 'many'\nlearning_rate = -1\ndecouple_constraints_factor = 0.5\nmine = 3\n")
     config = Config.from_file(str(path))
     with pytest.raises(ConfigError) as info:
         check_settings(config)
     assert str(info.value).split("\n") == [
         "config key 'num_epochs' (%s:1): expected an int, got 'many' (str)" % path,
-        "config key 'use_last_best_model' (%s:3) is not supported: remove it to train without" % path,
         "config key 'learning_rate' (%s:2) must be at least 0, got -1. It is: learning rate of the first epoch" % path,
+        "config key 'decouple_constraints_factor' (%s:3) is not supported: the learning rate is the factor; scale the "
+        "option L2 of the layers" % path,
     ]
     check_settings(config, ["mine"])
 
@@ -216,6 +219,14 @@ def test_without_effect() -> None:
         "flat_net_construction (networks of any depth are planned)",
         "need_data (a dataset is opened only when a task reads it)",
     ]
+    older = Config({"multiprocessing": True, "update_on_device": True, "truncation": -1, "patch_atfork": True})
+    assert [text.split(" (")[0] for text in ignored_settings(older)] == [
+        "multiprocessing",
+        "update_on_device",
+        "patch_atfork",
+    ]
+    with pytest.raises(ConfigError, match="'truncation' must be -1: gradients go through whole sequences; cut"):
+        check_settings(Config({"truncation": 20}))
     with pytest.raises(ConfigError, match="'use_tensorflow' must be True"):
         check_settings(Config({"use_tensorflow": False}))
 
@@ -255,6 +266,168 @@ def test_some_readings() -> None:
     assert not LoggingSettings(Config()).is_given("tf_log_dir") and LoggingSettings(
         Config({"tf_log_dir": None})
     ).is_given("tf_log_dir")
+
+
+# Settings of published configs, with values as they have them.
+IN_CONFIGS = {
+    "log_verbosity": [5, 3, [3, 5]],
+    "use_tensorflow": [True],
+    "batch_size": [10000, {"classes": 500, "data": 20000}],
+    "learning_rate_control": ["newbob_multi_epoch", "newbob_rel", "newbob_abs", "constant", "newbob"],
+    "num_epochs": [150, 0],
+    "task": ["train", "search", "eval", "forward", "config:dump"],
+    "device": ["gpu", "cpu", None],
+    "gradient_noise": [0.0, 0.3],
+    "batching": ["random", "sort_bin_shuffle:.64", "laplace:.1000"],
+    "learning_rate": [0.001, 1],
+    "newbob_multi_update_interval": [1, 3],
+    "cleanup_old_models": [True, False, {"keep": [60, 80]}, {"keep_last_n": 3, "keep_best_n": 5, "keep": [1]}],
+    "train": [{"class": "HDFDataset", "files": ["a.hdf"]}],
+    "learning_rate_control_relative_error_relative_lr": [True, False],
+    "learning_rate_file": ["newbob.data", None],
+    "model": ["net-model/network"],
+    "newbob_multi_num_epochs": [6, 20],
+    "dev": [{"class": "HDFDataset", "files": ["a.hdf"]}],
+    "cache_size": ["0", 0, "4G"],
+    "network": [{"output": {"class": "softmax"}}],
+    "window": [1],
+    "max_seqs": [200],
+    "gradient_clip": [0, 1, 0.0],
+    "log": [["./log"], "log/crnn.log", []],
+    "learning_rate_control_min_num_epochs_per_new_lr": [3],
+    "tf_log_memory_usage": [True],
+    "newbob_learning_rate_decay": [0.7, 0.9],
+    "optimizer_epsilon": [1e-8, 1.0],
+    "target": ["bpe", "classes"],
+    "log_batch_size": [True],
+    "num_outputs": [9001, {"bpe": (1030, 1), "data": (40, 2)}],
+    "adam": [True],
+    "search_output_layer": ["decision", ["output", "decision"]],
+    "max_seq_length": [{"bpe": 75}, 600, 0, float("inf"), -75],
+    "num_inputs": [40],
+    "use_learning_rate_control_always": [True],
+    "pretrain": ["default", {"repetitions": 5, "construction_algo": "from_input"}, True],
+    "learning_rates": [[0.0003, 0.0004], {1: 0.1}, ()],
+    "sprint_interface_dataset_opts": [{"input_stddev": 3.0}],
+    "min_learning_rate": [2e-5],
+    "accum_grad_multiple_step": [2],
+    "learning_rate_control_error_measure": ["dev_score_output:exp", ["dev_error_output"]],
+    "chunking": ["0", "50:25", "64:32", ({"data": 50}, {"data": 25})],
+    "stop_on_nonfinite_train_score": [False, True],
+    "extern_data": [{"data": {"dim": 40}}],
+    "preload_from_files": [{}, {"lm": {"filename": "net", "prefix": "lm_"}}],
+    "nadam": [True],
+    "eval_datasets": [{"devtrain": {"class": "HDFDataset", "files": ["a.hdf"]}}],
+    "save_interval": [1, 10],
+    "eval": [None],
+    "gradient_clip_global_norm": [1.0, 5],
+    "start_batch": ["auto"],
+    "start_epoch": ["auto", 1],
+    "newbob_relative_error_threshold": [0, -0.007],
+    "random_seed": [1],
+    "calculate_exp_loss": [True],
+    "tf_session_opts": [{"gpu_options": {"per_process_gpu_memory_fraction": 0.92}}, {"allow_soft_placement": True}],
+    "import_model_train_epoch1": ["net/network.010"],
+    "newbob_relative_error_div_by_old": [True],
+    "store_metadata_mod_step": [None, 100],
+    "debug_add_check_numerics_ops": [False],
+    "optimizer": [{"class": "adam", "epsilon": 1e-8}, {"class": "nadam"}],
+    "momentum": [0.9, 0.99],
+    "pretrain_construction_algo": ["from_input"],
+    "pretrain_repetitions": [{"default": 0, "final": 6}, 3],
+    "pretrain_copy_output_layer": [True, "ifpossible"],
+    "pretrain_greedy": [True],
+    "context_window": [337, 1],
+    "patch_atfork": [True],
+    "get_network": [lambda epoch, **_: {}],
+    "debug_grad_summaries": [True],
+    "load": ["net/network.010"],
+    "load_epoch": [12],
+    "search_data": ["dev", "config:get_dataset('dev')", {"class": "HDFDataset", "files": ["a.hdf"]}],
+    "forward_override_hdf_output": [True],
+    "need_data": [False],
+    "search_do_eval": [0, False],
+    "search_output_file": ["out.py"],
+    "search_output_file_format": ["py"],
+    "horovod_dataset_distribution": ["random_seed_offset", "shard"],
+    "horovod_param_sync_time_diff": [100.0],
+    "horovod_reduce_type": ["param"],
+    "use_horovod": [False],
+    "dynamic_learning_rate": [{"interval": 3, "decay": 0.9}, lambda **_: 0.1],
+    "horovod_scale_lr": [True],
+    "save_epoch1_initial_model": [True],
+    "tf_log_dir": ["tf_log_dir", None],
+    "debug_print_layer_output_template": [True],
+    "debug_add_check_numerics_on_output": [True],
+    "flat_net_construction": [True],
+    "debug_print_layer_output_shape": [False],
+    "optimize_move_layers_out": [True],
+    "multiprocessing": [True],
+    "update_on_device": [True],
+    "truncation": [-1],
+    "use_last_best_model": [True, {"modulo": 5, "only_last_epochs": 10, "min_score_dist": 0.1}],
+    "reset_updater_vars_mod_step": [1000],
+    "seq_drop_freq": [5],
+    "forward_use_search": [True],
+    "allow_random_model_init": [True],
+    "rmsprop": [0.9, True],
+    "debug_shell_in_runner": [True],
+    "debug_save_updater_vars": [True],
+    "use_train_proc_manager": [True],
+    "watch_memory": [True],
+    "web_server_port": [12380],
+}
+
+
+@pytest.mark.parametrize("name", IN_CONFIGS)
+def test_settings_of_published_configs(name) -> None:
+    """Each is a setting which some code reads, or which says why it has no effect; its values are taken."""
+    info = setting_by_key()[name]
+    assert info.inert or not info.unsupported or IN_CONFIGS[name] == [info.default]
+    for value in IN_CONFIGS[name]:
+        check_all_settings(
+            Config({"num_epochs": 1, name: value, **({"pretrain": True} if "pretrain_" in name else {})})
+        )
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"loss_spike": {"factr": 3}}, "config key 'loss_spike': unknown option 'factr'. Did you mean 'factor'?"),
+        ({"loss_spike": 3}, "config key 'loss_spike': expected True or a dict"),
+        ({"profile": {"step": 3}}, "config key 'profile': unknown option 'step'. Did you mean 'steps'?"),
+        ({"use_last_best_model": {"modulo": 0}}, "option 'modulo' must be at least 1, got 0"),
+        (
+            {"use_last_best_model": 3.5},
+            "config key 'use_last_best_model' must be bool | dict[str, Any] | None, got 3.5",
+        ),
+        ({"use_last_best_model": {"only_last_epoch": 3}}, "Did you mean 'only_last_epochs'?"),
+        ({"cleanup_old_models": {"keep_last": 3}}, "Did you mean 'keep_last_n'?"),
+        ({"preload_from_files": {"lm": {"file": "x"}}}, "unknown option 'file'. Did you mean 'filename'?"),
+        ({"dynamic_learning_rate": {"interval": 0.5, "decay": 1}}, "option 'interval' must be at least 1, got 0.5"),
+        ({"learning_rate_control": "newbop"}, "Did you mean 'newbob'?"),
+        ({"learning_rates": {"first": 1}}, "expected a list of rates or a dict epoch -> rate"),
+        ({"optimizer": {"class": "adm"}}, "Did you mean 'adam'?"),
+        ({"pretrain": {"repetition": 3}}, "Did you mean 'repetitions'?"),
+        ({"forward_callback": {"a": 1}}, "must be an object with the methods init, process_seq and finish"),
+        ({"seq_drop_freq": 0}, "'seq_drop_freq' must be at least 1, got 0"),
+    ],
+)
+def test_options_in_dicts_are_checked_before_a_task(settings, message) -> None:
+    with pytest.raises(ConfigError) as info:
+        check_all_settings(Config(settings))
+    assert message in str(info.value)
+    with pytest.raises(ConfigError):
+        run_task(Config({**settings, "task": "nop"}))
+
+
+def test_mistakes_in_several_dicts_are_told_together() -> None:
+    with pytest.raises(ConfigError) as info:
+        check_all_settings(Config({"loss_spike": 3, "profile": "x"}))
+    assert [line.split(":")[0] for line in str(info.value).split("\n")] == [
+        "config key 'loss_spike'",
+        "config key 'profile'",
+    ]
 
 
 @pytest.mark.parametrize("name", ["num_epoch", "newbob_lerning_rate_decay", "batchsize"])

@@ -17,6 +17,9 @@ class CheckpointSettings(SettingGroup):
     epoch: Optional[int] = setting(
         None, help="epoch of the model for tasks other than train; load_epoch takes precedence"
     )
+    allow_random_model_init: bool = setting(
+        False, help="tasks other than train: start with random parameters if there is no checkpoint"
+    )
     import_model_train_epoch1: str = setting("", help="checkpoint whose parameters start epoch 1")
     init_params: Union[str, dict[str, Any], None] = setting(
         None, help="checkpoint for initial parameters, also of parts: a path, or a dict as in preload_from_files"

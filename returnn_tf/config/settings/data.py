@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
-from returnn_tf.config.options import probability
+from returnn_tf.config.options import at_least, probability
 from returnn_tf.config.settings.declaration import Effect, SettingGroup, setting
 
 #: One number for all data keys, or a dict by data key.
@@ -22,14 +22,6 @@ class DataSettings(SettingGroup):
     eval: Any = setting(None, help="another dataset for scores", effect=Effect.DATASETS)
     eval_datasets: Optional[dict[str, Any]] = setting(
         None, help="further datasets for scores: name -> dataset", effect=Effect.DATASETS
-    )
-    need_data: bool = setting(
-        True, help="False if a task needs no data", inert="a dataset is opened only when a task reads it"
-    )
-    sprint_interface_dataset_opts: Any = setting(
-        None,
-        help="options of the dataset that an outer program feeds",
-        inert="the program always runs standalone and reads its datasets itself",
     )
     cache_size: Any = setting(
         None,
@@ -111,8 +103,9 @@ class DataSettings(SettingGroup):
     )
     seq_drop_freq: int = setting(
         10,
-        help="with seq_drop: drop sequences in every n-th epoch",
-        unsupported="seq_drop applies to every epoch; remove it",
+        help="with seq_drop: in every n-th epoch a probability above 0.5 is halved",
+        check=at_least(1),
+        effect=_BATCHES,
     )
     shuffle_batches: Optional[bool] = setting(
         None, help="shuffle cached lists of batches", batch_option="train", effect=_BATCHES

@@ -34,8 +34,3 @@ class LoggingSettings(SettingGroup):
         per_rank=True,
     )
     store_metadata_mod_step: Optional[int] = setting(None, help="trace every n-th step")
-    debug_grad_summaries: bool = setting(
-        False,
-        help="the gradient of each parameter in TensorBoard events",
-        inert="events hold the norm of the whole gradient",
-    )

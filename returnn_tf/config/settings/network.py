@@ -41,18 +41,10 @@ class NetworkSettings(SettingGroup):
         help="whether layers leave loops where possible",
         unsupported="set 'optimize_move_layers_out': False in the rec layers that need it",
     )
-    flat_net_construction: bool = setting(
-        False, help="build networks without recursion", inert="networks of any depth are planned"
-    )
     debug_add_check_numerics_ops: bool = setting(
         False, help="check the output of each layer and each gradient for NaN and Inf"
     )
     debug_add_check_numerics_on_output: bool = setting(False, help="check the output layers for NaN and Inf")
     debug_print_layer_output_template: bool = setting(
         False, help="log the dims of the output of each layer when a network is built"
-    )
-    debug_print_layer_output_shape: bool = setting(
-        False,
-        help="print the shape of the output of each layer in each step",
-        inert="task replay shows the sizes of all layers for a step, returnn-tf check the dims",
     )

@@ -7,11 +7,11 @@ from typing import Any, Callable, Optional, Union
 from returnn_tf.config.settings.data import PerKey
 from returnn_tf.config.settings.declaration import SettingGroup, setting
 
-_NO_ANALYSIS = "it belongs to the tasks analyze and analyze_data, which do not exist"
 
-
-def _is_true(value: bool) -> Optional[str]:
-    return None if value else "must be True: every network runs on TensorFlow"
+def _is_callback(value: Any) -> Optional[str]:
+    if callable(value) or hasattr(value, "process_seq"):
+        return None
+    return "must be an object with the methods init, process_seq and finish, or a function that returns one"
 
 
 class TaskSettings(SettingGroup):
@@ -23,7 +23,9 @@ class TaskSettings(SettingGroup):
     submit: Optional[dict[str, Any]] = setting(
         None, help="options of returnn-tf submit: {'time': '24:00:00', 'gpus': 1, ...}"
     )
-    dry_run: bool = setting(False, help="task cleanup_old_models: only show what would be deleted")
+    dry_run: bool = setting(
+        False, help="write no checkpoints and scores; task cleanup_old_models: only show what would be deleted"
+    )
     failure: str = setting("", help="task replay: the folder of a failed step")
 
     # eval
@@ -38,16 +40,18 @@ class TaskSettings(SettingGroup):
     forward_batch_size: Optional[PerKey] = setting(None, help="batch_size of task forward")
     forward_output_layer: str = setting("output", help="layer that task forward writes")
     forward_override_hdf_output: bool = setting(False, help="whether task forward may overwrite output_file")
-    output_file: str = setting("", help="HDF file that task forward writes; dump-fwd-epoch-<epoch>.hdf by default")
+    output_file: str = setting(
+        "", help="file that task forward (HDF; dump-fwd-epoch-<epoch>.hdf by default) or compute_priors (text) writes"
+    )
     forward_use_search: bool = setting(
-        False, help="task forward: search", unsupported="use task search, which writes its results"
+        False, help="task forward: with the network of a search; forward_output_layer is a layer after its decision"
     )
     forward_callback: Any = setting(
         None,
-        help="object or function that receives the outputs of task forward",
-        unsupported="task forward writes an HDF file, which a script can read; or write a task config:<function>",
+        help="task forward: an object with init, process_seq and finish, or a function that returns one, which "
+        "gets the outputs in place of a file",
+        check=_is_callback,
     )
-    combine_labels: Any = setting(None, help="older option of task forward", inert="outputs are written unchanged")
 
     # search
     search_data: Any = setting(None, help="dataset of task search, its name or the dataset itself; 'eval' by default")
@@ -57,18 +61,3 @@ class TaskSettings(SettingGroup):
     )
     search_output_file: str = setting("", help="file that task search writes")
     search_output_file_format: str = setting("txt", help="format of search_output_file", choices=["txt", "py"])
-
-    # settings of tasks that do not exist
-    sil_label_idx: Any = setting(None, help="index of silence", inert=_NO_ANALYSIS)
-    ctc_prior_file: Any = setting(None, help="priors of a CTC output", inert=_NO_ANALYSIS)
-    analyze_dataset: Any = setting(None, help="dataset to analyze", inert=_NO_ANALYSIS)
-    statistics_save_prefix: Any = setting(None, help="prefix of files with statistics", inert=_NO_ANALYSIS)
-    statistics_dtype: Any = setting(None, help="dtype of statistics", inert=_NO_ANALYSIS)
-    data_key: Any = setting(None, help="data key to analyze", inert=_NO_ANALYSIS)
-    web_server_port: Any = setting(
-        None, help="port of task search_server", inert="the task search_server does not exist"
-    )
-    use_tensorflow: bool = setting(True, help="older switch between backends", check=_is_true, inert="it is always on")
-    patch_atfork: Any = setting(
-        None, help="older switch for forking processes", inert="loading processes start without fork"
-    )

@@ -61,8 +61,10 @@ class TrainingSettings(SettingGroup):
         help="layers to search in while training",
         unsupported="training does not search; use task search in a separate run",
     )
-    use_last_best_model: Any = setting(
-        None, help="return to the best model when scores get worse", unsupported="remove it to train without"
+    use_last_best_model: Union[None, bool, dict[str, Any]] = setting(
+        None,
+        help="begin an epoch with the best model so far instead of the last one: True, or a dict with modulo, "
+        "first_epoch, only_last_epochs, filter_score, min_score_dist",
     )
 
     # pretraining

@@ -78,6 +78,6 @@ class UpdateSettings(SettingGroup):
     )
     reset_updater_vars_mod_step: int = setting(
         0,
-        help="reset the state of the optimizer every n-th step",
-        unsupported="the state of the optimizer is never reset; remove it",
+        help="reset the state of the optimizer before every n-th step of an epoch, from the first one on; 0: never",
+        check=at_least(0),
     )

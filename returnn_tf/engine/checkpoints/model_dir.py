@@ -8,7 +8,7 @@ import shutil
 from typing import Any, Callable, Optional
 
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
+from returnn_tf.config.settings import CheckpointSettings, TaskSettings, TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.selection import (
     ModelChoice,
@@ -22,6 +22,11 @@ from returnn_tf.engine.support.start_epoch import start_epoch_fixed
 
 #: Suffixes after the name of the model in temporary names; strict, so as not to match files of other models.
 _TEMPORARY = r"(\.(pretrain\.)?\d+(\.step\d+)?|\.probe|\.checkpoint|\.lock|\.status\.json)?"
+
+
+def written_model(config: Config) -> str:
+    """Return the path prefix of the files that a training writes; empty without ``model``, and with ``dry_run``."""
+    return "" if TaskSettings(config).dry_run else CheckpointSettings(config).model
 
 
 def prefix_of_epoch(model: str, epoch: int, *, pretrain: bool = False) -> str:

@@ -32,7 +32,7 @@ Rates = Mapping[int, EpochData]
 
 
 class Saver:
-    """Writes the checkpoints of a training run under the path prefix ``model``; without ``model``, none.
+    """Writes the checkpoints of a training run under the path prefix ``model``; none without it or with ``dry_run``.
 
     :param writes: False if another process writes the files
     :raises ConfigError: wrong options, or the folder can't be written
@@ -40,7 +40,7 @@ class Saver:
 
     def __init__(self, config: Config, *, writes: bool = True) -> None:
         wanted = CheckpointSettings(config)
-        self.model: Optional[str] = wanted.model or None
+        self.model: Optional[str] = model_dir.written_model(config) or None
         self._writes = writes and self.model is not None
         self._interval = max(wanted.save_interval, 1)
         self._every_steps = wanted.save_every_steps
@@ -55,6 +55,8 @@ class Saver:
         self._undeletable: set[str] = set()
         if self._writes:
             model_dir.prepare(str(self.model))
+        elif wanted.model and self.model is None:
+            log.write(2, "dry_run is set: the training writes no checkpoints, scores, event files or status.")
         elif self.model is None:
             log.warn("The config has no model = '<path prefix>', so the trained parameters will not be saved.")
 

@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
+from returnn_tf.config import Config, ConfigError, DataError, did_you_mean, nearest_name
 from returnn_tf.config.settings import DataSettings
 from returnn_tf.datasets import (
     BatchLoader,
@@ -85,8 +85,25 @@ class DataSource:
         :raises ConfigError: one of them is wrong
         """
         options = batch_options_from_config(config, train=self.name == "train")
+        for name, key in self._drop_limits_of_other_keys(options):
+            log.warn("%s of key %r has no effect: the dataset %r has no such key." % (name, key, self.name))
         options.update(used_data_keys=self._used_keys)
         BatchOptions.make("batches of dataset %r" % self.name, self.dataset.data_keys, options)
+
+    def _drop_limits_of_other_keys(self, options: dict[str, Any]) -> list[tuple[str, Any]]:
+        """Remove limits by key for keys that the dataset lacks; return (option, key) of each.
+
+        :raises ConfigError: the key probably misspells one of the dataset
+        """
+        found: list[tuple[str, Any]] = []
+        known = self.dataset.data_keys
+        for name, value in options.items():
+            for key in value if isinstance(value, Mapping) else ():
+                if key not in known and nearest_name(key, known, cutoff=0.75) is None:
+                    found.append((name, key))
+        for name, key in found:
+            options[name] = {other: limit for other, limit in options[name].items() if other != key}
+        return found
 
     def start(self, epoch: int, **position: Any) -> None:
         """Start to load the batches of an epoch in the background, for `batches` to return.
@@ -150,6 +167,7 @@ class DataSource:
 
     def _options(self, epoch: int, changes: Mapping[str, Any]) -> dict[str, Any]:
         options = batch_options_from_config(self._config_of(epoch), train=self.name == "train", epoch=epoch)
+        self._drop_limits_of_other_keys(options)
         options.update(changes, used_data_keys=self._used_keys, declared=self._declared)
         return options
 
@@ -180,7 +198,7 @@ def dataset_name(key: str, value: Any) -> str:
     :raises ConfigError: neither a name nor a dataset
     """
     value = value or "eval"
-    if isinstance(value, str) and not value.lstrip().startswith("{"):
+    if isinstance(value, str) and not value.lstrip().startswith(("{", "config:")):
         return value
     if isinstance(value, (str, dict, Dataset)):
         return key

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from returnn_tf.config import Config
+from returnn_tf.config.settings import TaskSettings
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.learning_rate.control import LearningRateControl
 from returnn_tf.engine.monitoring.profiling import Profiler
@@ -28,6 +29,8 @@ class Reports:
         self.learning_rates = LearningRateControl.from_config(config)
         self.summaries = Summaries.from_config(config)
         self.profiler = Profiler.from_config(config, self.summaries.folder)
+        if TaskSettings(config).dry_run:
+            self.learning_rates.filename = None
         if not world.is_chief:
             self.learning_rates.filename, self.summaries, self.profiler = None, Summaries(None), Profiler(None, None)
 

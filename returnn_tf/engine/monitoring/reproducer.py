@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import Config, DataError
-from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
+from returnn_tf.config.settings import TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.checkpoints.model_dir import written_model
 from returnn_tf.engine.support import atomic_files as files
 from returnn_tf.engine.support.nonfinite import NonFiniteError
 from returnn_tf.engine.support.step_errors import reason
@@ -94,7 +95,7 @@ def keep_on_failure(
         together = trainer.ranks.in_step and isinstance(exc, _SEEN_BY_ALL)
         world = trainer.world
         blamed = getattr(exc, "where", "") if together else world.name
-        model = CheckpointSettings(config).model
+        model = written_model(config)
         if model and (blamed == world.name or (not blamed and world.is_chief)):
             _keep(
                 config,

@@ -6,7 +6,7 @@ import os
 from typing import Any, Optional
 
 from returnn_tf.config import Config
-from returnn_tf.config.settings import CheckpointSettings
+from returnn_tf.engine.checkpoints.model_dir import written_model
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.monitoring.status_file import StatusFile, end_for_another
 from returnn_tf.engine.passes.progress import Progress
@@ -28,7 +28,7 @@ class RunStatus:
         self._stop = stop
         self._recorded_signal: Optional[int] = None
         self._running = False  # a step is done
-        self._file = StatusFile(CheckpointSettings(config).model, enabled=world.is_chief)
+        self._file = StatusFile(written_model(config), enabled=world.is_chief)
         self._file.update(world_size=world.size, hosts=world.hosts())
         stop.on_abort.append(lambda: self._file.ended(_ABORTED))
         world.on_abort.append(lambda: self._aborted(world))
@@ -37,7 +37,7 @@ class RunStatus:
         """Record that another process ends this one; rank 1 writes the file if that other one is the chief."""
         self._file.ended(world.failure, 1)
         if world.rank == 1 and world.failure.startswith("rank 0 "):
-            end_for_another(CheckpointSettings(self._config).model, world.failure, 1)
+            end_for_another(written_model(self._config), world.failure, 1)
 
     def begin(self, last_epoch: int, rates: Optional[str]) -> None:
         """Record the start of training.

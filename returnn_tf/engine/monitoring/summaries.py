@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import CheckpointSettings, LoggingSettings
+from returnn_tf.config.settings import LoggingSettings, TaskSettings
+from returnn_tf.engine.checkpoints.model_dir import written_model
 from returnn_tf.engine.support.scores import batch_means
 from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.logging.log import log
@@ -35,11 +36,11 @@ class Summaries:
 
         The setting is a path, or None, False or "" for no event files.
         """
-        model = CheckpointSettings(config).model
+        model = written_model(config)
         default = os.path.join(os.path.dirname(model), "events") if model else None
         settings = LoggingSettings(config)
         folder = settings.tf_log_dir if settings.is_given("tf_log_dir") else default
-        return cls(str(folder) if folder else None)
+        return cls(str(folder) if folder and not TaskSettings(config).dry_run else None)
 
     @property
     def folder(self) -> Optional[str]:

@@ -26,13 +26,19 @@ class Forwarder:
 
     :param net: Network
     :param layer: path of the layer
-    :raises ConfigError: no such layer, or its output has no batch axis
+    :raises ConfigError: no such layer, or its output has no batch axis, or several hypotheses of a search
     """
 
     def __init__(self, net: Network, layer: str) -> None:
         self.net = net
         (self._node,) = net.fetch_nodes([layer])
         self.output = self._node.output
+        self.layer = layer
+        if self.output.beam is not None:
+            raise ConfigError(
+                "Layer %r has the output %s with %i hypotheses of each sequence. Forward a 'decide' layer, which keeps "
+                "the best one, or a layer after it." % (layer, self.output, self.output.beam.size)
+            )
         batch = self.output.batch_axis
         if batch is None:
             raise ConfigError(
@@ -40,7 +46,8 @@ class Forwarder:
             )
         self._dynamic: list[int] = list(self.output.dynamic_axes)
         others = [axis for axis in range(self.output.rank) if axis != batch and axis not in self._dynamic]
-        self._order = [batch] + self._dynamic + others
+        #: the axes of the output in the order of the values
+        self.order: list[int] = [batch] + self._dynamic + others
         self.used_data_keys: list[str] = net.data_keys([self._node], with_losses=False)
         self._function = FeedFunction(net.feed_format(self.used_data_keys), self._emit)
 
@@ -58,7 +65,7 @@ class Forwarder:
 
     def _emit(self, feed: dict[str, Any]) -> Any:
         graph = self.net.lower(feed, train=False, outputs=[self._node], with_losses=False)
-        value = transpose(graph.values[self._node.path], self._order)
+        value = transpose(graph.values[self._node.path], self.order)
         lens = graph.lens_by_axis(self.output)
         batch = tf.shape(value)[:1]
         return value, [tf.broadcast_to(lens[axis], batch) for axis in self._dynamic]

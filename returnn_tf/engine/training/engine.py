@@ -21,6 +21,7 @@ from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
 from returnn_tf.engine.support.scores import Scores
 from returnn_tf.engine.support.signals import Stopped, StopRequest
 from returnn_tf.engine.support.step_result import StepResult
+from returnn_tf.engine.training.best_model import best_epoch, load_best
 from returnn_tf.engine.training.parts import TrainingParts
 from returnn_tf.engine.update.update_guard import skipped_text
 from returnn_tf.logging.lines import phase_text, start_line
@@ -103,6 +104,8 @@ class Engine:
 
     def train_epoch(self, epoch: int) -> None:
         """Train an epoch, or the rest of it: steps, checkpoint, evaluation, cleanup."""
+        if self._parts.resume.begun is None:
+            self._return_to_best(epoch)
         entry = self.schedule.at(epoch)
         if self._parts.setup.enter(entry):
             self.trainer.ranks.broadcast(self.trainer)
@@ -193,7 +196,7 @@ class Engine:
         return ScoredPass(
             phase=phase,
             convert=self.trainer.tensors,
-            step=lambda tensors, batch: self._step(tensors, batch, progress.epoch, rate),
+            step=lambda tensors, batch: self._step(tensors, batch, progress.epoch, steps, rate),
             normalized=normalized_losses(self.net),
             with_exp=TrainingSettings(self._parts.setup.entry.config).calculate_exp_loss,
             shares_level=3,
@@ -205,6 +208,16 @@ class Engine:
             join=lambda batches: ranks.join(batches, lambda: self._any_tensors(progress.epoch)),
             common_sums=ranks.in_step,
         )
+
+    def _return_to_best(self, epoch: int) -> None:
+        """Load the best model so far, if ``use_last_best_model`` says so."""
+        best = best_epoch(self.config, self.learning_rates, self.schedule, epoch)
+        if best is None:
+            return
+        if self.world.is_chief:
+            self.saver.wait()
+            load_best(self.config, self.trainer, best, epoch)
+        self.trainer.ranks.broadcast(self.trainer)
 
     def _pass_without_training(self, phase: str, epoch: int, batches: Any) -> PassResult:
         """Go through the training data in the mode of evaluation, for an epoch with ``#trainable`` False.
@@ -230,7 +243,9 @@ class Engine:
         self._parts.status.step(batch, result.total_loss)
         self._parts.reports.summaries.step(result)
 
-    def _step(self, tensors: Any, batch: Any, epoch: int, rate: float) -> StepResult:
+    def _step(self, tensors: Any, batch: Any, epoch: int, number: int, rate: float) -> StepResult:
+        if self.trainer.updater.reset_before(number):
+            log.write(4, "Reset the state of the optimizer before step %d of epoch %d" % (number, epoch))
         with reproducer.keep_on_failure(self.config, self.trainer, epoch, tensors, batch.seq_tags):
             try:
                 with self._parts.reports.profiler.step():

@@ -19,7 +19,8 @@ def load_network(config: Config, *, search: bool = False) -> tuple[Network, Mode
     """Return the network, planned as for training so that losses inside loops exist, and its checkpoint.
 
     Parameters set by ``preload_from_files`` are not read from the checkpoint. The global step is that of the
-    checkpoint; if everything is preloaded, the largest of the preloaded checkpoints.
+    checkpoint; if everything is preloaded, the largest of the preloaded checkpoints. With ``allow_random_model_init``
+    there may be none; the network is then that of the first epoch.
 
     :param config: with ``load``, or ``model`` and optionally ``load_epoch``
     :param search: plan it for search instead
@@ -29,7 +30,9 @@ def load_network(config: Config, *, search: bool = False) -> tuple[Network, Mode
     schedule = NetworkSchedule(config)
     choice = model_dir.choose_intact(config, report_invalid)
     # a checkpoint without epoch in its name has the network after all pretraining
-    entry = schedule.at(choice.epoch or max(TrainingSettings(config).num_epochs, schedule.pretrain_epochs + 1))
+    last = max(TrainingSettings(config).num_epochs, schedule.pretrain_epochs + 1)
+    random = choice.path is None and CheckpointSettings(config).allow_random_model_init
+    entry = schedule.at(choice.epoch or (1 if random else last))
     devices.set_up(config)
     net_config = with_beam_size(entry.config) if search else entry.config
     net = Network.from_config(net_config, train=not search, search=search)
@@ -42,6 +45,8 @@ def load_network(config: Config, *, search: bool = False) -> tuple[Network, Mode
     if choice.path is not None:
         checkpoint_params.assign(rest, values, source="The checkpoint %s" % choice.path)
         log.write(3, "Loaded %s" % choice.path)
+    elif random:
+        log.write(2, "There is no checkpoint; %d parameters have random values." % len(rest))
     elif rest or not loaded:
         raise ConfigError(_nothing_to_load(CheckpointSettings(config).model))
     return net, choice

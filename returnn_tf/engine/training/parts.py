@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
 from returnn_tf.config.settings import CheckpointSettings, TrainingSettings, check_settings
 from returnn_tf.engine.checkpoints.lock import ModelLock
+from returnn_tf.engine.checkpoints.model_dir import written_model
 from returnn_tf.engine.checkpoints.saver import Saver
 from returnn_tf.engine.data.training_data import TrainingData
 from returnn_tf.engine.distributed.world import World
@@ -76,7 +77,7 @@ class TrainingParts:
 
     def _lock_existing_model(self) -> None:
         """Lock the model before its checkpoints are looked at; without a folder there is nothing to lock yet."""
-        self._lock = ModelLock(CheckpointSettings(self.config).model, wanted=self.world.is_chief)
+        self._lock = ModelLock(written_model(self.config), wanted=self.world.is_chief)
         self._lock.acquire()
         self._resources.callback(self._lock.release)
         self._stop.on_abort += [remove_staged, self._lock.release]
@@ -84,7 +85,8 @@ class TrainingParts:
 
     def _find_start(self) -> None:
         """Find the epoch to start with, the checkpoint to load, and the networks by epoch."""
-        self.last_epoch = max(_num_epochs(self.config), CheckpointSettings(self.config).load_epoch or 0)
+        epochs = TrainingSettings(self.config).num_epochs
+        self.last_epoch = max(epochs, CheckpointSettings(self.config).load_epoch or 0)
         self.schedule = NetworkSchedule(self.config)
         self.resume = ResumePoint(self.config, self.schedule, self.world)
         self.first_epoch = self.resume.epoch
@@ -139,11 +141,3 @@ class TrainingParts:
         """Load the parameters, then compare the plans of the processes."""
         self.resume.load(self.setup)
         self.resume.check_ranks(self.data, self.setup)
-
-
-def _num_epochs(config: Config) -> int:
-    settings = TrainingSettings(config)
-    if settings.num_epochs < 1:
-        where = settings.describe_source("num_epochs")
-        raise ConfigError("%s: at least one epoch is needed, got %d." % (where, settings.num_epochs))
-    return settings.num_epochs

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
-from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.options import above, from_options, option
+from returnn_tf.config import Config
+from returnn_tf.config.options import above, at_least, from_options, option
 from returnn_tf.config.settings import LearningRateSettings
 from returnn_tf.util.lazy_tf import tf
 
@@ -15,7 +15,7 @@ from returnn_tf.util.lazy_tf import tf
 class Decay:
     """A learning rate that decays from step to step and restarts periodically."""
 
-    interval: float = option(help="number of steps after which it starts again", check=above(0))
+    interval: float = option(help="number of steps after which it starts again", check=at_least(1))
     decay: float = option(help="factor per step", check=above(0))
 
 
@@ -28,16 +28,22 @@ def from_config(config: Config, network: Any) -> Callable[[Any, Any], Any]:
     :raises ConfigError: neither such a dict nor a function
     """
     given = LearningRateSettings(config).dynamic_learning_rate
-    if given is None:
-        return lambda rate, step: rate
     if callable(given):
         return lambda rate, step: tf.cast(
             given(network=network, global_train_step=step, learning_rate=rate), rate.dtype
         )
-    if not isinstance(given, dict):
-        raise ConfigError(
-            'dynamic_learning_rate must be a function or like {"interval": 3, "decay": 0.5}, not %r.' % (given,)
-        )
-    options = from_options(Decay, given, where="dynamic_learning_rate")
+    options = decay_of(config)
+    if options is None:
+        return lambda rate, step: rate
     interval, decay = int(options.interval), options.decay
     return lambda rate, step: rate * tf.pow(tf.cast(decay, rate.dtype), tf.cast(step % interval, rate.dtype))
+
+
+def decay_of(config: Config) -> Optional[Decay]:
+    """Return the options of ``dynamic_learning_rate``, if it is a dict.
+
+    :raises ConfigError: it is neither a dict nor a function, or has a wrong option
+    """
+    settings = LearningRateSettings(config)
+    given, where = settings.dynamic_learning_rate, settings.describe_source("dynamic_learning_rate")
+    return None if given is None or callable(given) else from_options(Decay, given, where=where)

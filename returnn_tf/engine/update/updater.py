@@ -51,6 +51,7 @@ class Updater:
             name: default.for_layer(net.param_specs[name].updater_opts, "parameter %r" % name)
             for name in self._variables
         }
+        self._reset_every = UpdateSettings(config).reset_updater_vars_mod_step
         self._decouple = UpdateSettings(config).decouple_constraints
         self._rate = dynamic_learning_rate.from_config(config, net)
         self._seed = TrainingSettings(config).random_seed
@@ -77,6 +78,19 @@ class Updater:
             result.update(group.optimizer.state())
         result.update({"%s/accum_grad" % name: var for name, var in self._accumulated.items()})
         return result
+
+    def reset_before(self, number: int) -> bool:
+        """Reset the state if it is due before a step, see ``reset_updater_vars_mod_step``; return whether it was.
+
+        :param number: of the step within its epoch, from 0
+        """
+        if not self._reset_every or number % self._reset_every:
+            return False
+        for group in self._groups:
+            group.optimizer.reset()
+        for variable in self._accumulated.values():
+            variable.assign(tf.zeros_like(variable))
+        return True
 
     def learning_rate(self, rate: Any, step: Any) -> Any:
         """Return the rate of this step (float32 scalar) by ``dynamic_learning_rate``, given that of the epoch."""

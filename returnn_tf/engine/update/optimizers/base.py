@@ -81,6 +81,15 @@ class Optimizer:
             result.update({"%s/%s_%s" % (param, self.name, slot): var for slot, var in slots.items()})
         return result
 
+    def reset(self) -> None:
+        """Give the state its initial values."""
+        self._iterations.assign(0)
+        for key, value in self.scalar_inits().items():
+            self._scalars[key].assign(value)
+        for slots in self._slots.values():
+            for slot, value in self.slot_inits().items():
+                slots[slot].assign(tf.fill(slots[slot].shape, tf.cast(value, slots[slot].dtype)))
+
     def apply(self, grads: Sequence[tuple[str, Any, Any]], learning_rate: Any) -> None:
         """Update all parameters once; called while a ``tf.function`` is traced.
 

@@ -1,0 +1,86 @@
+"""Settings of older configs that have no effect any more, each with the reason."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from returnn_tf.config.settings.declaration import SettingGroup, setting
+
+_NO_ANALYSIS = "it belongs to the tasks analyze and analyze_data, which do not exist"
+_SHELL = "there is no shell; task replay repeats a failed step"
+
+
+def _is_true(value: bool) -> Optional[str]:
+    return None if value else "must be True: every network runs on TensorFlow"
+
+
+def _is_not_cut(value: int) -> Optional[str]:
+    return None if value <= 0 else "must be -1: gradients go through whole sequences; cut these with chunking"
+
+
+class OlderSettings(SettingGroup):
+    """Older settings without effect."""
+
+    use_tensorflow: bool = setting(True, help="older switch between backends", check=_is_true, inert="it is always on")
+    multiprocessing: Any = setting(
+        None,
+        help="load the data in other processes",
+        inert="the data of every dataset is loaded in a process of its own",
+    )
+    update_on_device: Any = setting(
+        None, help="update the parameters on the GPU", inert="each update runs where its parameter is"
+    )
+    truncation: int = setting(
+        -1,
+        help="number of frames through which gradients flow; -1: all",
+        check=_is_not_cut,
+        inert="gradients go through whole sequences",
+    )
+    patch_atfork: Any = setting(None, help="switch for forking processes", inert="loading processes start without fork")
+    use_train_proc_manager: Any = setting(
+        None, help="start the training again if it fails", inert="returnn-tf submit requeues jobs"
+    )
+    watch_memory: Any = setting(
+        None, help="log the memory of all processes", inert="tf_log_memory_usage shows the memory of each step"
+    )
+    debug_shell_in_runner: Any = setting(None, help="open a shell in each step", inert=_SHELL)
+    debug_shell_first_compute: Any = setting(None, help="open a shell before the first step", inert=_SHELL)
+    debug_save_updater_vars: Any = setting(
+        None,
+        help="write the state of the optimizer to checkpoints",
+        inert="every checkpoint of a training has it, in a file of its own",
+    )
+    debug_grad_summaries: bool = setting(
+        False,
+        help="the gradient of each parameter in TensorBoard events",
+        inert="events hold the norm of the whole gradient",
+    )
+    debug_print_layer_output_shape: bool = setting(
+        False,
+        help="print the shape of the output of each layer in each step",
+        inert="task replay shows the sizes of all layers for a step, returnn-tf check the dims",
+    )
+    flat_net_construction: bool = setting(
+        False, help="build networks without recursion", inert="networks of any depth are planned"
+    )
+    sprint_interface_dataset_opts: Any = setting(
+        None,
+        help="options of the dataset that an outer program feeds",
+        inert="the program always runs standalone and reads its datasets itself",
+    )
+    need_data: bool = setting(
+        True, help="False if a task needs no data", inert="a dataset is opened only when a task reads it"
+    )
+    combine_labels: Any = setting(None, help="older option of task forward", inert="outputs are written unchanged")
+    sil_label_idx: Any = setting(None, help="index of silence", inert=_NO_ANALYSIS)
+    ctc_prior_file: Any = setting(None, help="priors of a CTC output", inert=_NO_ANALYSIS)
+    analyze_dataset: Any = setting(None, help="dataset to analyze", inert=_NO_ANALYSIS)
+    statistics_save_prefix: Any = setting(None, help="prefix of files with statistics", inert=_NO_ANALYSIS)
+    statistics_dtype: Any = setting(None, help="dtype of statistics", inert=_NO_ANALYSIS)
+    data_key: Any = setting(None, help="data key to analyze", inert=_NO_ANALYSIS)
+    web_server_port: Any = setting(
+        None, help="port of task search_server", inert="the task search_server does not exist"
+    )
+    hyper_param_tuning: Any = setting(
+        None, help="options of task hyper_param_tuning", inert="the task hyper_param_tuning does not exist"
+    )

@@ -1,0 +1,27 @@
+"""Task ``nop_init_net_train``: build the network for training, show it, and end."""
+
+from __future__ import annotations
+
+from returnn_tf.config import Config
+from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
+from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.pretrain.checks import plan_of
+from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.engine.support import devices
+from returnn_tf.logging.log import log
+from returnn_tf.network.describe import describe_plan
+from returnn_tf.network.network import Network
+from returnn_tf.tasks.registry import register_task
+
+
+@register_task("nop_init_net_train")
+def nop_init_net_train(config: Config) -> int:
+    """Build the network of epoch ``load_epoch`` (1), its variables and the graph of a training step; needs no data."""
+    entry = NetworkSchedule(config).at(CheckpointSettings(config).load_epoch or 1)
+    plan = plan_of(entry)
+    log.write(1, describe_plan(plan))
+    devices.set_up(config)
+    trainer = Trainer(Network(plan, seed=TrainingSettings(config).random_seed), entry.config)
+    graph = trainer.function.graph(trainer.function.feed_format.signature)
+    log.write(1, "The graph of a training step has %d operations." % len(graph.graph.get_operations()))
+    return 0
