@@ -271,3 +271,18 @@ def test_what_the_machine_lacks_is_no_bug(config, task, capsys, exc, message):
     assert main([config(""), "++task", "for_test"]) == 1
     err = capsys.readouterr().err
     assert message in err and "looks like a bug" not in err
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["submit", "--gpu", "1", "x.config"], "Did you mean '--gpus'?"),
+        (["submit", "--dryrun", "x.config"], "Did you mean '--dry-run'?"),
+        (["native", "build", "lsmt", "--output", "x.so"], "there is no op 'lsmt'. Did you mean 'lstm'?"),
+        (["native", "build", "lstm", "--outptu", "x.so"], "--output"),
+        (["native", "biuld"], "Did you mean 'build'?"),
+    ],
+)
+def test_misspelt_arguments_of_commands(arguments, message, capsys) -> None:
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err

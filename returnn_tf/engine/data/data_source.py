@@ -74,6 +74,7 @@ class DataSource:
         self._config_of = config_of or (lambda epoch: config)
         self._used_keys = list(used)
         self._declared = {key: Declared.of(data) for key, data in used.items() if data.batch_axis is not None}
+        self._told: list[tuple[str, Any]] = []  # limits without effect
         self.check(config)
         self._loader: Optional[BatchLoader] = None
         self._started: dict[str, Iterable[Any]] = {}  # by epoch and position in it
@@ -85,7 +86,9 @@ class DataSource:
         :raises ConfigError: one of them is wrong
         """
         options = batch_options_from_config(config, train=self.name == "train")
-        for name, key in self._drop_limits_of_other_keys(options):
+        found = [entry for entry in self._drop_limits_of_other_keys(options) if entry not in self._told]
+        self._told += found
+        for name, key in found:
             log.warn("%s of key %r has no effect: the dataset %r has no such key." % (name, key, self.name))
         options.update(used_data_keys=self._used_keys)
         BatchOptions.make("batches of dataset %r" % self.name, self.dataset.data_keys, options)
