@@ -60,7 +60,7 @@ def run(args: list[str]) -> int:
 
 def _parser() -> CommandParser:
     parser = CommandParser("native build", _DOC)
-    parser.add_argument("op", type=_op, metavar="OP", help="name of the op: %s" % ", ".join(OPS.names()))
+    parser.add_argument("op", metavar="OP", help="name of the op: %s" % ", ".join(OPS.names()))
     parser.add_argument("--output", metavar="FILE", required=True, help="the library; an existing file is replaced")
     parser.add_argument(
         "--target", metavar="FLAG", action="append", help="flag for the instruction set; default: this machine's"
@@ -71,17 +71,9 @@ def _parser() -> CommandParser:
     return parser
 
 
-def _op(name: str) -> str:
-    """Return the name of an op after checking it.
-
-    :raises ConfigError: there is none of this name
-    """
-    if name not in OPS.names():
-        raise ConfigError("native build: there is no op %r. %s" % (name, did_you_mean(name, OPS.names())))
-    return name
-
-
 def _build(args: argparse.Namespace) -> int:
+    if args.op not in OPS.names():
+        raise ConfigError("native build: there is no op %r. %s" % (args.op, did_you_mean(args.op, OPS.names())))
     folder = os.path.dirname(os.path.abspath(args.output))
     try:
         with tempfile.TemporaryDirectory(dir=folder) as temp:

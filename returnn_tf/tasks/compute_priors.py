@@ -67,6 +67,7 @@ def _new_path(settings: TaskSettings) -> str:
 
 def _sums(rows: Rows, forwarder: Forwarder) -> tuple[NDArray[Any], int]:
     """Return the sums over the valid frames [dim] of a batch, and the number of frames."""
+    assert forwarder.output.feature_axis is not None
     feature = forwarder.order.index(forwarder.output.feature_axis)
     values = np.moveaxis(rows.value.astype("float64"), feature, -1)
     mask = np.ones(values.shape[:-1], bool)

@@ -34,11 +34,19 @@ _READERS: tuple[Callable[[Config], Any], ...] = (
 
 
 def check_all_settings(config: Config) -> None:
-    """Read every setting, and the options in those that are dicts.
+    """Read every setting, then the options in those that are dicts.
 
     :raises ConfigError: lists all mistakes, each with its place
     """
     check_settings(config)
+    check_options_in_settings(config)
+
+
+def check_options_in_settings(config: Config) -> None:
+    """Read the options in settings that are dicts.
+
+    :raises ConfigError: lists all mistakes, each with its place
+    """
     faults: list[str] = []
     for read in _READERS:
         try:

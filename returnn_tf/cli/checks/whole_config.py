@@ -11,13 +11,11 @@ from returnn_tf.config.derived import derived
 from returnn_tf.config.settings import DataSettings, TaskSettings, TrainingSettings, all_settings
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.datasets import dataset_from_config
-from returnn_tf.engine.checkpoints import cleanup, preload
+from returnn_tf.engine.checkpoints import preload
 from returnn_tf.engine.checkpoints.selection import checkpoint_exists
 from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
 from returnn_tf.engine.distributed import world
-from returnn_tf.engine.distributed.options import HorovodOptions
 from returnn_tf.engine.learning_rate.control import LearningRateControl
-from returnn_tf.engine.monitoring.profiling import profile_options
 from returnn_tf.engine.pretrain.checks import Planned, needed_data, planned_networks
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.search.beam import with_beam_size
@@ -26,6 +24,7 @@ from returnn_tf.engine.update import options as update_options
 from returnn_tf.network.network import plan_from_config
 from returnn_tf.tasks.registry import find_task
 from returnn_tf.tasks.search import output_layers
+from returnn_tf.tasks.setting_checks import check_options_in_settings
 from returnn_tf.tensor import Data
 
 #: Tasks that read a dataset: the setting that names it.
@@ -61,12 +60,12 @@ class ConfigCheck:
         """Check all parts."""
         for part in (
             self._settings,
+            lambda: check_options_in_settings(self.config),
             self._task,
             self._networks,
             self._search,
             self._update,
             self._learning_rates,
-            self._processes,
             self._checkpoints,
             self._datasets,
         ):
@@ -158,14 +157,8 @@ class ConfigCheck:
         """Compute the learning rate of the first epoch; an existing learning-rate file is read."""
         LearningRateControl.from_config(self.config).learning_rate(1)
 
-    def _processes(self) -> None:
-        """Read the options of a distributed training, and those of the profiler."""
-        HorovodOptions.from_config(self.config)
-        profile_options(self.config)
-
     def _checkpoints(self) -> None:
-        """Read the options on checkpoints, and look for those to be loaded."""
-        cleanup.options_from_config(self.config)
+        """Look for the checkpoints to be loaded."""
         for entry in preload.entries(self.config):
             if self._with_data and not checkpoint_exists(entry.filename.removesuffix(".index")):
                 raise DataError("%s: there is no checkpoint %r" % (entry.where, entry.filename))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -45,7 +45,7 @@ class ForwardPass:
         self._epoch = epoch
         self._changes = changes
 
-    def own(self) -> Iterator[Rows]:
+    def own(self) -> Generator[Rows, None, None]:
         """Yield the values of each batch of this process."""
         phase = phase_text("forward", self._epoch, self._source.name)
         one_pass: DatasetPass[ForwardResult] = DatasetPass(
