@@ -39,7 +39,11 @@ Padding = Annotated[Any, Written(Union[_PADDING, list[_PADDING]], "str | int | (
 Activation = Annotated[Any, Written(Union[str, Callable[..., Any], None], "str | function | None")]
 #: Initial value of a parameter.
 Init = Annotated[
-    Any, Written(Union[str, float, bool, numpy.ndarray, Callable[..., Any], None], "number | str | array | function")
+    Any,
+    Written(
+        Union[str, float, bool, numpy.ndarray, numpy.number, dict[str, Any], Callable[..., Any], None],
+        "number | str | array | dict | function",
+    ),
 ]
 #: A number or a bool, converted to a constant of the required dtype.
 Number = Annotated[Any, Written(Union[float, bool], "number")]

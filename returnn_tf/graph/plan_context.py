@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any, Optional, Protocol
@@ -9,10 +10,12 @@ from typing import Any, Optional, Protocol
 from returnn_tf.config import ConfigError
 from returnn_tf.config.option_types import fits_type
 from returnn_tf.config.options import axis_size
+from returnn_tf.graph.init_names import LayerInExpression
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.graph.registry import LOSSES
 from returnn_tf.graph.reuse import OpenParam, ReuseLevel
+from returnn_tf.ops.initial_values import Constant, Drawn, FromTensorFlow
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.tensor import AxisDesc, Data, Dim, DimKind, resolve_axes, resolve_axis
 from returnn_tf.tensor.axes import axes_of
@@ -232,7 +235,7 @@ class PlanContext:
             "%s/%s" % (self.node.scope, name) if self.node.scope else name,
             sizes,
             dtype,
-            get_initializer(init),
+            self._initializer(name, sizes, dtype, init),
             True if trainable is None else trainable,
             self.node.path,
             l2=float(layer.L2 or 0.0),
@@ -247,6 +250,16 @@ class PlanContext:
             return
         self.node.params[name] = spec
         self.node.owned.append(spec)
+
+    def _initializer(self, name: str, shape: tuple[int, ...], dtype: str, init: Any) -> Any:
+        """Return the initialiser of a parameter, checked with its shape."""
+        found = get_initializer(init, {"layer": LayerInExpression(self.node)} if isinstance(init, str) else None)
+        if isinstance(found, FromTensorFlow):
+            found = dataclasses.replace(found, dtype=dtype)
+        fault = found.check(shape) if isinstance(found, (Constant, Drawn, FromTensorFlow)) else None
+        if fault:
+            raise self.error("the initialiser of %r: %s." % (name, fault))
+        return found
 
     # --- the step of a loop ---
 

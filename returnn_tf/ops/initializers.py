@@ -1,176 +1,240 @@
-"""Parameter initialisers as numpy functions ``(shape, generator) -> array``, by their names in configs.
+"""Initialisers of parameters as configs write them: numbers, arrays, names, expressions, dicts, functions.
 
-No TensorFlow, so that a wrong name is found while planning and the values depend only on the seed.
-Fans: the last two axes are (in, out), all before them are a receptive field (Glorot & Bengio 2010; He et al. 2015).
+The names are those of TensorFlow 1. Everything but seeds and functions is understood without TensorFlow, so that a wrong
+name is found while planning.
 """
 
 from __future__ import annotations
 
-import ast
+import builtins
+import inspect
 import math
-from typing import Any, Callable
+from collections.abc import Mapping
+from typing import Any, Callable, Optional, Protocol
 
 import numpy
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import shown
+from returnn_tf.ops import initial_values
+from returnn_tf.ops.initial_values import Constant, Drawn, FromTensorFlow, variance_scaling
+from returnn_tf.tensor import DTYPES
+from returnn_tf.util.lazy_tf import tf
 
 Initializer = Callable[[tuple[int, ...], numpy.random.Generator], NDArray[Any]]
 
 
-def constant(value: Any = 0.0) -> Initializer:
-    """Fill with ``value``, a number or an array of the same shape."""
-    return lambda shape, rng: numpy.broadcast_to(numpy.asarray(value), shape)
+class Checked(Protocol):
+    """An initialiser that knows which shapes it has values for."""
+
+    def check(self, shape: tuple[int, ...]) -> Optional[str]:
+        """Return what is wrong with a shape, or None."""
 
 
-def random_normal(mean: float = 0.0, stddev: float = 0.05) -> Initializer:
-    """Draw from a normal distribution."""
-    return lambda shape, rng: rng.normal(mean, stddev, shape)
+def _constant(value: Any = 0.0, verify_shape: bool = False) -> Constant:
+    del verify_shape  # shapes are always verified
+    return Constant(numpy.asarray(value) if isinstance(value, (list, tuple)) else value)
 
 
-def truncated_normal(mean: float = 0.0, stddev: float = 0.05) -> Initializer:
-    """Draw from a normal distribution, redrawing values beyond two standard deviations."""
-
-    def init(shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
-        values = rng.standard_normal(shape)
-        while True:
-            bad = numpy.abs(values) > 2.0
-            count = int(bad.sum())
-            if not count:
-                return mean + stddev * values
-            values[bad] = rng.standard_normal(count)
-
-    return init
-
-
-def random_uniform(minval: float = -0.05, maxval: float = 0.05) -> Initializer:
-    """Draw from the uniform distribution in [minval, maxval)."""
-    return lambda shape, rng: rng.uniform(minval, maxval, shape)
-
-
-def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str = "truncated_normal") -> Initializer:
-    """Draw with variance ``scale / n``.
-
-    n is the number of inputs, outputs, or their mean (``fan_in``, ``fan_out``, ``fan_avg``).
-    """
-    if mode not in ("fan_in", "fan_out", "fan_avg"):
-        raise ConfigError("variance_scaling: unknown mode %r. Use fan_in, fan_out or fan_avg." % mode)
-
-    def init(shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
-        fan_in, fan_out = fans(shape)
-        n = max(1.0, {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2.0}[mode])
-        variance = scale / n
-        if distribution == "uniform":
-            limit = math.sqrt(3.0 * variance)
-            return rng.uniform(-limit, limit, shape)
-        if distribution == "untruncated_normal":
-            return rng.normal(0.0, math.sqrt(variance), shape)
-        # Cutting at two standard deviations shrinks the spread by this constant.
-        return truncated_normal(0.0, math.sqrt(variance) / 0.87962566103423978)(shape, rng)
-
-    return init
-
-
-def orthogonal(gain: float = 1.0) -> Initializer:
-    """Draw orthogonal rows or columns, with all axes but the last flattened to one (Saxe et al. 2014)."""
-
-    def init(shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
-        if len(shape) < 2:
-            raise ConfigError("The orthogonal initialiser needs a matrix, not the shape %s." % (shape,))
-        rows, cols = int(numpy.prod(shape[:-1])), shape[-1]
-        q, r = numpy.linalg.qr(rng.standard_normal((max(rows, cols), min(rows, cols))))
-        matrix: NDArray[Any] = q * numpy.sign(numpy.diag(r))
-        return gain * (matrix.T if rows < cols else matrix).reshape(shape)
-
-    return init
-
-
-def identity(gain: float = 1.0) -> Initializer:
-    """Put ``gain`` on the diagonal of a matrix, 0 elsewhere."""
-    return lambda shape, rng: gain * numpy.eye(shape[0], shape[1])
-
-
-def fans(shape: tuple[int, ...]) -> tuple[float, float]:
-    """Return (number of inputs, number of outputs) of a parameter."""
-    if not shape:
-        return 1.0, 1.0
-    if len(shape) == 1:
-        return float(shape[0]), float(shape[0])
-    field = float(numpy.prod(shape[:-2]))
-    return field * shape[-2], field * shape[-1]
-
-
-def _scaled(scale: float, mode: str, distribution: str) -> Callable[..., Initializer]:
+def _scaled(scale: float, mode: str, distribution: str) -> Callable[..., Drawn]:
     return lambda: variance_scaling(scale, mode, distribution)
 
 
-_INITIALIZERS: dict[str, Callable[..., Initializer]] = {
-    "zeros": lambda: constant(0.0),
-    "ones": lambda: constant(1.0),
-    "constant": constant,
-    "random_normal": random_normal,
-    "truncated_normal": truncated_normal,
-    "random_uniform": random_uniform,
-    "uniform": random_uniform,
+#: Name in `tf.compat.v1.initializers` -> function of its arguments but seed and dtype.
+_MAKERS: dict[str, Callable[..., Any]] = {
+    "zeros": lambda: Constant(0.0),
+    "ones": lambda: Constant(1.0),
+    "constant": _constant,
+    "random_normal": initial_values.random_normal,
+    "truncated_normal": initial_values.truncated_normal,
+    "random_uniform": initial_values.random_uniform,
+    "uniform_unit_scaling": initial_values.uniform_unit_scaling,
     "variance_scaling": variance_scaling,
-    "orthogonal": orthogonal,
-    "identity": identity,
+    "orthogonal": initial_values.orthogonal,
+    "identity": initial_values.identity,
     "glorot_uniform": _scaled(1.0, "fan_avg", "uniform"),
-    "xavier": _scaled(1.0, "fan_avg", "uniform"),
     "glorot_normal": _scaled(1.0, "fan_avg", "truncated_normal"),
     "he_uniform": _scaled(2.0, "fan_in", "uniform"),
     "he_normal": _scaled(2.0, "fan_in", "truncated_normal"),
     "lecun_uniform": _scaled(1.0, "fan_in", "uniform"),
     "lecun_normal": _scaled(1.0, "fan_in", "truncated_normal"),
 }
+#: Further names: glorot_uniform was called xavier where it came from.
+_ALIASES = {"xavier": "glorot_uniform"}
+_UNSEEDED = ("zeros", "ones", "constant", "identity")
 
 
-def get_initializer(spec: Any) -> Initializer:
+def get_initializer(spec: Any, names: Optional[Mapping[str, Any]] = None) -> Any:
     """Return the initialiser for a config value.
 
-    :param spec: number, array, function, name with or without "_initializer", or an expression such as
-        ``"random_normal_initializer(mean=0.0, stddev=0.1)"``
-    :raises ConfigError: unknown name or arguments
+    :param spec: number; array; name with or without "_initializer"; expression such as
+        ``"random_normal_initializer(mean=0.0, stddev=0.1)"`` or ``"1 / sqrt(layer.input_data.dim)"``; dict such as
+        ``{"class": "VarianceScaling", "scale": 0.78}``; initialiser of TensorFlow; function of shape and
+        `numpy.random.Generator`
+    :param names: further names for expressions
+    :raises ConfigError: unknown name or arguments, or an expression fails
     """
-    if callable(spec):
-        function: Initializer = spec
-        return function
     if isinstance(spec, (bool, int, float, numpy.ndarray, numpy.number)):
-        return constant(spec)
-    if not isinstance(spec, str):
-        raise ConfigError("An initialiser is a number, a name or an expression, not %r." % (spec,))
-    name, args, kwargs = _parse_call(spec)
-    key = name.replace("_initializer", "").lower()
-    key = {
-        "variancescaling": "variance_scaling",
-        "randomnormal": "random_normal",
-        "glorotuniform": "glorot_uniform",
-        "randomuniform": "random_uniform",
-        "truncatednormal": "truncated_normal",
-    }.get(key, key)
-    if key not in _INITIALIZERS:
-        raise ConfigError("Unknown initialiser %r. %s" % (name, did_you_mean(key, _INITIALIZERS)))
-    kwargs = {k: v for k, v in kwargs.items() if k not in ("dtype", "seed")}
+        return Constant(spec)
+    if isinstance(spec, Mapping):
+        return _from_dict(spec)
+    if isinstance(spec, str):
+        return _from_text(spec, names or {})
+    if isinstance(spec, (Constant, Drawn, FromTensorFlow)):
+        return spec
+    if callable(spec):
+        if hasattr(spec, "get_config"):
+            return FromTensorFlow(lambda: spec, getattr(spec, "seed", None) is not None)
+        return spec
+    raise ConfigError("An initialiser is a number, an array, a name, an expression or a dict, not %s." % shown(spec))
+
+
+def _from_dict(spec: Mapping[str, Any]) -> Any:
+    arguments = dict(spec)
+    name = arguments.pop("class", None)
+    if not isinstance(name, str):
+        raise ConfigError("The initialiser %s lacks its 'class', e.g. 'VarianceScaling'." % shown(spec))
+    known = _find(name)
+    if known is None:
+        raise ConfigError("Unknown class of initialiser %r. %s" % (name, did_you_mean(name, map(_class_name, _MAKERS))))
+    return _make(known, name, (), arguments)
+
+
+def _from_text(text: str, names: Mapping[str, Any]) -> Any:
+    if "(" not in text:
+        known = _find(text)
+        if known is not None:
+            return _make(known, text, (), {})
+        if text.isidentifier():
+            raise ConfigError("Unknown initialiser %r. %s" % (text, did_you_mean(text, [*_MAKERS, *_ALIASES])))
     try:
-        return _INITIALIZERS[key](*args, **kwargs)
+        value = eval(text, _Names(names))
+    except ConfigError:
+        raise
+    except NameError as exc:
+        hint = did_you_mean(exc.name, [*_MAKERS, *names, "numpy", "math", "tf"])
+        raise ConfigError("Initialiser %r: %s. %s" % (text, exc, hint)) from None
+    except Exception as exc:  # code of the user may raise anything
+        raise ConfigError("Initialiser %r: %s: %s" % (text, type(exc).__name__, exc)) from exc
+    if inspect.isfunction(value) or isinstance(value, _Maker):
+        value = value()
+    if hasattr(value, "numpy") and tf.is_tensor(value):
+        value = value.numpy()
+    if isinstance(value, str):
+        raise ConfigError("Initialiser %r: the expression gives the text %r. Write the name alone." % (text, value))
+    try:
+        return get_initializer(numpy.asarray(value) if isinstance(value, (list, tuple)) else value)
+    except ConfigError as exc:
+        raise ConfigError("Initialiser %r: %s" % (text, exc)) from None
+
+
+def _make(known: str, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return the initialiser of a name in `_MAKERS` with these arguments.
+
+    :param name: as written in the config
+    """
+    function = _MAKERS[known]
+    try:
+        bound = _signature(known, function).bind(*args, **kwargs)
+        arguments = dict(bound.arguments)
+        seed, dtype = arguments.pop("seed", None), _dtype_name(arguments.pop("dtype", None))
+        if dtype is not None and dtype not in DTYPES:
+            raise ConfigError("Initialiser %r: unknown dtype %r. %s" % (name, dtype, did_you_mean(dtype, DTYPES)))
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, numpy.integer))):
+            raise ConfigError("Initialiser %r: the seed must be an int, not %r." % (name, seed))
+        plain = function(**arguments)
     except TypeError as exc:
-        raise ConfigError("Initialiser %r: %s" % (spec, exc)) from None
+        listed = ", ".join(_signature(known, function).parameters)
+        raise ConfigError("Initialiser %r: %s. Its arguments: %s." % (name, exc, listed)) from None
+    return plain if seed is None else initial_values.seeded(known, arguments, int(seed), plain)
 
 
-def _parse_call(text: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    """Parse ``name(1, a=2)`` into (name, args, kwargs); arguments must be literals."""
-    try:
-        tree: Any = ast.parse(text.strip(), mode="eval").body
-        if isinstance(tree, ast.Call):
-            args = tuple(ast.literal_eval(a) for a in tree.args)
-            kwargs = {k.arg or "": ast.literal_eval(k.value) for k in tree.keywords}
-            tree = tree.func
-        else:
-            args, kwargs = (), {}
-        name = tree.attr if isinstance(tree, ast.Attribute) else tree.id
-    except (SyntaxError, ValueError, AttributeError):
-        raise ConfigError(
-            "Initialiser %r is neither a name nor a call with plain numbers, e.g. 'glorot_uniform' or "
-            "'random_normal_initializer(stddev=0.1)'." % text
-        ) from None
-    return name, args, kwargs
+def _signature(known: str, function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature with the arguments that all initialisers have."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    extra = [inspect.Parameter("dtype", kind, default=None)]
+    if known not in _UNSEEDED:
+        extra.insert(0, inspect.Parameter("seed", kind, default=None))
+    own = [p for p in inspect.signature(function).parameters.values() if p.name != "verify_shape"]
+    after = [p for p in inspect.signature(function).parameters.values() if p.name == "verify_shape"]
+    return inspect.Signature([*own, *extra, *after])
+
+
+def _dtype_name(dtype: Any) -> Optional[str]:
+    """Return the name of a dtype of numpy or TensorFlow."""
+    return dtype if dtype is None or isinstance(dtype, str) else str(getattr(dtype, "name", dtype))
+
+
+def _find(name: str) -> Optional[str]:
+    """Return the key in `_MAKERS` for a name such as "glorot_uniform_initializer" or "GlorotUniform"."""
+    name = name.strip()
+    name = name[: -len("_initializer")] if name.endswith("_initializer") else name
+    name = _ALIASES.get(name, name)
+    return name if name in _MAKERS else _CLASSES.get(name)
+
+
+def _class_name(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+_CLASSES = {_class_name(name): name for name in _MAKERS}
+
+
+class _Maker:
+    """An initialiser as a function in expressions."""
+
+    def __init__(self, known: str, name: str) -> None:
+        self._known, self._name = known, name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the initialiser with these arguments."""
+        return _make(self._known, self._name, args, kwargs)
+
+
+class _Module:
+    """A module of TensorFlow in expressions: its initialisers are ours, everything else is its own.
+
+    :param only: it consists of initialisers; else they are those with "_initializer" in their name
+    """
+
+    def __init__(self, *, only: bool = False) -> None:
+        self._only = only
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an initialiser, a module that has some, or what TensorFlow has under this name."""
+        known = _find(name)
+        if known is not None and (self._only or name.endswith("_initializer")):
+            return _Maker(known, name)
+        if name in ("initializers", "compat", "v1"):
+            return _Module(only=name == "initializers")
+        return getattr(tf.compat.v1, name)
+
+
+class _Names(dict[str, Any]):
+    """The names in expressions, in the order of their priority."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        super().__init__(
+            {
+                "__builtins__": {},
+                "numpy": numpy,
+                "np": numpy,
+                "math": math,
+                "tf": _Module(),
+                "init_ops": _Module(only=True),
+            }
+        )
+        self.update({key: value for key, value in vars(math).items() if not key.startswith("_")})
+        self.update(names)
+
+    def __missing__(self, name: str) -> Any:
+        """Return an initialiser, a builtin, or what TensorFlow has under this name."""
+        known = _find(name)
+        if known is not None:
+            return _Maker(known, name)
+        if hasattr(builtins, name):
+            return getattr(builtins, name)
+        if not name.startswith("_") and hasattr(tf.compat.v1, name):
+            return getattr(tf.compat.v1, name)
+        raise NameError("name %r is not defined" % name, name=name)

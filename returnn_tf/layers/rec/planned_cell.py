@@ -97,8 +97,10 @@ def plan_cell(
     }
     for spec in cell.param_specs():
         init = given[spec.kind]
+        if init is None and spec.default is not None:
+            init = spec.default
         if init is None:
-            init = "glorot_uniform" if spec.default is None else spec.default
+            init = "glorot_uniform" if layer.recurrent_weights_init is None else layer.recurrent_weights_init
         ctx.param(prefix + spec.name, spec.shape, init)
     state = HiddenState(cell.state_keys, state_data)
     if layer.state is not None:
