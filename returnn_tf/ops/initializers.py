@@ -1,7 +1,7 @@
 """Initialisers of parameters as configs write them: numbers, arrays, names, expressions, dicts, functions.
 
-The names are those of TensorFlow 1. Everything but seeds and functions is understood without TensorFlow, so that a wrong
-name is found while planning.
+The names are those of TensorFlow 1. Everything but seeds and functions is understood without TensorFlow, so that a
+wrong name is found while planning.
 """
 
 from __future__ import annotations

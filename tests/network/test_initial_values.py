@@ -1,4 +1,4 @@
-"""Initial values of the parameters of a network: recorded ones, the options of the layers, expressions with ``layer``."""
+"""Initial values of the parameters of a network: recorded ones, options of layers, expressions with ``layer``."""
 
 from __future__ import annotations
 
