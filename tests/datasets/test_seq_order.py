@@ -155,3 +155,17 @@ def test_orders_by_length_need_lengths():
     dataset = Dataset.from_config({"class": "Task12AX", "num_seqs": 10, "seq_ordering": "laplace:.2"})
     with pytest.raises(ConfigError, match="needs the lengths of the sequences"):
         dataset.seq_order(1)
+
+
+def test_range_of_the_seed_offset(tmp_path, monkeypatch):
+    """The seed of the first epoch must not be negative."""
+    assert _dataset(tmp_path, random_seed_offset=-1, seq_ordering="random").epoch_seed(1) == 0
+    assert len(_dataset(tmp_path, random_seed_offset=-1, seq_ordering="random").seq_order(1)) == len(FACTS["lengths"])
+    for offset in (-2, 2**32):
+        with pytest.raises(
+            ConfigError, match="option 'random_seed_offset' must be from -1 to 2147483648, got %d" % offset
+        ):
+            _dataset(tmp_path, random_seed_offset=offset)
+    monkeypatch.setenv("RETURNN_RANDOM_SEED_OFFSET", "-3")
+    with pytest.raises(ConfigError, match="RETURNN_RANDOM_SEED_OFFSET must be from -1 to 2147483648, got -3"):
+        _dataset(tmp_path).epoch_seed(1)

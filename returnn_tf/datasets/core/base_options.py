@@ -7,6 +7,9 @@ from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config.options import at_least, between, option
 
+#: Range of the offset of the seeds 1, 2, ... of the epochs, so that all sums are seeds.
+SEED_OFFSETS = (-1, 2**31)
+
 
 @dataclass
 class BaseOptions:
@@ -31,7 +34,9 @@ class BaseOptions:
     )
     fixed_random_seed: Optional[int] = option(None, help="random seed for all epochs", check=between(0, 2**32 - 1))
     random_seed_offset: Optional[int] = option(
-        None, help="added to the seed of every epoch; default RETURNN_RANDOM_SEED_OFFSET or 0"
+        None,
+        help="added to the seed of every epoch, which is at least 1; default RETURNN_RANDOM_SEED_OFFSET or 0",
+        check=between(*SEED_OFFSETS),
     )
     partition_epoch: int = option(
         1, help="number of epochs into which one pass over the corpus is split", check=at_least(1)

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
-from returnn_tf.config.options import from_options
+from returnn_tf.config.options import between, from_options
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core import seq_order as orders
-from returnn_tf.datasets.core.base_options import BaseOptions
+from returnn_tf.datasets.core.base_options import SEED_OFFSETS, BaseOptions
 
 #: Environment variable for the option `random_seed_offset`.
 SEED_OFFSET_VARIABLE = "RETURNN_RANDOM_SEED_OFFSET"
@@ -102,9 +102,13 @@ class Corpus:
             return int(self.opts.random_seed_offset)
         text = os.environ.get(SEED_OFFSET_VARIABLE, "0")
         try:
-            return int(text)
+            offset = int(text)
         except ValueError:
             raise ConfigError("environment variable %s is %r, not an integer" % (SEED_OFFSET_VARIABLE, text)) from None
+        fault = between(*SEED_OFFSETS)(offset)
+        if fault:
+            raise ConfigError("environment variable %s %s, got %d" % (SEED_OFFSET_VARIABLE, fault, offset))
+        return offset
 
     def epoch_seed(self, epoch: int, *, nth: int = 1) -> int:
         """Return the random seed of an epoch."""
