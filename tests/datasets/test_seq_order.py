@@ -134,7 +134,7 @@ def test_lengths_file_lacks_a_sequence(tmp_path):
         ({"partition_epoch": 0}, "option 'partition_epoch' must be at least 1, got 0"),
         ({"partition_epoch": 2, "repeat_epoch": 2}, "partition_epoch=2 and repeat_epoch=2 contradict each other"),
         ({"_num_shards": 2, "_shard_index": 2}, "_shard_index is 2"),
-        ({"shuffle_frames_of_nseqs": 3}, "option 'shuffle_frames_of_nseqs' is not supported: remove it"),
+        ({"shuffle_frames_of_nseqs": -1}, "option 'shuffle_frames_of_nseqs' must be at least 0, got -1"),
         ({"seq_odering": "random"}, "unknown option 'seq_odering'. Did you mean 'seq_ordering'"),
         ({"seq_ordering": 3}, "option 'seq_ordering' must be str . function, got 3 .int."),
     ],
@@ -169,3 +169,54 @@ def test_range_of_the_seed_offset(tmp_path, monkeypatch):
     monkeypatch.setenv("RETURNN_RANDOM_SEED_OFFSET", "-3")
     with pytest.raises(ConfigError, match="RETURNN_RANDOM_SEED_OFFSET must be from -1 to 2147483648, got -3"):
         _dataset(tmp_path).epoch_seed(1)
+
+
+LENGTHS = [3, 1, 4, 0, 2, 5, 2]
+
+
+def _frames(epoch=1, **options):
+    """The label of each frame by sequence, which is also its feature: its number in the corpus."""
+    ends = np.cumsum(LENGTHS)
+    numbers = [np.arange(end - n, end, dtype="int32") for n, end in zip(LENGTHS, ends)]
+    data = [{"data": frames[:, None].astype("float32"), "classes": frames} for frames in numbers]
+    spec = {"class": "StaticDataset", "data": data, "output_dim": {"data": (1, 2), "classes": (int(ends[-1]), 1)}}
+    dataset = Dataset.from_config({**spec, **options})
+    sequences = list(dataset.sequences(epoch))
+    for sequence in sequences:
+        assert sequence.data["data"][:, 0].tolist() == sequence.data["classes"].tolist()  # frames stay together
+    return dataset, [(sequence.index, sequence.data["classes"].tolist()) for sequence in sequences]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("ordering", ["default", "reverse", "random"])
+def test_frames_of_several_sequences_change_places(size, ordering):
+    plain, shuffled = (_frames(seq_ordering=ordering, shuffle_frames_of_nseqs=n)[1] for n in (0, size))
+    assert [(index, len(frames)) for index, frames in plain] == [(index, len(frames)) for index, frames in shuffled]
+    for start in range(0, len(plain), size):
+        groups = [sorted(f for _, fs in some[start : start + size] for f in fs) for some in (plain, shuffled)]
+        assert groups[0] == groups[1]
+    assert plain != shuffled
+    again = _frames(seq_ordering=ordering, shuffle_frames_of_nseqs=size)[1]
+    assert again == shuffled != _frames(epoch=2, seq_ordering=ordering, shuffle_frames_of_nseqs=size)[1]
+
+
+def test_shuffled_frames_from_the_middle_on():
+    """A position does not depend on where reading began; batches have the same frames."""
+    dataset, whole = _frames(shuffle_frames_of_nseqs=3)
+    assert [seq.data["classes"].tolist() for seq in dataset.sequences(1, start=4)] == [
+        frames for _, frames in whole[4:]
+    ]
+    batches = list(dataset.batches(1, batch_size=6, start_batch=1))
+    labels = [
+        batch.feed["classes"][row, :length].tolist()
+        for batch in batches
+        for row, length in enumerate(batch.feed["classes/size0"])
+    ]
+    assert labels == [frames for _, frames in whole[-len(labels) :]]
+
+
+def test_frames_which_do_not_belong_together():
+    data = [{"data": np.zeros((3, 2), "float32"), "classes": np.zeros(2, "int32")}]
+    dataset = Dataset.from_config({"class": "StaticDataset", "data": data, "shuffle_frames_of_nseqs": 2})
+    with pytest.raises(DataError, match="shuffle_frames_of_nseqs needs a frame of every key for each frame"):
+        list(dataset.sequences(1))

@@ -60,7 +60,7 @@ class DataSettings(SettingGroup):
     )
     shuffle_frames_of_nseqs: Any = setting(
         None,
-        help="older option of HDF files that are kept in memory: shuffle the frames of n sequences together",
+        help="exchange the frames of n successive sequences of the training data at random",
         dataset_option="shuffle_frames_of_nseqs",
         effect=_TRAINING_DATA,
     )

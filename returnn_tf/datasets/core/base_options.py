@@ -50,7 +50,9 @@ class BaseOptions:
         None, help="dict tag -> length for the order, as Python literal (.gz allowed)"
     )
     shuffle_frames_of_nseqs: int = option(
-        0, help="join the frames of several sequences at random", unsupported="remove it or set it to 0"
+        0,
+        help="exchange the frames of this number of successive sequences at random, their lengths stay; 0 = none",
+        check=at_least(0),
     )
     estimated_num_seqs: Optional[int] = option(None, help="for progress output if the number is unknown")
     _num_shards: int = option(1, help="number of processes which share the corpus", check=at_least(1))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence as SequenceOf
 from typing import Any, Optional
 
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
@@ -75,9 +77,32 @@ class Epoch:
 
         :raises DataError: naming dataset and tag, whatever went wrong while reading
         """
-        kept = self._kept.get(position)
-        if kept is not None:
-            return kept
+        if position not in self._kept:
+            size = self.dataset.opts.shuffle_frames_of_nseqs
+            if size:
+                self._read_shuffled(position // size * size, size)
+            else:
+                self._kept[position] = self._read(position)
+        return self._kept[position]
+
+    def _read_shuffled(self, start: int, size: int) -> None:
+        """Read a group of sequences and exchange their frames at random, depending on epoch and group only."""
+        group = [self._read(position) for position in range(start, start + size) if self.has(position)]
+        for sequence in group:
+            lengths = set(sequence.lengths.values())
+            if len(lengths) > 1 or not all(value.ndim for value in sequence.data.values()):
+                raise DataError(
+                    "%s: shuffle_frames_of_nseqs needs a frame of every key for each frame, but the lengths are %s."
+                    % (self.place(sequence.position), sequence.lengths)
+                )
+        counts = [next(iter(sequence.lengths.values()), 0) for sequence in group]
+        order = np.random.RandomState([self.dataset.epoch_seed(self.epoch), start]).permutation(sum(counts))
+        joined = {key: np.concatenate([seq.data[key] for seq in group])[order] for key in self.keys}
+        for sequence, count, end in zip(group, counts, np.cumsum(counts)):
+            data = {key: value[end - count : end] for key, value in joined.items()}
+            self._kept[sequence.position] = dataclasses.replace(sequence, data=data)
+
+    def _read(self, position: int) -> Sequence:
         index = self.index(position)
         try:
             data = self.dataset.read(index, self.epoch, self.keys)
@@ -86,9 +111,7 @@ class Epoch:
         except Exception as exc:
             text = str(exc) if isinstance(exc, DataError) else "%s: %s" % (type(exc).__name__, exc)
             raise DataError("%s: %s" % (self.place(position), text)) from exc
-        sequence = Sequence(index=index, tag=self.dataset.tag(index), data=data, position=position)
-        self._kept[position] = sequence
-        return sequence
+        return Sequence(index=index, tag=self.dataset.tag(index), data=data, position=position)
 
     def _check_lengths(self, index: int, data: dict[str, NDArray[Any]]) -> None:
         lengths = self.dataset.lengths(index) or {}
