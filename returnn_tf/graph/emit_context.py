@@ -28,7 +28,7 @@ class EmitContext:
         self.node = node
         self.lowering = lowering
         self.train = lowering.train
-        self.search = lowering.search
+        self.search = node.in_search
         self.behavior_version = lowering.behavior_version
 
     @property

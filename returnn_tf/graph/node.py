@@ -58,6 +58,7 @@ class Node(Freezable):
     :param params: own and shared parameters by their name in the layer
     :param owned: the parameters that this layer creates
     :param extern_key: for inputs: the data key
+    :param in_search: whether its network searches
     """
 
     path: str
@@ -70,6 +71,7 @@ class Node(Freezable):
     params: dict[str, Any] = dataclasses.field(default_factory=dict)
     owned: list[ParamSpec] = dataclasses.field(default_factory=list)
     extern_key: Optional[str] = None
+    in_search: bool = False
     #: In a loop: state -> (template, function returning the initial value); see `PlanContext.loop_state`.
     loop_states: dict[str, Any] = dataclasses.field(default_factory=dict)
     #: Of a loop: the layers of one step, in order.

@@ -45,6 +45,7 @@ def plan_from_config(config: Config, *, train: bool = False, search: bool = Fals
         "num_outputs": settings.num_outputs,
     }
     extern_data = parse_extern_data(extern_data_options(declared))
+    searched = TrainingSettings(config).search_train_network_layers or ()
     return plan_network(
         network,
         extern_data,
@@ -52,6 +53,7 @@ def plan_from_config(config: Config, *, train: bool = False, search: bool = Fals
         train=train,
         search=search,
         evaluate=evaluate,
+        searched_layers=[searched] if isinstance(searched, str) else searched,
         default_target=settings.target,
         config=config,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from returnn_tf.config import Config
@@ -11,7 +11,9 @@ from returnn_tf.graph.reuse import ReuseLevel
 from returnn_tf.network.loops.step_network import plan_step_network
 from returnn_tf.network.planning.build_state import BuildState
 from returnn_tf.network.planning.builder import NetworkBuilder
-from returnn_tf.network.planning.checks import check_param_names
+from returnn_tf.network.planning.checks import check_param_names, share_extra_params
+from returnn_tf.network.planning.extra import ExtraNetworks
+from returnn_tf.network.planning.extra_names import SEARCH_PREFIX, split_extra
 from returnn_tf.network.planning.notes import unneeded_mistakes
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.network.planning.reuse import decide_all, open_params, with_inner
@@ -27,6 +29,7 @@ def plan_network(
     train: bool = False,
     search: bool = False,
     evaluate: bool = False,
+    searched_layers: Sequence[str] = (),
     default_target: str = "classes",
     config: Optional[Config] = None,
 ) -> Plan:
@@ -36,18 +39,22 @@ def plan_network(
     :param train: whether dropout etc. are active; losses in loops exist
     :param search: whether to search instead of following the targets
     :param evaluate: whether losses in loops exist without ``train``, for scores of other data
+    :param searched_layers: layers of a second network that searches, whose losses are computed in training too
     :param default_target: for losses without the option target
     :param config: the `Config` of the network, for functions defined in it
     :raises ConfigError: with the path of the layer, what is wrong and how to fix it
     """
     state = BuildState(extern_data, behavior_version, train or evaluate, search, default_target)
     builder = NetworkBuilder(network, state, plan_step_network)
+    builder.extra_network = ExtraNetworks(builder)
     builder.build()
+    if state.loop_losses and not search:
+        for name in searched_layers:
+            builder.extra_network(SEARCH_PREFIX).resolve(name, "search_train_network_layers")
     _declare_a_batch_size(builder, state)
     _finish(state)
-    check_param_names(state.nodes)
-    order = list(builder.specs)
-    state.losses.sort(key=lambda loss: order.index(loss.name.split("/")[0]) if loss.name.split("/")[0] in order else 0)
+    order = {name: position for position, name in enumerate(builder.specs)}
+    state.losses.sort(key=lambda loss: order.get(_top_layer(loss.name), 0))
     plan = Plan(
         state.nodes,
         state.outputs,
@@ -62,12 +69,22 @@ def plan_network(
     planned = {node.path for node in plan.all_nodes()}
     mistakes = unneeded_mistakes(state.all_specs(), planned, state.extern_data)
     plan = dataclasses.replace(plan, mistakes=mistakes, omitted_losses=list(state.omitted_losses))
+    check_param_names(list(plan.nodes))
+    plan = _without_dead_layers(plan)
+    share_extra_params(list(plan.all_nodes()))
     _freeze_params(plan)
     for node in plan.all_nodes():
         node.freeze()
     for loss in plan.losses:
         loss.loss.freeze()
-    return _without_dead_layers(plan)
+    return plan
+
+
+def _top_layer(name: str) -> str:
+    """Return the name in the network dict of a layer or of one that encloses it, without that of an extra network."""
+    top = name.split("/")[0]
+    extra = split_extra(top)
+    return top if extra is None else extra[1]
 
 
 def _finish(state: BuildState) -> None:

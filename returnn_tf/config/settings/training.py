@@ -56,10 +56,10 @@ class TrainingSettings(SettingGroup):
     requeue_exit_code: Optional[int] = setting(
         None, help="exit code after SIGTERM or SIGUSR1, for a cluster that then starts the job again"
     )
-    search_train_network_layers: Any = setting(
+    search_train_network_layers: Union[None, str, list[str]] = setting(
         None,
-        help="layers to search in while training",
-        unsupported="training does not search; use task search in a separate run",
+        help="layers of a second network that searches while training, e.g. 'decision', whose errors are reported as "
+        "'extra.search:decision'",
     )
     use_last_best_model: Union[None, bool, dict[str, Any]] = setting(
         None,

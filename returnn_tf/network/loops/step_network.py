@@ -205,6 +205,7 @@ class StepNetwork:
             if carried_state_of(nodes[name]) is not None:
                 prev.layer.state_of = recurrent_node(nodes[name])  # type: ignore[attr-defined]
         run = Node("%s/loop" % self.owner.path, LoopRunLayer(loop), self.scope)
+        run.in_search = self.parent.search
         run.inner = list(builder.sink)
         loop.constrained = self._constrained(run.inner)
         inner = set(run.inner)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Optional, Protocol
+from typing import Any, Callable, Optional, Protocol
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.graph.batch_norm import declare_batch_norm_option
@@ -15,6 +15,7 @@ from returnn_tf.graph.reuse import ReuseLevel
 from returnn_tf.graph.source import SourceLayer
 from returnn_tf.network.planning.build_state import BuildState
 from returnn_tf.network.planning.checks import LayerError, cycle_error, located, with_beam
+from returnn_tf.network.planning.extra_names import split_extra
 from returnn_tf.network.planning.parse import (
     LayerSpec,
     describe_place,
@@ -63,9 +64,12 @@ class NetworkBuilder:
     ) -> None:
         self.state = state
         self.plan_steps = plan_steps
+        self.network = network
         self.behavior_version = state.behavior_version
         self.dim_names = state.dim_names
-        self.search = state.search
+        self.search: bool = state.search if parent is None else parent.search
+        #: Of a network that is not nested: prefix such as ``extra.search:`` -> its extra network of this name.
+        self.extra_network: Optional[Callable[[str], NetworkBuilder]] = None
         self.path = path
         self.scope = scope
         self.parent = parent
@@ -78,7 +82,7 @@ class NetworkBuilder:
         self.in_step: bool = parent.in_step if parent is not None else False
         self.loop_dim: Optional[Dim] = parent.loop_dim if parent is not None else None
         self.outer_reuse: tuple[ReuseLevel, ...] = parent.outer_reuse if parent is not None else ()
-        self.specs = state.parse(network, path)
+        self.specs = self.parse(network, path)
         self._registered = {
             spec.options["register_as_extern_data"]: name
             for name, spec in self.specs.items()
@@ -87,22 +91,26 @@ class NetworkBuilder:
         self._nodes: dict[str, Node] = {}
         self._marks: dict[str, str] = {}
 
+    def parse(self, network: Mapping[str, Any], path: str) -> dict[str, LayerSpec]:
+        """Return the layers of the network, without those of extra networks."""
+        specs = self.state.parse(network, path)
+        return specs if self.parent is not None else {n: s for n, s in specs.items() if split_extra(n) is None}
+
     # --- which layers, in which order ---
 
     def build(self) -> None:
         """Plan the output layers, the layers with losses, and all that these need."""
         for name in self._roots():
             self.node(name)
+        if self.parent is None:
+            for name, spec in self.state.parse(self.network, self.path).items():
+                if split_extra(name) is not None and self._is_wanted(spec):
+                    self.resolve(name, spec.where)
 
     def _roots(self) -> list[str]:
         roots = []
         for name, spec in self.specs.items():
-            options = spec.options
-            wanted = options.get("is_output_layer") or (name == "output" and not self.parent)
-            wanted = wanted or has_loss(spec, self.search)
-            if options.get("only_on_search") and not self.search:
-                wanted = False
-            if wanted or (name == "output" and self.parent):
+            if self._is_wanted(spec) or (name == "output" and self.parent):
                 roots.append(name)
         if not roots:
             raise ConfigError(
@@ -110,6 +118,13 @@ class NetworkBuilder:
                 % ("network" if not self.path else "The network inside of layer %r" % self.path)
             )
         return roots
+
+    def _is_wanted(self, spec: LayerSpec) -> bool:
+        """Return whether a layer is planned even if no other layer needs it."""
+        if spec.options.get("only_on_search") and not self.search:
+            return False
+        is_output = spec.options.get("is_output_layer") or (spec.name == "output" and not self.parent)
+        return bool(is_output) or has_loss(spec, self.search)
 
     def node(self, name: str) -> Node:
         """Return the planned layer of this network; plan it and its dependencies first if necessary."""
@@ -187,6 +202,9 @@ class NetworkBuilder:
             raise LayerError(
                 "%s: %r needs the previous step of a loop, but this network is not in a 'rec' layer." % (where, ref)
             )
+        extra = split_extra(ref)
+        if extra is not None and self.extra_network is not None:
+            return self.extra_network(extra[0]).resolve(extra[1], where)
         local = self._local_name(ref)
         if local is not None:
             node = self.node(local)
@@ -196,7 +214,7 @@ class NetworkBuilder:
             return self._input(ref.partition(":")[2] or "data", where)
         known = list(self.specs) + ["data:%s" % key for key in self._input_keys()] + ["data"]
         hint = "Write 'data:%s' for the data key." % ref if ref in self._input_keys() else did_you_mean(ref, known)
-        if self.parent is not None and ref in self.parent.specs:
+        if self.parent is not None and (ref in self.parent.specs or extra is not None):
             hint = "Write 'base:%s' for the outer layer." % ref
         raise LayerError("%s: there is no layer %r. %s" % (where, ref, hint))
 
@@ -213,6 +231,10 @@ class NetworkBuilder:
                 for name in [name for name, mark in level._marks.items() if mark == _OPEN and name not in marks]:
                     del level._marks[name]
             return None
+
+    def knows(self, ref: str) -> bool:
+        """Return whether the reference names a layer of this network."""
+        return self._local_name(ref) is not None
 
     def find(self, ref: str, where: str) -> Optional[Node]:
         """Implement `Scope.find`."""
@@ -266,8 +288,11 @@ class NetworkBuilder:
 
     def planned(self, spec: LayerSpec, node: Node) -> None:
         """Register the outputs and losses of a planned layer."""
-        is_top_output = spec.name == "output" and self.parent is None
-        if is_top_output or spec.options.get("is_output_layer"):
+        self.register(spec, node, is_result=spec.name == "output" and self.parent is None)
+
+    def register(self, spec: LayerSpec, node: Node, *, is_result: bool) -> None:
+        """Register the loss of a planned layer, and its value if it is a result."""
+        if is_result or spec.options.get("is_output_layer"):
             self.state.outputs[spec.path] = node
         if has_loss(spec, self.search):
             self.state.open_losses.append((self, node, spec))
@@ -290,6 +315,7 @@ class NetworkBuilder:
     def _infer(self, node: Node) -> None:
         """Infer the template of one node, with the changes by the base options."""
         layer = node.layer
+        node.in_search = self.search
         ctx = PlanContext(node, self)
         node.output = self.infer_template(node, ctx)
         if not layer.ends_search:
@@ -345,7 +371,7 @@ class NetworkBuilder:
         if target.startswith(("layer:", "base:", "data:")):
             return self.resolve(target, where)
         while level is not None:
-            if level._local_name(target) is not None:
+            if level.knows(target):
                 return level.resolve(target, where)
             level = level.parent
         if target not in self.state.extern_data:
@@ -359,7 +385,7 @@ class NetworkBuilder:
         """Return the template of a target without counting a data key as used."""
         level: Optional[NetworkBuilder] = self
         while level is not None and not target.startswith(("layer:", "base:", "data:")):
-            if level._local_name(target) is not None:
+            if level.knows(target):
                 break
             level = level.parent
         else:
@@ -450,7 +476,7 @@ class NetworkBuilder:
                 return node
         layer = SubOutputLayer(sub_name=name)
         node = Node(path, layer, owner.scope, sources=[owner], deps=[owner])
-        node.output = owner.sub_outputs[name]
+        node.output, node.in_search = owner.sub_outputs[name], owner.in_search
         self.sink.append(node)
         return node
 

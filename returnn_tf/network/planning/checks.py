@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.network.planning.extra_names import is_extra
 from returnn_tf.network.planning.parse import describe_place
 from returnn_tf.tensor import Data
 
@@ -44,12 +45,35 @@ def check_param_names(nodes: list[Node]) -> None:
             other, first = owners.setdefault(spec.name, (node, spec))
             if other is node:
                 continue
+            if is_extra(node.path) or is_extra(other.path):
+                continue  # shared later, see `share_extra_params`
             same = (first.shape, first.dtype) == (spec.shape, spec.dtype)
             shapes = "" if same else ", with the shapes %s and %s" % (first.shape, spec.shape)
             if not same or not any(_has_name_scope(by_path, n) for n in (node, other)):
                 raise LayerError(
                     "Layers %r and %r both have a parameter named %r%s. Rename one of the layers, change its "
                     "name_scope, or share the parameter by reuse_params." % (other.path, node.path, spec.name, shapes)
+                )
+            node.owned.remove(spec)
+            node.params.update({name: first for name, value in node.params.items() if value is spec})
+
+
+def share_extra_params(nodes: list[Node]) -> None:
+    """Let the layers of extra networks use the parameters of the main network with the same names.
+
+    :param nodes: all layers, those in loops included
+    :raises LayerError: they differ in shape or type
+    """
+    owners: dict[str, tuple[Node, ParamSpec]] = {}
+    for node in sorted(nodes, key=lambda node: is_extra(node.path)):  # those of the main network first
+        for spec in list(node.owned):
+            owner, first = owners.setdefault(spec.name, (node, spec))
+            if first is spec:
+                continue
+            if (first.shape, first.dtype) != (spec.shape, spec.dtype):
+                raise LayerError(
+                    "Layers %r and %r share the parameter %r, but with the shapes %s and %s. Rename one of them."
+                    % (owner.path, node.path, spec.name, first.shape, spec.shape)
                 )
             node.owned.remove(spec)
             node.params.update({name: first for name, value in node.params.items() if value is spec})
