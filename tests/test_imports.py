@@ -31,8 +31,8 @@ FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 INNER_FLOORS = {
     "datasets": [["core"], ["config", "hdf", "label_file", "synthetic"], ["loading"]],
     "ops": [
-        ["activations", "frames", "gradients", "initializers", "philox", "softmax", "tf1_names"],
-        ["helpers"],
+        ["activations", "frames", "gradients", "initial_values", "philox", "softmax", "tf1_names"],
+        ["helpers", "initializers"],
         ["cross_entropy", "dense", "normalize", "sampled_loss", "signal"],
         ["cells", "sequence"],
     ],

@@ -130,7 +130,9 @@ def get_activation(name: Any, opts: Optional[dict[str, Any]] = None) -> Callable
 
 def is_over_features(name: Any) -> bool:
     """Return whether the activation normalises over the feature axis."""
-    return isinstance(name, str) and any(part in OVER_FEATURES for part in _parts(name))
+    if not isinstance(name, str) or _is_expression(name):
+        return False
+    return any(word in OVER_FEATURES for part in _parts(name) for word in _words(part))
 
 
 def changes_dtype(name: Any, dtype: str) -> str:

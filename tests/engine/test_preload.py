@@ -232,3 +232,37 @@ def test_load_on_init_names_the_layer(tmp_path):
     save(str(tmp_path / "other"), {"in/W": np.eye(2)})
     with pytest.raises(DataError, match=r"layer 'sub', load_on_init: .*\n  missing: sub/in/b \(stored as in/b\)"):
         Engine(config_with_subnetwork(tmp_path, str(tmp_path / "other")))
+
+
+@pytest.mark.parametrize(
+    "options, stored",
+    [
+        ({"params_prefix": ""}, "sub/in/b"),
+        ({"params_prefix": "sub/in"}, "b"),
+        ({"params_prefix": "sub", "load_if_prefix": "in/"}, "b"),
+        ({"load_if_prefix": "in/"}, "b"),
+        ({}, "in/b"),
+    ],
+)
+@pytest.mark.parametrize("as_function", [False, True])
+def test_load_on_init_names(tmp_path, options, stored, as_function):
+    """The options map names of the network to those in the checkpoint; a function may return them."""
+    save(str(tmp_path / "other"), {stored: [5.0, 6.0]})
+    options = {"filename": str(tmp_path / "other"), "ignore_missing": True, **options}
+    with Engine(config_with_subnetwork(tmp_path, (lambda: options) if as_function else options)) as engine:
+        assert engine.net.params["sub/in/b"].numpy().tolist() == [5.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"filename": "x", "params_prefix": 1}, "layer 'sub', load_on_init: params_prefix must be text, got 1"),
+        ({"filename": "x", "param_prefix": ""}, "layer 'sub', load_on_init: unknown option 'param_prefix'"),
+        (lambda: 1 / 0, "layer 'sub', load_on_init: the function failed: ZeroDivisionError"),
+        (lambda: 7, "layer 'sub', load_on_init: expected a dict of options, got 7"),
+    ],
+)
+def test_load_on_init_errors(tmp_path, given, message):
+    """A wrong option or function is one error that names the layer."""
+    with pytest.raises(ConfigError, match=message):
+        Engine(config_with_subnetwork(tmp_path, given))

@@ -47,7 +47,8 @@ class Preload:
     var_name_mapping: Mapping[str, str] = option({}, help="parameter -> name in the checkpoint")
     checkpoint_format: str = option("tf", help="format of the file", choices=("tf",))
     where: str = ""  # option and key, for messages
-    scope: str = ""  # only parameters below it, with names relative to it
+    below: str = ""  # only parameters below this scope
+    scope: str = ""  # names are relative to it
 
     def applies(self, *, train: bool, fresh: bool) -> bool:
         """Return whether the entry applies to training, or else to the other tasks.
@@ -60,6 +61,8 @@ class Preload:
 
     def stored_names(self, name: str) -> list[str]:
         """Return the candidate names in the checkpoint, most likely first; empty if the entry excludes it."""
+        if self.below and not name.startswith(self.below + "/"):
+            return []
         if self.scope:
             if not name.startswith(self.scope + "/"):
                 return []
@@ -133,11 +136,29 @@ def _entries_of_layers(plan: Plan, params: Iterable[str]) -> Iterator[Preload]:
     for node in plan.all_nodes():
         given = getattr(node.layer, "load_on_init", None)
         if given and any(name.startswith(node.scope + "/") for name in params):
-            options = {"filename": given} if isinstance(given, str) else given
-            where = "layer %r, load_on_init" % node.path
-            if isinstance(options, Mapping) and "load_if_prefix" in options:
-                options = {("prefix" if key == "load_if_prefix" else key): value for key, value in options.items()}
-            yield dataclasses.replace(_entry(where, options), scope=node.scope)
+            yield _entry_of_layer("layer %r, load_on_init" % node.path, given, node.scope)
+
+
+def _entry_of_layer(where: str, given: Any, scope: str) -> Preload:
+    """Return one option ``load_on_init``.
+
+    :param scope: of the layer
+    """
+    if callable(given):
+        try:
+            given = given()
+        except Exception as exc:  # code of the user may raise anything
+            raise ConfigError("%s: the function failed: %s: %s" % (where, type(exc).__name__, exc)) from exc
+    options = {"filename": given} if isinstance(given, str) else given
+    prefix: Any = scope
+    if isinstance(options, Mapping):
+        options = dict(options)
+        if "load_if_prefix" in options:
+            options["prefix"] = options.pop("load_if_prefix")
+        prefix = options.pop("params_prefix", scope)
+        if not isinstance(prefix, str):
+            raise ConfigError("%s: params_prefix must be text, got %r." % (where, prefix))
+    return dataclasses.replace(_entry(where, options), scope=prefix.strip("/"), below=scope)
 
 
 def _load_entry(entry: Preload, params: Mapping[str, Any]) -> dict[str, int]:

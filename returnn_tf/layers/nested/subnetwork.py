@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -37,8 +37,11 @@ class SubnetworkLayer(ConcatInputLayer):
     concat_sources: bool = option(
         True, help="False: the sources are data:0, data:1, ... and data:<layer name>; data is the first"
     )
-    load_on_init: Union[None, str, dict[str, Any]] = option(
-        None, help="checkpoint to load the parameters from at the start"
+    load_on_init: Union[None, str, dict[str, Any], Callable[..., Any]] = option(
+        None,
+        help="checkpoint to load the parameters from at the start: its path, a dict of the options of an entry in "
+        "preload_from_files with params_prefix (default: the scope of the layer) and load_if_prefix, or a function "
+        "without arguments that returns one of these",
     )
 
     @classmethod
