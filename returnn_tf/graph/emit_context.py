@@ -252,9 +252,13 @@ class EmitContext:
         """Return the variable itself, for assignments."""
         return self.lowering.variables[self.node.params[name].name]
 
-    def seed(self, name: str = "") -> Any:
-        """Return a seed for ``tf.random.stateless_*``, different for every layer, name and train step."""
-        crc = zlib.crc32(("%d/%s/%s" % (self.lowering.seed, self.node.path, name)).encode("utf8")) & 0x7FFFFFFF
+    def seed(self, name: str = "", *, of: Optional[str] = None) -> Any:
+        """Return a seed for ``tf.random.stateless_*``, different for every layer, name and train step.
+
+        :param of: what shares the seed, instead of the layer
+        """
+        of = self.node.path if of is None else of
+        crc = zlib.crc32(("%d/%s/%s" % (self.lowering.seed, of, name)).encode("utf8")) & 0x7FFFFFFF
         step = tf.constant(0, tf.int64) if self.step is None else tf.cast(self.step, tf.int64)
         if self.lowering.loop_index is not None:
             # The stride keeps the steps of this loop from drawing the numbers of another train step.
@@ -262,13 +266,23 @@ class EmitContext:
         return tf.stack([tf.constant(crc, tf.int64), step])
 
     def dropout(
-        self, x: Any, rate: float, *, noise_shape: Optional[Sequence[Any]] = None, seed: str = "dropout"
+        self,
+        x: Any,
+        rate: float,
+        *,
+        noise_shape: Optional[Sequence[Any]] = None,
+        seed: str = "dropout",
+        of: Optional[str] = None,
     ) -> Any:
-        """Apply inverted dropout: zero entries with probability ``rate``, scale the others by ``1 / (1 - rate)``."""
+        """Apply inverted dropout: zero entries with probability ``rate``, scale the others by ``1 / (1 - rate)``.
+
+        :param noise_shape: sizes of the mask, 1 where it is shared
+        :param of: what shares the mask, instead of the layer alone
+        """
         if not rate:
             return x
         shape = tf.shape(x) if noise_shape is None else tf.stack([tf.cast(s, tf.int32) for s in noise_shape])
-        keep = tf.random.stateless_uniform(shape, self.seed(seed), dtype=x.dtype.real_dtype) >= rate
+        keep = tf.random.stateless_uniform(shape, self.seed(seed, of=of), dtype=x.dtype.real_dtype) >= rate
         return x * tf.cast(keep, x.dtype) * (1.0 / (1.0 - rate))
 
     def update(self, func: Callable[[], Any]) -> None:

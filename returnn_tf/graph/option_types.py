@@ -61,6 +61,11 @@ LayerOrSize = Annotated[Any, Written(Union[None, str, int, Dim], "layer | int | 
 Amounts = Annotated[Any, Written(Union[int, list[Union[_SIZE, list[_SIZE]]]], "int | (int, int) | list[(int, int)]")]
 #: Changes to an output template, or a function that returns them.
 OutType = Annotated[Any, Written(Union[None, dict[str, Any], Callable[..., Any]], "dict | function | None")]
+#: Which entries share a dropout mask: by axis, or for all axes in their order.
+NoiseShape = Annotated[
+    Any,
+    Written(Union[None, dict[Any, Optional[int]], list[Optional[int]]], "{axis: int | None} | list[int | None] | None"),
+]
 #: Number, text, or an array or nested list of these.
 Constant = Annotated[
     Any, Written(Union[float, bool, str, numpy.ndarray, numpy.generic, list[Any]], "number | bool | str | array")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
@@ -13,38 +13,21 @@ from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.option_types import Activation, Code, Number
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.math.binary import (
+    COMPARISONS,
+    KINDS,
+    binary,
+    is_associative,
+    is_logical,
+    result_dtype,
+    takes_any,
+)
 from returnn_tf.layers.math.eval_code import compile_code, run_code
 from returnn_tf.layers.shared.out_type import apply_out_type
 from returnn_tf.ops.activations import check_activation, get_activation
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import common_layout, match_axes
 from returnn_tf.util.lazy_tf import tf
-
-_KINDS: dict[str, Callable[[Any, Any], Any]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "truediv": lambda a, b: a / b,
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: tf.math.floormod(a, b),
-    "pow": lambda a, b: a**b,
-    "maximum": lambda a, b: tf.maximum(a, b),
-    "minimum": lambda a, b: tf.minimum(a, b),
-    "logical_and": lambda a, b: tf.logical_and(a, b),
-    "logical_or": lambda a, b: tf.logical_or(a, b),
-    "squared_difference": lambda a, b: tf.math.squared_difference(a, b),
-    "logaddexp": lambda a, b: tf.maximum(a, b) + tf.math.log1p(tf.exp(-tf.abs(a - b))),
-    "average": lambda a, b: a + b,
-}
-
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "equal": lambda a, b: tf.equal(a, b),
-    "not_equal": lambda a, b: tf.not_equal(a, b),
-    "less": lambda a, b: a < b,
-    "less_equal": lambda a, b: a <= b,
-    "greater": lambda a, b: a > b,
-    "greater_equal": lambda a, b: a >= b,
-}
 
 
 class ElementwiseLayer(Layer):
@@ -90,8 +73,9 @@ class ElementwiseLayer(Layer):
 class CombineLayer(ElementwiseLayer):
     """``y = f(x0 o x1 o ...)`` from left to right, with the operation o given by ``kind``.
 
-    The kinds are add, sub, mul, truediv, floordiv, mod, pow, maximum, minimum, logical_and, logical_or,
-    squared_difference, logaddexp, average, eval.
+    The kinds are add, sub, mul, truediv, floordiv, mod, pow (or their signs ``+ - * / // % **``), maximum, minimum,
+    logical_and, logical_or, squared_difference, logaddexp, average, eval, the comparisons of `compare`, and other
+    functions of two tensors in ``tf.math``, such as atan2, xlogy or divide_no_nan.
 
     Parameters: with_bias: ``b`` [dim]. Sources with fewer axes are broadcast.
     Lengths: those of the source with most axes.
@@ -115,15 +99,16 @@ class CombineLayer(ElementwiseLayer):
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the common layout, changed by out_type."""
         check_activation(self.activation)
-        if self.kind != "eval" and self.kind not in _KINDS:
-            raise ctx.error("unknown kind %r. %s" % (self.kind, did_you_mean(self.kind, [*_KINDS, "eval"])))
+        if self.kind != "eval" and self.kind not in KINDS:
+            raise ctx.error("unknown kind %r. %s" % (self.kind, did_you_mean(self.kind, [*KINDS, "eval"])))
         data = self.common(ctx, self.allow_broadcast_all_sources)
         if self.kind == "eval":
             if self.eval is None:
                 raise ctx.error("kind 'eval' needs the option 'eval', e.g. 'eval': 'source(0) + source(1)'.")
             compile_code(ctx, self.eval)
-        elif (self.check_dtypes(ctx) == "bool") != self.kind.startswith("logical_"):
-            raise ctx.error("kind %r cannot be of %s. Cast the sources." % (self.kind, self.check_dtypes(ctx)))
+        else:
+            data = data.replace(dtype=self._result_dtype(ctx))
+        data = data.replace(sparse_dim=None) if data.dtype == "bool" else data
         data = self.with_out_type(ctx, data.replace(vocab=None), self.out_type)
         if self.kind != "eval" and self.layout is not data:
             raise ctx.error("out_type gives %s, but the sources have the axes %s." % (data, self.layout))
@@ -133,13 +118,21 @@ class CombineLayer(ElementwiseLayer):
             ctx.param("b", (ctx.need_feature(data),), 0.0)
         return data
 
+    def _result_dtype(self, ctx: PlanContext) -> str:
+        dtype = self.check_dtypes(ctx)
+        if not takes_any(self.kind) and (dtype == "bool") != is_logical(self.kind):
+            raise ctx.error("kind %r cannot be of %s. Cast the sources." % (self.kind, dtype))
+        if not is_associative(self.kind) and len(self.sources) != 2:
+            raise ctx.error("kind %r needs two sources, got %d." % (self.kind, len(self.sources)))
+        return result_dtype(self.kind, dtype)
+
     def emit(self, ctx: EmitContext) -> Any:
         """Emit reduction from left to right, bias, activation."""
         if self.kind == "eval":
             y = run_code(ctx, self.eval, self.eval_locals, self.layout)
         else:
             values = self.values(ctx)
-            y = reduce(_KINDS[self.kind], values)
+            y = reduce(binary(self.kind), values)
             if self.kind == "average":
                 y = y / tf.cast(len(values), y.dtype)
         if self.with_bias:
@@ -161,7 +154,7 @@ class CombineLayer(ElementwiseLayer):
         if self.kind == "eval":
             value = run_code(ctx, self.eval, self.eval_locals, self.layout, replace=losses)
         else:
-            value = reduce(_KINDS[self.kind], losses)
+            value = reduce(binary(self.kind), losses)
         ctx.set_aux(self.node, OUTPUT_LOSS, value)
 
 
@@ -182,8 +175,8 @@ class CompareLayer(ElementwiseLayer):
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the common layout, bool."""
-        if self.kind not in _COMPARE:
-            raise ctx.error("unknown kind %r. %s" % (self.kind, did_you_mean(self.kind, _COMPARE)))
+        if self.kind not in COMPARISONS:
+            raise ctx.error("unknown kind %r. %s" % (self.kind, did_you_mean(self.kind, COMPARISONS)))
         if len(self.sources) + (self.value is not None) < 2:
             raise ctx.error("needs two operands: two sources, or one source and the option 'value'.")
         data = self.common(ctx, self.allow_broadcast_all_sources)
@@ -199,5 +192,5 @@ class CompareLayer(ElementwiseLayer):
         values = self.values(ctx)
         if self.value is not None:
             values.append(tf.constant(self.value, dtype=values[0].dtype))
-        results = [_COMPARE[self.kind](a, b) for a, b in zip(values, values[1:])]
+        results = [COMPARISONS[self.kind](a, b) for a, b in zip(values, values[1:])]
         return reduce(tf.logical_and, results)

@@ -66,6 +66,9 @@ class ConvLayer(ConcatInputLayer, ConvParams):
         None, help="order of the axes for the kernel", inert="the fastest layout is chosen"
     )
     use_time_mask: bool = option(False, help="treat frames after the end of a sequence as 0")
+    pad_seq_len_to_power: Optional[float] = option(
+        None, help="pad the array to a power of this length", inert="one graph serves all lengths"
+    )
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: batch and other axes, spatial axes, features."""

@@ -72,7 +72,13 @@ class SubnetworkLayer(ConcatInputLayer):
         if len(self.sources) == 1 and not self.dropout and self.in_dim is None:
             return {"data": self.source}
         concat_template(ctx, self.sources)
-        copy = CopyLayer(dropout=self.dropout, dropout_noise_shape=self.dropout_noise_shape, in_dim=self.in_dim)
+        copy = CopyLayer(
+            dropout=self.dropout,
+            dropout_axis=self.dropout_axis,
+            dropout_noise_shape=self.dropout_noise_shape,
+            dropout_on_forward=self.dropout_on_forward,
+            in_dim=self.in_dim,
+        )
         return {"data": ctx.implicit("data", copy, self.sources)}
 
     def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:

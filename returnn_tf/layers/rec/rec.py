@@ -96,7 +96,9 @@ class RecLayer(ConcatInputLayer):
     unroll: bool = option(False, help="unroll the loop", inert="loops are never unrolled")
     max_seq_len: Union[None, str, int] = option(None, help="step network: maximum number of steps, or an expression")
     include_eos: Optional[bool] = option(None, help="step network: include the step in which 'end' becomes true")
-    cheating: Optional[bool] = option(None, help="step network: the search always keeps the reference")
+    cheating: Union[bool, str, None] = option(
+        None, choices=(None, False, True, "exclusive"), help="step network: the search always keeps the reference"
+    )
     declare_rec_time: Optional[bool] = option(None, help="step network: declare the step axis")
     checkpoint_steps: Optional[bool] = option(
         None, help="step network: save memory in training by recomputing each step in the backward pass"
@@ -194,7 +196,13 @@ class RecLayer(ConcatInputLayer):
         """Return one node for all sources of a step network."""
         if len(self.sources) == 1 and not self.dropout and self.in_dim is None:
             return self.source
-        copy = CopyLayer(dropout=self.dropout, dropout_noise_shape=self.dropout_noise_shape, in_dim=self.in_dim)
+        copy = CopyLayer(
+            dropout=self.dropout,
+            dropout_axis=self.dropout_axis,
+            dropout_noise_shape=self.dropout_noise_shape,
+            dropout_on_forward=self.dropout_on_forward,
+            in_dim=self.in_dim,
+        )
         return ctx.implicit("data", copy, self.sources)
 
     def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Parts) -> Parts:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from returnn_tf.config.options import dropout_rate, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
-from returnn_tf.graph.option_types import Axes
+from returnn_tf.graph.option_types import Axes, NoiseShape
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data, Dim, resolve_axes
@@ -24,8 +24,8 @@ class ConcatInputLayer(Layer):
     in_dim: Optional[Dim] = option(None, help="axis to use as the feature axis of the source")
     dropout: float = option(0.0, check=dropout_rate, help="dropout on the input in training")
     dropout_axis: Optional[Axes] = option(None, help="axes with own dropout masks (default: all static axes)")
-    dropout_noise_shape: Optional[dict[Any, Any]] = option(
-        None, help="{axis: 1 or None}: axes with 1 share the mask; {'*': None}: none does"
+    dropout_noise_shape: NoiseShape = option(
+        None, help="{axis: 1 or None}: axes with 1 share the mask; {'*': None}: none does; or a list for all axes"
     )
     dropout_on_forward: bool = option(False, help="apply dropout outside training too")
     mask: Optional[str] = option(None, choices=(None, "unity"), help="obsolete", inert="'unity' masks nothing")
@@ -41,6 +41,8 @@ class ConcatInputLayer(Layer):
         if self.in_dim is not None:
             axis = ctx.axis(data, self.in_dim)
             data = data.replace(feature_axis=axis, time_axis=None if data.time_axis == axis else data.time_axis)
+        if self.dropout:
+            _check_noise_shape(ctx, data, self)
         self.input = data
         return data
 
@@ -49,8 +51,14 @@ class ConcatInputLayer(Layer):
         data = self.input
         x = emit_concat(ctx, self.sources, data)
         if self.dropout and (ctx.train or self.dropout_on_forward):
-            x = ctx.dropout(x, self.dropout, noise_shape=dropout_noise_shape(ctx, data, self))
+            shape = dropout_noise_shape(ctx, data, self)
+            x = ctx.dropout(x, self.dropout, noise_shape=shape, of=self._shared_mask())
         return x
+
+    def _shared_mask(self) -> str:
+        """Return the name of the dropout mask: layers with the same sources and options share it."""
+        options = (self.dropout, self.dropout_axis, self.dropout_noise_shape)
+        return "%s %r" % (" ".join(node.path for node in self.sources), options)
 
 
 def concat_template(ctx: PlanContext, sources: list[Node]) -> Data:
@@ -115,21 +123,45 @@ def _with_feature(data: Data, common: Data) -> list[Optional[int]]:
     return mapping
 
 
+def _check_noise_shape(ctx: PlanContext, data: Data, layer: ConcatInputLayer) -> None:
+    """Check the options that say which entries have their own dropout mask.
+
+    :raises ConfigError: a wrong axis or size
+    """
+    given = layer.dropout_noise_shape
+    if layer.dropout_axis is not None:
+        ctx.axes(data, layer.dropout_axis)
+    if isinstance(given, (list, tuple)) and len(given) != data.rank - len(data.loop_axes):
+        raise ctx.error(
+            "dropout_noise_shape has %d entries, but the source is %s. Give one for each axis, in this order."
+            % (len(given), data)
+        )
+    for axes, value in _noise_entries(given, lambda desc: ctx.axes(data, desc), data):
+        for size in [data.dims[axis].size for axis in axes] if value not in (None, -1, 1) else []:
+            if size != value:
+                raise ctx.error("dropout_noise_shape has the size %r for an axis of %s. Use 1 or None." % (value, data))
+
+
+def _noise_entries(given: Any, axes_of: Callable[[Any], list[int]], data: Data) -> list[tuple[list[int], Any]]:
+    """Return dropout_noise_shape as pairs (axes, value); later ones override earlier ones."""
+    if given is None:
+        return []
+    if isinstance(given, (list, tuple)):
+        axes = [axis for axis in range(data.rank) if not data.dims[axis].is_loop]
+        return [([axis], value) for axis, value in zip(axes, given)]
+    rest = [(list(range(data.rank)), given["*"])] if "*" in given else []
+    return rest + [(axes_of(desc), value) for desc, value in given.items() if desc != "*"]
+
+
 def dropout_noise_shape(ctx: EmitContext, data: Data, layer: Any) -> list[Any]:
     """Return the sizes of the dropout mask: 1 on batch and dynamic axes unless the options override it."""
-    given = layer.dropout_noise_shape
     if layer.dropout_axis is not None:
         own = ctx_axes(ctx, data, layer.dropout_axis)
         return [ctx.size(d) if i in own else 1 for i, d in enumerate(data.dims)]
-    sizes = [1 if d.size is None else d.size for d in data.dims]
-    if given is None:
-        return sizes
-    if "*" in given:
-        sizes = [ctx.size(d) if given["*"] is None else given["*"] for d in data.dims]
-    for desc, value in given.items():
-        if desc != "*":
-            for axis in ctx_axes(ctx, data, desc):
-                sizes[axis] = ctx.size(data.dims[axis]) if value in (None, -1) else value
+    sizes: list[Any] = [1 if d.size is None else d.size for d in data.dims]
+    for axes, value in _noise_entries(layer.dropout_noise_shape, lambda desc: ctx_axes(ctx, data, desc), data):
+        for axis in axes:
+            sizes[axis] = ctx.size(data.dims[axis]) if value in (None, -1) else value
     return sizes
 
 
