@@ -81,7 +81,7 @@ class LayerBase(Freezable):
         None, help="data key or layer with the reference for the loss; the default of n_out"
     )
     loss: Optional[str] = option(None, help="name of the loss on this layer")
-    loss_scale: float = option(1.0, help="weight of the loss in the objective; 0: only reported")
+    loss_scale: Optional[float] = option(1.0, help="weight of the loss in the objective; 0: only reported; None: 1")
     loss_opts: Optional[dict[str, Any]] = option(None, help="options of the loss")
     loss_only_on_non_search: Optional[bool] = option(None, help="omit the loss in search")
     copy_output_loss_from_source_idx: Optional[int] = option(

@@ -39,7 +39,7 @@ class SearchScoreLoss(Loss):
         layer = ctx.node.layer
         decided = isinstance(layer, DecideLayer) and layer.source.output.beam is not None
         self._searched = ctx.output.beam is not None or decided
-        if not self._searched and layer.loss_scale * self.scale:
+        if not self._searched and layer.loss_scale != 0 and self.scale:
             raise ctx.error(
                 "the loss 'search_score' needs the hypotheses of a search, but the output %s has none. Give the layer "
                 "the option only_on_search=True or loss_scale=0, or the choice search=True." % ctx.output

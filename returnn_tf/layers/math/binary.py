@@ -34,13 +34,14 @@ _OWN: dict[str, Binary] = {
     "squared_difference": lambda a, b: tf.math.squared_difference(a, b),
     "logaddexp": lambda a, b: tf.maximum(a, b) + tf.math.log1p(tf.exp(-tf.abs(a - b))),
     "average": lambda a, b: a + b,
+    "div": lambda a, b: a // b if a.dtype.is_integer else a / b,
 }
 _SIGNS = {"+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow"}
 #: Functions of two tensors in ``tf.math``, ``tf`` or ``tf.compat.v1``.
 _OF_TF = (
-    "subtract", "multiply", "divide", "div", "realdiv", "truncatediv", "floor_div", "divide_no_nan", "div_no_nan",
+    "subtract", "multiply", "divide", "realdiv", "truncatediv", "floor_div", "divide_no_nan", "div_no_nan",
     "multiply_no_nan", "floormod", "truncatemod", "atan2", "xdivy", "xlogy", "xlog1py", "igamma", "igammac", "zeta",
-    "polygamma", "nextafter", "complex", "logical_xor", "approximate_equal",
+    "polygamma", "nextafter", "complex", "logical_xor",
 )  # fmt: skip
 
 #: What these names mean where they are the kind of a `combine` layer.
@@ -59,7 +60,7 @@ def takes_any(kind: str) -> bool:
 
 def result_dtype(kind: str, dtype: str) -> str:
     """Return the dtype of the result for operands of a dtype."""
-    if kind in COMPARISONS or kind == "approximate_equal":
+    if kind in COMPARISONS:
         return "bool"
     if kind == "complex":
         return "complex128" if dtype == "float64" else "complex64"

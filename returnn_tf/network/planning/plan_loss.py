@@ -31,4 +31,5 @@ def plan_loss(scope: Scope, node: Node, spec: LayerSpec) -> LossNode:
                 )
             target_node = scope.target_node(node, targets[0])
         loss.check(LossPlanContext(node, target_node, scope.behavior_version))
-        return LossNode(spec.path, loss, target_node, node, float(node.layer.loss_scale) * float(loss.scale))
+        scale = 1.0 if node.layer.loss_scale is None else node.layer.loss_scale
+        return LossNode(spec.path, loss, target_node, node, float(scale) * float(loss.scale))
