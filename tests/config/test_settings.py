@@ -199,15 +199,15 @@ def test_defaults_aliases_and_places() -> None:
 def test_all_faults_at_once(tmp_path) -> None:
     """One error before a task begins, with the place of each."""
     path = tmp_path / "my.config"
-    path.write_text("num_epochs = 'many'\nlearning_rate = -1\ndecouple_constraints_factor = 0.5\nmine = 3\n")
+    path.write_text("num_epochs = 'many'\nlearning_rate = -1\noptimize_move_layers_out = False\nmine = 3\n")
     config = Config.from_file(str(path))
     with pytest.raises(ConfigError) as info:
         check_settings(config)
     assert str(info.value).split("\n") == [
+        "config key 'optimize_move_layers_out' (%s:3) is not supported: set 'optimize_move_layers_out': False in the rec "
+        "layers that need it" % path,
         "config key 'num_epochs' (%s:1): expected an int, got 'many' (str)" % path,
         "config key 'learning_rate' (%s:2) must be at least 0, got -1. It is: learning rate of the first epoch" % path,
-        "config key 'decouple_constraints_factor' (%s:3) is not supported: the learning rate is the factor; scale the "
-        "option L2 of the layers" % path,
     ]
     check_settings(config, ["mine"])
 

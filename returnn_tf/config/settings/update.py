@@ -67,11 +67,13 @@ class UpdateSettings(SettingGroup):
     maximize_grad_norm: float = setting(
         0.0, help="weight of a term that rewards a large gradient norm", check=at_least(0)
     )
-    decouple_constraints: bool = setting(False, help="apply L2 to the weights directly, not to the gradient")
+    decouple_constraints: bool = setting(
+        False, help="apply L2 to the weights directly, before the update, not by the gradient"
+    )
     decouple_constraints_factor: Optional[float] = setting(
         None,
         help="factor of L2 with decouple_constraints",
-        unsupported="the learning rate is the factor; scale the option L2 of the layers",
+        inert="each step subtracts 2 * L2 * W, without any factor",
     )
     extra_updates: Optional[dict[str, Callable[..., Any]]] = setting(
         None, help="parameter name -> function to run after its update"
