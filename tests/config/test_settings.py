@@ -204,8 +204,8 @@ def test_all_faults_at_once(tmp_path) -> None:
     with pytest.raises(ConfigError) as info:
         check_settings(config)
     assert str(info.value).split("\n") == [
-        "config key 'optimize_move_layers_out' (%s:3) is not supported: set 'optimize_move_layers_out': False in the rec "
-        "layers that need it" % path,
+        "config key 'optimize_move_layers_out' (%s:3) is not supported: set 'optimize_move_layers_out': False in the "
+        "rec layers that need it" % path,
         "config key 'num_epochs' (%s:1): expected an int, got 'many' (str)" % path,
         "config key 'learning_rate' (%s:2) must be at least 0, got -1. It is: learning rate of the first epoch" % path,
     ]
@@ -363,6 +363,8 @@ IN_CONFIGS = {
     "debug_print_layer_output_shape": [False],
     "optimize_move_layers_out": [True],
     "multiprocessing": [True],
+    "backend": ["tensorflow-net-dict", "tensorflow", os],
+    "reinit_network_each_epoch": [True],
     "update_on_device": [True],
     "truncation": [-1],
     "use_last_best_model": [True, {"modulo": 5, "only_last_epochs": 10, "min_score_dist": 0.1}],
@@ -419,6 +421,25 @@ def test_options_in_dicts_are_checked_before_a_task(settings, message) -> None:
     assert message in str(info.value)
     with pytest.raises(ConfigError):
         run_task(Config({**settings, "task": "nop"}))
+
+
+ANYTHING = [
+    *(None, True, 0, 1, -1, 2**40, 0.5, float("nan"), "", "x", "{", b"x", (), [], {}, [None], [[1]], (1, "a")),
+    *({1: 2}, {None: None}, {(1, 2): 3}, {"class": None}, {"x": {"filename": 3}}, {"keep": ["a"]}, {1}, range(3)),
+    *(3j, Ellipsis, object(), int, os, lambda: 3),
+]
+
+
+@pytest.mark.parametrize("name", setting_by_key())
+def test_any_value_is_taken_or_explained(name, capsys) -> None:
+    """Nothing but an error which names the setting, or a part of it."""
+    base = {"network": {"output": {"class": "softmax", "loss": "ce", "from": "data"}}, "num_epochs": 2}
+    for value in ANYTHING:
+        config = Config({**base, name: value})
+        try:
+            check_all_settings(config)
+        except ConfigError as exc:
+            assert name in str(exc) or "optimizer" in str(exc) or "pretrain" in str(exc), (value, str(exc))
 
 
 def test_mistakes_in_several_dicts_are_told_together() -> None:

@@ -274,6 +274,9 @@ def test_greedy_steps_train_only_what_is_new() -> None:
         ({"construction_algo": lambda idx, net: [net]}, "construction_algo(0, ...): expected a network dict or None"),
         ({"construction_algo": [{"#copy_param_mode": "all"}]}, "pretrain step 0: '#copy_param_mode' must be"),
         ({"construction_algo": [{"#config": 3}]}, "pretrain step 0: '#config' must be a dict"),
+        ({"construction_algo": [{"#config": {1: 2}}]}, "'#config' must be a dict of settings by name, not {1: 2}"),
+        ({"construction_algo": lambda idx: None}, "construction_algo must be a function of two arguments, (idx, net"),
+        ({"construction_algo": int}, "construction_algo must be a function of two arguments, (idx, net_dict)"),
         (
             {"construction_algo": [{**chain(), "#config": {"gradient_clip": "a"}}]},
             "pretrain step 0: '#config': config key 'gradient_clip': expected a number, got 'a'",
@@ -284,6 +287,30 @@ def test_mistakes(pretrain: Any, message: str) -> None:
     with pytest.raises(ConfigError) as info:
         schedule_of(pretrain=pretrain).at(1)
     assert message in str(info.value)
+
+
+@pytest.mark.parametrize("algo", ["from_input", "from_output"])
+@pytest.mark.parametrize(
+    "network, message",
+    [
+        ({"output": 3}, "Layer 'output' must be a dict of options, not 3"),
+        ({"output": layer("h"), "h": None}, "Layer 'h' must be a dict of options, not None"),
+        ({"output": {"class": "softmax", "from": 3}}, "Layer 'output': 'from' must be the name of a layer or a list"),
+        ({"output": layer("h"), "h": {"class": "copy", "from": [[]]}}, "Layer 'h': 'from' must be the name of a layer"),
+        ({"h": layer("data")}, "output_layers: the network has no layer 'output'"),
+    ],
+)
+def test_malformed_networks(network: Net, message: str, algo: str) -> None:
+    with pytest.raises(ConfigError) as info:
+        schedule_of(network, pretrain={"construction_algo": algo}).at(1)
+    assert message in str(info.value)
+
+
+def test_sources_in_a_circle_end_the_steps() -> None:
+    """The planning tells which layers form it."""
+    network = {"output": layer("a"), "a": layer("b"), "b": layer("a", "data")}
+    for algo in ("from_input", "from_output"):
+        assert schedule_of(network, pretrain={"construction_algo": algo}).pretrain_epochs <= 5
 
 
 def test_settings_of_a_step() -> None:

@@ -18,10 +18,19 @@ def _is_not_cut(value: int) -> Optional[str]:
     return None if value <= 0 else "must be -1: gradients go through whole sequences; cut these with chunking"
 
 
+def _is_tensorflow(value: Any) -> Optional[str]:
+    if not isinstance(value, str) or value.startswith("tensorflow"):
+        return None
+    return "must be 'tensorflow-net-dict': networks are dicts for TensorFlow"
+
+
 class OlderSettings(SettingGroup):
     """Older settings without effect."""
 
     use_tensorflow: bool = setting(True, help="older switch between backends", check=_is_true, inert="it is always on")
+    backend: Any = setting(
+        None, help="the library for networks", check=_is_tensorflow, inert="networks are dicts for TensorFlow"
+    )
     multiprocessing: Any = setting(
         None,
         help="load the data in other processes",
@@ -42,6 +51,14 @@ class OlderSettings(SettingGroup):
     )
     watch_memory: Any = setting(
         None, help="log the memory of all processes", inert="tf_log_memory_usage shows the memory of each step"
+    )
+    reinit_network_each_epoch: Any = setting(
+        None, help="build the network anew in each epoch", inert="it is built anew when its dict changes"
+    )
+    restart_after_num_net_reinit: Any = setting(
+        None,
+        help="restart after this number of new networks",
+        inert="a network that is replaced leaves no memory behind",
     )
     debug_shell_in_runner: Any = setting(None, help="open a shell in each step", inert=_SHELL)
     debug_shell_first_compute: Any = setting(None, help="open a shell before the first step", inert=_SHELL)

@@ -66,6 +66,15 @@ class TrainingSettings(SettingGroup):
         help="begin an epoch with the best model so far instead of the last one: True, or a dict with modulo, "
         "first_epoch, only_last_epochs, filter_score, min_score_dist",
     )
+    init_new_network_callback: Any = setting(
+        None, help="function to call for each new network", unsupported="do it in get_network(epoch)"
+    )
+    init_train_epoch_posthook: Any = setting(
+        None, help="code to run before each epoch", unsupported="do it in get_network(epoch), or in startup_callback"
+    )
+    wrap_tf_session: Any = setting(
+        None, help="function that replaces the session of TensorFlow", unsupported="there is no session; remove it"
+    )
 
     # pretraining
     pretrain: Any = setting(

@@ -79,11 +79,21 @@ def kept_layers(network: NetDict, outputs: Sequence[str]) -> list[str]:
 
 
 def sources_of(network: NetDict, name: str) -> list[str]:
-    """Return the sources of a layer, from its option ``from``."""
-    given = network[name].get("from", "data")
-    if isinstance(given, str):
-        return [given]
-    return [source if isinstance(source, str) else source[0] for source in given or []]
+    """Return the sources of a layer, from its option ``from``.
+
+    :raises ConfigError: the layer is no dict, or its sources are no names
+    """
+    layer = network[name]
+    if not isinstance(layer, dict):
+        raise ConfigError("Layer %r must be a dict of options, not %r." % (name, layer))
+    given = layer.get("from", "data")
+    if given is None or isinstance(given, str):
+        return [] if given is None else [given]
+    sources = list(given) if isinstance(given, (list, tuple)) else [given]
+    names = [source[0] if isinstance(source, (list, tuple)) and source else source for source in sources]
+    if not all(isinstance(source, str) for source in names):
+        raise ConfigError("Layer %r: 'from' must be the name of a layer or a list of names, not %r." % (name, given))
+    return names
 
 
 def _without_layers_below(network: NetDict, ends: Ends) -> Any:

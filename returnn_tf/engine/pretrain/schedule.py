@@ -139,8 +139,8 @@ class NetworkSchedule:
         self._warn_of_misspelt(name, network)
         self._log_without_effect(name, network, pretrain)
         settings = network.get("#config") or {}
-        if not isinstance(settings, dict):
-            raise ConfigError("%s: '#config' must be a dict of settings, not %r." % (name, settings))
+        if not isinstance(settings, dict) or not all(isinstance(key, str) for key in settings):
+            raise ConfigError("%s: '#config' must be a dict of settings by name, not %r." % (name, settings))
         settings = copied(settings)
         self._warn_of_unknown(name, settings)
         layers = {key: layer for key, layer in network.items() if not str(key).startswith("#")}

@@ -55,7 +55,7 @@ def _networks(network: dict[str, Any], options: PretrainOptions, where: str) -> 
 def _from_function(algo: Any, network: dict[str, Any], where: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     while True:
-        result = algo(len(found), copied(network))
+        result = _call(algo, len(found), copied(network), where)
         if not result:
             return found
         if len(found) >= _MAX_STEPS:
@@ -64,6 +64,20 @@ def _from_function(algo: Any, network: dict[str, Any], where: str) -> list[dict[
                 % (where, _MAX_STEPS)
             )
         found.append(_checked(result, "%s: construction_algo(%d, ...)" % (where, len(found))))
+
+
+def _call(algo: Any, idx: int, network: dict[str, Any], where: str) -> Any:
+    """Call a construction function.
+
+    :raises ConfigError: it does not take two arguments
+    """
+    try:
+        return algo(idx, network)
+    except TypeError as exc:
+        if exc.__traceback__ is None or exc.__traceback__.tb_next is not None:
+            raise  # within the function
+        text = "%s: construction_algo must be a function of two arguments, (idx, net_dict): %s" % (where, exc)
+        raise ConfigError(text) from exc
 
 
 def _checked(network: Any, what: str) -> dict[str, Any]:
