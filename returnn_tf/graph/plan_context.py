@@ -49,6 +49,12 @@ class Builder(Protocol):
     def sink(self) -> list[Node]:
         """Return the list that collects planned nodes in the order of their computation."""
 
+    #: The scope of the parameters of the network.
+    scope: str
+
+    def hide_results(self, nodes: Sequence[Node]) -> None:
+        """Take layers out of the results of the network, as they may not be computed."""
+
     def subnetwork(
         self,
         owner: Node,

@@ -109,3 +109,95 @@ def test_messages(true, false, more, match):
     with pytest.raises(ConfigError, match=match) as info:
         template(network(true, false, **more))
     assert "Layer 'output" in str(info.value)
+
+
+# --- parts, scopes ---
+
+
+def branch(activation, **layers):
+    inner = {"a": {**TANH, "activation": activation, "is_output_layer": True}, "output": {**TANH, "n_out": 2}, **layers}
+    return {"class": "subnetwork", "from": "data", "subnetwork": inner}
+
+
+@pytest.mark.parametrize("limit,func", [(1e6, numpy.tanh), (-1e6, lambda x: 1 / (1 + numpy.exp(-x)))])
+@pytest.mark.parametrize("loop", [False, True])
+def test_parts_of_both(limit, func, loop):
+    if loop:
+        source = {
+            key: {**value, "from": "data:source"} for key, value in (("t", branch("tanh")), ("f", branch("sigmoid")))
+        }
+        unit = {
+            "cond": {"class": "cond", "condition": "base:c", "true_layer": source["t"], "false_layer": source["f"]},
+            "output": {"class": "combine", "kind": "add", "from": ["cond/a", "prev:output"]},
+        }
+        layers = network(TANH, TANH, limit, both={"class": "rec", "from": "data", "unit": unit})
+        net = net_of({**layers, "output": {"class": "copy", "from": "both"}})
+        prefix = "both/rec/cond/"
+    else:
+        layers = network(branch("tanh"), branch("sigmoid"), limit)
+        layers["both"] = {"class": "copy", "from": ["output/a", "output/output"], "is_output_layer": True}
+        net = net_of(layers)
+        prefix = "output/"
+    params = {n: v.numpy() for n, v in net.params.items()}
+    result = net.run(feed())
+    a = func(feed()["data"] @ params[prefix + "a/W"] + params[prefix + "a/b"])
+    if loop:
+        mask = numpy.arange(a.shape[1])[None, :, None] < LENS[:, None, None]
+        numpy.testing.assert_allclose(result.layers["output"].value * mask, a.cumsum(axis=1) * mask, rtol=1e-4)
+    else:
+        assert set(result.layers) == {"output", "both", "loss"}
+        out = numpy.tanh(feed()["data"] @ params["output/output/W"] + params["output/output/b"])
+        numpy.testing.assert_allclose(result.layers["both"].value, numpy.concatenate([a, out], 2), rtol=1e-5)
+
+
+@pytest.mark.parametrize("limit", [1e6, -1e6])
+def test_part_with_lengths_of_its_own(limit):
+    pool = {
+        "class": "pool",
+        "mode": "max",
+        "pool_size": (2,),
+        "padding": "same",
+        "from": "data",
+        "is_output_layer": True,
+    }
+    mask = {"class": "masked_computation", "mask": "base:m", "unit": {"class": "copy"}, "from": "data"}
+    layers = network(branch("tanh", p={**mask}), branch("tanh", p={**mask, "mask": "base:m2"}), limit)
+    for key in ("true_layer", "false_layer"):
+        layers["output"][key]["subnetwork"]["p"]["is_output_layer"] = True
+        layers["output"][key]["subnetwork"]["q"] = pool
+    layers["s"] = {"class": "reduce", "mode": "sum", "axes": "F", "from": "data"}
+    layers["m"] = {"class": "compare", "kind": "greater", "value": 0.0, "from": "s"}
+    layers["m2"] = {"class": "compare", "kind": "greater", "value": -1e6, "from": "s"}
+    layers["kept"] = {"class": "copy", "from": "output/p", "is_output_layer": True}
+    result = net_of(layers).run(feed())
+    positive = (feed()["data"].sum(-1) > 0) & (numpy.arange(feed()["data"].shape[1])[None] < LENS[:, None])
+    expected = positive.sum(1) if limit > 0 else LENS
+    assert result.layers["kept"].sizes[1].tolist() == expected.tolist()
+
+
+def test_scopes():
+    scoped = {**TANH, "name_scope": ""}
+    layers = network(scoped, {"class": "copy", "from": "h"}, h=TANH)
+    assert set(net_of(layers).params) == {"W", "b", "h/W", "h/b"}
+    layers = network({**TANH, "name_scope": "x/y"}, {**SIGMOID, "name_scope": "/x/y"})
+    assert set(net_of(layers).params) == {"x/y/W", "x/y/b"}
+    layers = network({**branch("tanh"), "name_scope": ""}, TANH)
+    layers["output"]["false_layer"] = {**TANH, "n_out": 2}
+    assert {n for n in net_of(layers).params if n.endswith("W")} == {"a/W", "output/W"}
+    layers = network(TANH, SIGMOID)
+    layers["output"]["name_scope"] = ""
+    assert set(net_of(layers).params) == {"output/W", "output/b"}
+    inner = {**layers["output"], "condition": "base:c", "true_layer": scoped}
+    layers = network(TANH, TANH, sub={"class": "subnetwork", "from": "data", "subnetwork": {"output": inner}})
+    layers["more"] = {"class": "copy", "from": "sub", "is_output_layer": True}
+    assert {"sub/W", "sub/output/W"} < set(net_of(layers).params)
+
+
+@pytest.mark.parametrize(
+    "name,text",
+    [("b", "has no part 'b'"), ("aa", "Did you mean 'a'"), ("hidden", "has no part 'hidden'")],
+)
+def test_parts_that_not_both_have(name, text):
+    layers = network(branch("tanh", b={**TANH, "is_output_layer": True}, hidden=TANH), branch("tanh", hidden=TANH))
+    with pytest.raises(ConfigError, match=text):
+        net_of({**layers, "part": {"class": "copy", "from": "output/" + name, "is_output_layer": True}})

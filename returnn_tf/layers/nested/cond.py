@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Union
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Optional, Union
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.constraints import constrains_output
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.emit_node import emit_node
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -27,7 +29,8 @@ class CondLayer(Layer):
     """``y = true_layer if condition else false_layer``. Only the selected layer is computed (`tf.cond`).
 
     Parameters: those of both layers, as if each were this layer: ``<layer>/W``, of subnetworks ``<layer>/<inner>/W``.
-    Parameters of the same name are shared.
+    Parameters of the same name are shared. ``name_scope`` in a branch replaces ``<layer>``.
+    Parts: ``<layer>/<inner>`` for an inner layer with is_output_layer in both branches, if they are subnetworks.
     Lengths: those of the layers; both must have the same axes.
 
     Example::
@@ -42,6 +45,11 @@ class CondLayer(Layer):
     """
 
     needs_sources = False
+    name_scope: Optional[str] = option(
+        None,
+        help="scope of the parameters",
+        inert="the parameters are in the scope of the layer's name; give a branch a name_scope to change it",
+    )
     condition: LayerRef = option(help="layer with a single bool", refs=True)
     true_layer: Union[str, dict[str, Any]] = option(help="layer to compute if it is true: a dict or a layer name")
     false_layer: Union[str, dict[str, Any]] = option(help="layer to compute if it is false: a dict or a layer name")
@@ -62,17 +70,45 @@ class CondLayer(Layer):
         """Return the template of the true layer."""
         self._check_condition(ctx)
         self._nodes: list[list[Node]] = []
-        self._results: list[Node] = []
+        results: list[Node] = []
         for name in _BRANCHES:
             result, nodes = self._plan_branch(ctx, name)
-            self._results.append(result)
+            results.append(result)
             self._nodes.append(nodes)
         self._share_params(ctx)
         ctx.node.inner = self._nodes[0] + self._nodes[1]
-        data, other = (node.output for node in self._results)
-        self._mapping = match_axes(other, data)
-        self._check_same(ctx, data, other)
-        return data
+        ctx.builder.hide_results(ctx.node.inner)
+        #: The outputs by name: "" is the layer itself, others are its parts, as far as they are used.
+        self._outputs = {"": _Output.of(ctx, *results)}
+        return results[0].output
+
+    def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
+        """Return a layer inside that both branches have among their outputs."""
+        if name not in self._outputs:
+            found = [self._part(branch, name) for branch in range(len(_BRANCHES))]
+            if found[0] is None or found[1] is None:
+                return None
+            self._outputs[name] = _Output.of(ctx, found[0], found[1])
+            ctx.sub_output(name, found[0].output)
+        return ctx.builder.sub_output(ctx.node, name)
+
+    def sub_names(self) -> list[str]:
+        """Return the names of the parts that both branches have."""
+        names = [[name for name in self._names(branch) if self._part(branch, name)] for branch in range(len(_BRANCHES))]
+        return [name for name in names[0] if name in names[1]]
+
+    def _names(self, branch: int) -> list[str]:
+        start = self._outputs[""].nodes[branch].path + "/"
+        return [node.path[len(start) :] for node in self._nodes[branch] if node.path.startswith(start)]
+
+    def _part(self, branch: int, name: str) -> Optional[Node]:
+        """Return an output of the layer of a branch, by its name there."""
+        path = "%s/%s" % (self._outputs[""].nodes[branch].path, name)
+        for node in self._nodes[branch]:
+            is_output = node.layer.is_output_layer or name.rpartition("/")[2] == "output" or node.layer.is_connector
+            if node.path == path and is_output:
+                return node
+        return None
 
     def _check_condition(self, ctx: PlanContext) -> None:
         if not isinstance(self.condition, Node):
@@ -89,8 +125,11 @@ class CondLayer(Layer):
         sink = ctx.builder.sink
         before = len(sink)
         deps = list(ctx.node.deps)
-        network = unit_network(getattr(self, name), lambda ref: "base:" + ref, where="the option %r" % name)
-        result = ctx.subnetwork(network, {})
+        given = getattr(self, name)
+        network = unit_network(given, lambda ref: "base:" + ref, where="the option %r" % name)
+        # The name_scope of a branch is seen from around this layer.
+        around = isinstance(given, Mapping) and given.get("name_scope") is not None
+        result = ctx.subnetwork(network, {}, scope=ctx.builder.scope if around else None)
         prefix = ctx.node.path + "/"
         nodes = [node for node in sink[before:] if node.path.startswith(prefix)]
         sink[before:] = [node for node in sink[before:] if node not in nodes]
@@ -126,49 +165,82 @@ class CondLayer(Layer):
                 if isinstance(spec, ParamSpec) and known.get(spec.name) is not None:
                     node.params[key] = known[spec.name]
 
-    def _check_same(self, ctx: PlanContext, data: Data, other: Data) -> None:
+    def emit(self, ctx: EmitContext) -> Any:
+        """Emit `tf.cond`; lengths that only a branch knows come out of it."""
+        outputs = list(self._outputs.values())
+        new = list(dict.fromkeys(d for o in outputs for d in o.data.dims if d.is_dynamic and not ctx.has_lens(d)))
+
+        def branch(index: int) -> Any:
+            state = ctx.lowering.child()
+            for node in self._nodes[index]:
+                emit_node(state, node)
+            values = [output.value(state, index) for output in outputs]
+            dims = [
+                next(o.dim(axis, index) for o in outputs for axis, d in enumerate(o.data.dims) if d is dim)
+                for dim in new
+            ]
+            for update in state.updates:
+                update()
+            ctx.lowering.constraints.extend(state.constraints)
+            return [values, [state.get_lens(dim) for dim in dims], [state.get_size(dim) for dim in dims]]
+
+        values, lens, sizes = tf.cond(ctx.value(self.condition), lambda: branch(0), lambda: branch(1))
+        for dim, dim_lens, size in zip(new, lens, sizes):
+            ctx.define_lens(dim, dim_lens, size)
+        for name, output, value in zip(self._outputs, outputs, values):
+            value.set_shape(output.data.static_shape)
+            if name:
+                ctx.set_sub_output(name, value)
+        return values[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Output:
+    """An output of both branches, in the layout of the true one.
+
+    :param nodes: of the true and the false branch
+    :param mapping: axis of the false one -> axis of the true one
+    """
+
+    nodes: tuple[Node, Node]
+    mapping: Sequence[int]
+
+    @property
+    def data(self) -> Data:
+        """Return the template."""
+        return self.nodes[0].output
+
+    @classmethod
+    def of(cls, ctx: PlanContext, true: Node, false: Node) -> _Output:
+        """Return the output; the axes of both must be the same.
+
+        :raises ConfigError: they are not
+        """
+        data, other = true.output, false.output
+        mapping = match_axes(other, data)
         made: list[Any] = [  # dims that each branch creates, so they differ although they are meant to be the same
-            axis for axis, target in enumerate(self._mapping) if target is None and _is_new(other.dims[axis])
+            axis for axis, target in enumerate(mapping) if target is None and _is_new(other.dims[axis])
         ]
-        free = [axis for axis in range(data.rank) if axis not in self._mapping and _is_new(data.dims[axis])]
+        free = [axis for axis in range(data.rank) if axis not in mapping and _is_new(data.dims[axis])]
         for axis, target in zip(made, free):
-            self._mapping[axis] = target
-        if None in self._mapping or data.rank != other.rank or data.dtype != other.dtype:
+            mapping[axis] = target
+        if None in mapping or data.rank != other.rank or data.dtype != other.dtype:
             raise ctx.error(
                 "both layers must have the same axes, but true_layer has %s and false_layer %s." % (data, other)
             )
         if (data.sparse_dim is None) != (other.sparse_dim is None) or data.dim != other.dim:
             raise ctx.error("the features differ: true_layer has %s, false_layer %s." % (data, other))
+        return cls((true, false), [axis for axis in mapping if axis is not None])
 
-    def emit(self, ctx: EmitContext) -> Any:
-        """Emit `tf.cond`; lengths that only a branch knows come out of it."""
-        data = ctx.output
-        lens_of = [axis for axis in data.dynamic_axes if not ctx.has_lens(data.dims[axis])]
-        size_of = {axis: self._mapping.index(axis) for axis in lens_of}
+    def value(self, state: Lowering, branch: int) -> Any:
+        """Return the value of a branch, in the layout of the true one."""
+        node = self.nodes[branch]
+        value = state.values[node]
+        return to_layout(value, node.output, self.data, list(self.mapping)) if branch else value
 
-        def branch(index: int, axes: list[int]) -> Any:
-            state = ctx.lowering.child()
-            for node in self._nodes[index]:
-                emit_node(state, node)
-            result = self._results[index]
-            value = state.values[result]
-            dims = [result.output.dims[axis] for axis in axes]
-            if index:
-                value = to_layout(value, result.output, data, self._mapping)
-            for update in state.updates:
-                update()
-            ctx.lowering.constraints.extend(state.constraints)
-            return [value, [state.get_lens(dim) for dim in dims], [state.get_size(dim) for dim in dims]]
-
-        value, lens, sizes = tf.cond(
-            ctx.value(self.condition),
-            lambda: branch(0, lens_of),
-            lambda: branch(1, [size_of[axis] for axis in lens_of]),
-        )
-        for axis, dim_lens, size in zip(lens_of, lens, sizes):
-            ctx.define_lens(data.dims[axis], dim_lens, size)
-        value.set_shape(data.static_shape)
-        return value
+    def dim(self, axis: int, branch: int) -> Dim:
+        """Return the dim that a branch has for an axis of the true one."""
+        return self.nodes[branch].output.dims[self.mapping.index(axis) if branch else axis]
 
 
 def _is_new(dim: Dim) -> bool:

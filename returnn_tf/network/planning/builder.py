@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional, Protocol
 
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.options import declared_options
 from returnn_tf.graph.batch_norm import declare_batch_norm_option
 from returnn_tf.graph.constraints import check_output_constraints
 from returnn_tf.graph.layer_base import LayerBase
@@ -356,7 +357,7 @@ class NetworkBuilder:
 
     def _scope_of(self, spec: LayerSpec) -> str:
         given: Optional[str] = spec.options.get("name_scope")
-        if given is None:
+        if given is None or declared_options(spec.cls)["name_scope"].inert:
             return join_scope(self.scope, scope_name(spec.name))
         if given.startswith("/"):
             return given.strip("/")
@@ -424,6 +425,11 @@ class NetworkBuilder:
         self.state.inner_owners[owner] = builder.owner_of_params
         builder.build()
         return builder.node("output")
+
+    def hide_results(self, nodes: Sequence[Node]) -> None:
+        """Implement `Builder.hide_results`."""
+        for path in [path for path, node in self.state.outputs.items() if node in nodes]:
+            del self.state.outputs[path]
 
     def nested_node(self, owner: Node, name: str) -> Optional[Node]:
         """Implement `Builder.nested_node`."""
