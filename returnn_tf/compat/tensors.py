@@ -18,6 +18,7 @@ from returnn_tf.tensor import (
     parse_data_key,
     single_step_dim,
 )
+from returnn_tf.tensor.match import common_layout
 
 register_compat(__name__, "returnn.tf.util.data")
 
@@ -65,6 +66,12 @@ class Dim(metaclass=_IsDim):
 DimensionTag = Dim
 
 
+#: Attributes that are set on the template; all others are options of ``extern_data``.
+_ATTRIBUTES = ("placeholder", "size_placeholder", "beam")
+#: What is known to the network without being said.
+_NOT_NEEDED = ("auto_create_placeholders", "batch", "control_flow_ctx", "available_for_inference", "undefined")
+
+
 class _IsData(type):
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, (_Data, DataView))
@@ -73,10 +80,32 @@ class _IsData(type):
 class Data(metaclass=_IsData):
     """Creates a template of ours from the options of ``extern_data``: ``Data(name="x", shape=(None, 40), ...)``.
 
+    :param options: also ``placeholder``, the tensor, and ``size_placeholder``, lengths by axis without batch
     :raises ConfigError: an option is wrong; names it
     """
 
     def __new__(cls, name: str = "data", **options: Any) -> Any:
         """Return a template of ours."""
-        given: dict[str, Any] = {key: value for key, value in options.items() if key not in ("placeholder", "beam")}
-        return parse_data_key(name, given)
+        given = {key: value for key, value in options.items() if key not in _ATTRIBUTES + _NOT_NEEDED}
+        dtype = given.get("dtype")
+        if dtype is not None:
+            given["dtype"] = getattr(dtype, "name", dtype)
+        view = DataView(parse_data_key(name, given), options.get("placeholder"), name=name)
+        view.size_placeholder = options.get("size_placeholder")
+        if options.get("beam") is not None:
+            view.beam = options["beam"]
+        return view
+
+    @staticmethod
+    def from_tensor(x: Any) -> Any:
+        """Return the view of a tensor whose axes are all static."""
+        dims = [_Dim(DimKind.SPATIAL, size, "axis%d" % i, auto=True) for i, size in enumerate(x.shape.as_list())]
+        return DataView(_Data(tuple(dims), x.dtype.name), x, name="tensor")
+
+    @staticmethod
+    def get_common_data(sources: Any, **options: Any) -> Any:
+        """Return the view with the most axes, as a template to which the others can be broadcast."""
+        del options
+        views = list(sources)
+        common = common_layout([view.template for view in views], allow_broadcast_all=True)
+        return views[0].with_template(common) if views else None

@@ -7,6 +7,7 @@ from typing import Any
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options
+from returnn_tf.config.user_code import error_in_config
 from returnn_tf.graph.aux_values import OUTPUT_LOSS
 from returnn_tf.graph.batch_norm import apply_batch_norm_option
 from returnn_tf.graph.check_numerics import checked_output
@@ -50,12 +51,11 @@ def emit_node(state: Lowering, node: Node) -> None:
             raise
         except Exception as exc:  # TensorFlow and user code may raise anything
             raise LoweringError(
-                "Layer %r (class %r): its ops could not be built: %s: %s\n  sources: %s\n  output: %s"
+                "Layer %r (class %r): its ops could not be built: %s\n  sources: %s\n  output: %s"
                 % (
                     node.path,
                     node.layer.class_name,
-                    type(exc).__name__,
-                    exc,
+                    error_in_config(exc) or "%s: %s" % (type(exc).__name__, exc),
                     "; ".join("%s %s" % (s.path, s.output) for s in node.sources) or "none",
                     node.output,
                 )

@@ -71,6 +71,9 @@ class Builder(Protocol):
     def nested_node(self, owner: Node, name: str) -> Optional[Node]:
         """Return a layer of the nested network of ``owner``."""
 
+    def resolve(self, ref: str, where: str) -> Node:
+        """Return the layer of a name in the network of the layer, see `returnn_tf.network.planning.scope.Scope`."""
+
     def target_data(self, owner: Node, target: str) -> Data:
         """Return the template of a target: a layer or a data key."""
 

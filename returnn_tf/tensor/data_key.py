@@ -60,6 +60,7 @@ def parse_data_key(key: str, options: Any) -> Data:
     :param options: a dict of options, the number of labels, or (dim, number of axes with time and without batch)
     :raises ConfigError: names the key and the option
     """
+    options = getattr(options, "template", options)  # made by the code of the config
     if isinstance(options, Data):
         return options
     where = "extern_data[%r]" % (key,)

@@ -137,7 +137,7 @@ def test_dims_and_templates(tmp_path: pathlib.Path) -> None:
     a, b, data = (config.typed(key) for key in ("a", "b", "data"))
     assert isinstance(a, Dim) and a.is_dynamic and a.description == "a" and b.size == 5
     assert config.typed("are") == [True, False] and config.typed("is_data") is True
-    assert data.axis_kinds == ("B", "T", "F") and config.typed("batch") is batch_dim
+    assert data.template.axis_kinds == ("B", "T", "F") and config.typed("batch") is batch_dim
 
 
 FUNCTIONS: list[Any] = [

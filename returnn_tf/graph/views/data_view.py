@@ -212,6 +212,10 @@ class DataView(AxesView):
 
     # --- copies of the template alone ---
 
+    def with_template(self, data: Data, name: Optional[str] = None) -> DataView:
+        """Return another template without a tensor; lengths are those of the same network."""
+        return self._with(data, None, name)
+
     def copy_template(self, name: Optional[str] = None, *, dtype: Any = None) -> DataView:
         """Return a copy without the tensor.
 
