@@ -39,7 +39,7 @@ INNER_FLOORS = {
     "layers": [
         ["shared"],
         ["math"],
-        ["random", "rec", "sequence", "shape"],
+        ["dumping", "random", "rec", "sequence", "shape"],
         ["loops", "nested", "signal"],
         ["attention", "search"],
         ["losses", "masked"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from returnn_tf.config.compat_modules import register_compat
-from returnn_tf.engine.search.labels import vocab_labels
+from returnn_tf.datasets.label_file import vocab_labels
 
 register_compat(__name__, "returnn.datasets.generating", "GeneratingDataset")
 register_compat(__name__, "returnn.datasets.util.vocabulary")

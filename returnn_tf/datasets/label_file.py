@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.core.safe_files import read_literal, read_plain_pickle, read_text
 
@@ -29,3 +32,17 @@ def read_labels(path: str) -> list[str]:
     if sorted(names) != list(range(len(names))):
         raise ConfigError("vocab_file %r: the indices of its labels are not 0 to %d." % (path, len(names) - 1))
     return [names[index] for index in range(len(names))]
+
+
+def vocab_labels(key: str, vocab: Any) -> list[str]:
+    """Return the labels by index for the option ``vocab`` of a data key."""
+    if isinstance(vocab, Mapping):
+        labels = vocab.get("labels")
+        if labels is not None:
+            return [str(label) for label in (labels() if callable(labels) else labels)]
+        if vocab.get("vocab_file"):
+            return read_labels(vocab["vocab_file"])
+    raise ConfigError(
+        "extern_data[%r]: the labels of vocab = %r can't be read. Give vocab 'labels' (a list) or 'vocab_file'."
+        % (key, vocab)
+    )

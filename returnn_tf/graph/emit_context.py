@@ -289,6 +289,18 @@ class EmitContext:
         """Schedule a side effect to run once after the outputs of this step are computed, e.g. running means."""
         self.lowering.updates.append(func)
 
+    def set_sink_values(self, values: dict[str, Any]) -> None:
+        """Set the values that the sink of this layer gets after the step, see `returnn_tf.graph.sinks`.
+
+        :raises ConfigError: the layer is computed conditionally, or within a loop
+        """
+        if self.lowering.is_child:
+            raise ConfigError(
+                "Layer %r (class %r) can't be in a loop, a branch of 'cond' or the like. Put it outside."
+                % (self.node.path, self.node.layer.class_name)
+            )
+        self.lowering.sinks[self.node.path] = values
+
     def set_aux(self, node: Node, aux: Aux[T], value: T) -> None:
         """Store an auxiliary value of a node, to be read by `aux`."""
         self.lowering.set_aux(node, aux, value)

@@ -37,6 +37,8 @@ class Lowering:
     #: Which outputs are checked for NaN, see `returnn_tf.graph.check_numerics`.
     check_numerics: str = ""
     batch_size: Any = None
+    #: Whether the ops are those of a loop or a branch; see `child`.
+    is_child: bool = False
     values: dict[Node, Any] = dataclasses.field(default_factory=dict)
     sub_values: dict[tuple[Node, str], Any] = dataclasses.field(default_factory=dict)
     #: Auxiliary values by node, see `returnn_tf.graph.aux_values`; changed by `set_aux` alone.
@@ -51,6 +53,8 @@ class Lowering:
     noisy_params: dict[tuple[Node, str], Any] = dataclasses.field(default_factory=dict)
     updates: list[Callable[[], Any]] = dataclasses.field(default_factory=list)
     constraints: list[Any] = dataclasses.field(default_factory=list)
+    #: Of layers with ``has_sink``: path -> values to pass on after the step.
+    sinks: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     masks: dict[Any, Any] = dataclasses.field(default_factory=dict)
     #: In the step of a loop: the values that the loop passes in, the new values of states, and the step index.
     loop_inputs: dict[Any, Any] = dataclasses.field(default_factory=dict)
@@ -70,7 +74,7 @@ class Lowering:
 
     def child(self) -> Lowering:
         """Return a lowering for the body of a loop: it sees everything, and what is added to it stays inside."""
-        copies: dict[str, Any] = {"updates": [], "constraints": []}
+        copies: dict[str, Any] = {"updates": [], "constraints": [], "is_child": True}
         for field in dataclasses.fields(self):
             if field.default_factory is dict:
                 copies[field.name] = dict(getattr(self, field.name))

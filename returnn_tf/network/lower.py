@@ -45,6 +45,11 @@ class Lowered:
     has_constraints: bool = False
 
     @property
+    def sinks(self) -> dict[str, dict[str, Any]]:
+        """Return what layers with a sink pass on after the step, by path."""
+        return self.lowering.sinks
+
+    @property
     def total_loss(self) -> Any:
         """Return the objective with constraints."""
         return self.constraints if self.objective is None else self.objective + self.constraints

@@ -16,6 +16,7 @@ from returnn_tf.config.settings import DEFAULT_SEED, NetworkSettings, TrainingSe
 from returnn_tf.config.user_code import using_config
 from returnn_tf.graph import check_numerics
 from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.graph.sinks import OpenSinks
 from returnn_tf.layers.search.decide import scores_of
 from returnn_tf.network.feed import FeedFormat, batch_major_order
 from returnn_tf.network.feed_function import FeedFunction
@@ -95,6 +96,8 @@ class Network:
         #: Training steps done so far; the trainer increments it, loading a model sets it, and schedules read it.
         self.global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
         self._feed_format: Optional[FeedFormat] = None
+        #: What layers such as hdf_dump write in the tasks; `run` writes nothing, as it does not know the sequences.
+        self.sinks = OpenSinks({node.path: node.layer for node in plan.nodes if node.layer.has_sink})
         self._functions: dict[tuple[tuple[str, ...], bool, bool], FeedFunction] = {}
 
     @classmethod
@@ -182,6 +185,11 @@ class Network:
         :raises ConfigError: names the key that is missing or has the wrong shape
         """
         return self.feed_format().convert(feed)
+
+    def sink_nodes(self) -> list[Node]:
+        """Return the layers with a sink that the results need."""
+        needed = self.plan.needed(self.plan.roots()) if self.sinks else set()
+        return [node for node in self.plan.nodes if node in needed and node.layer.has_sink]
 
     # --- running ---
 

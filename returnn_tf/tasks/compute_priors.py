@@ -40,7 +40,11 @@ def compute_priors(config: Config) -> int:
     one_pass = ForwardPass(forwarder, source, CheckpointSettings(config).epoch or 1, {"seq_drop": 0.0})
     total, frames = np.zeros(dim, "float64"), 0
     try:
-        with StopRequest(config, idle="ending; output_file is not written"), contextlib.closing(one_pass.own()) as rows:
+        with (
+            StopRequest(config, idle="ending; output_file is not written"),
+            net.sinks,
+            contextlib.closing(one_pass.own()) as rows,
+        ):
             for some in rows:
                 sums, count = _sums(some, forwarder)
                 total, frames = total + sums, frames + count

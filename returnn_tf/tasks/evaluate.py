@@ -31,11 +31,12 @@ def evaluate(config: Config) -> int:
     evaluator = Evaluator(net, config)
     try:
         results: dict[str, PassResult] = {}
-        if TaskSettings(config).eval_output_file_per_seq:
-            results = _per_sequence(config, evaluator, epoch, sources)
-        else:
-            for name, source in sources.items():
-                results[name] = evaluator.run(name, epoch, source.batches(epoch), world=members)
+        with net.sinks:
+            if TaskSettings(config).eval_output_file_per_seq:
+                results = _per_sequence(config, evaluator, epoch, sources)
+            else:
+                for name, source in sources.items():
+                    results[name] = evaluator.run(name, epoch, source.batches(epoch), world=members)
     finally:
         for source in sources.values():
             source.close()

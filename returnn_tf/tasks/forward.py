@@ -35,7 +35,7 @@ def forward(config: Config) -> int:
     changes = {} if settings.forward_batch_size is None else {"batch_size": settings.forward_batch_size}
     one_pass = ForwardPass(forwarder, source, epoch, changes)
     try:
-        with StopRequest(config, idle="ending; output_file is not written") as stop:
+        with StopRequest(config, idle="ending; output_file is not written") as stop, net.sinks:
             if not members.is_chief:
                 one_pass.help_chief()
             elif callback is not None:

@@ -39,7 +39,8 @@ def search(config: Config) -> int:
         }
         reports = [ErrorReport(entry, labels[entry.layer]) for entry in decided]
         one_pass = SearchPass(searcher, source, labels, reports)
-        one_pass.run(epoch)
+        with net.sinks:
+            one_pass.run(epoch)
     finally:
         source.close()
     one_pass.log_errors()

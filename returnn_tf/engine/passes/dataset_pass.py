@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Callable, Generic, NamedTuple, Optional, TypeVar
 
 from returnn_tf.engine.distributed.world import World, alone
+from returnn_tf.engine.passes.dump import Dump
 from returnn_tf.engine.passes.progress import PassState
 from returnn_tf.engine.support.prefetch import Prefetcher
 from returnn_tf.engine.support.step_errors import naming_sequences
@@ -37,6 +39,7 @@ class DatasetPass(Generic[Result]):
     :param convert: feed of a batch -> tensors; runs in another thread
     :param step: tensors, batch -> result of the step
     :param world: the processes which share the batches; their watchdog sees the steps
+    :param dump: where the values of layers such as hdf_dump go; then the results have them as ``sinks``
     :param join: (batch, tensors) of this process -> those of its steps, if all processes step together
     """
 
@@ -45,6 +48,7 @@ class DatasetPass(Generic[Result]):
     step: Callable[[Any, Any], Result]
     world: World = field(default_factory=alone)
     join: Callable[[Iterable[Converted]], Iterable[Converted]] = iter
+    dump: Optional[Dump] = None
 
     def loss_of(self, result: Result) -> Optional[float]:
         """Return the loss for the progress bar; None if a step has none."""
@@ -61,6 +65,11 @@ class DatasetPass(Generic[Result]):
         :param state: what is done of the pass already; kept up to date, except for the sums
         :raises DataError: an op failed
         """
+        dumping = contextlib.nullcontext() if self.dump is None else self.dump.opened(self.phase, state.steps)
+        with dumping:
+            yield from self._steps(batches, state)
+
+    def _steps(self, batches: Iterable[Any], state: PassState) -> Generator[Step, None, None]:
         waited = state.wait_seconds
         start = time.perf_counter() - state.seconds
         bar = log.progress(self.phase)
@@ -71,6 +80,8 @@ class DatasetPass(Generic[Result]):
                 before = time.perf_counter()
                 with naming_sequences(self.phase, batch.seq_tags):
                     result = self.step(tensors, batch)
+                    if self.dump is not None:
+                        self.dump.write(batch, result.sinks)  # type: ignore[attr-defined]
                 now = time.perf_counter()
                 del tensors  # freeing is slower once the other thread works on the next batch
                 self.world.heartbeat.step_done(self.phase)

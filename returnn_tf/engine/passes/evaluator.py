@@ -8,6 +8,7 @@ from typing import Any, Callable, Optional
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import LoggingSettings, TrainingSettings
 from returnn_tf.engine.distributed.world import World, alone
+from returnn_tf.engine.passes.dump import dump_of
 from returnn_tf.engine.passes.scored_pass import PassResult, ScoredPass
 from returnn_tf.engine.passes.unusable_scores import UnusableScores
 from returnn_tf.engine.support.scores import Scores
@@ -40,7 +41,8 @@ class Evaluator:
 
         :param feed: feed key -> array or tensor, batch axis first
         """
-        return self._packer.unpack(self._function(feed).numpy())
+        vector, sinks = self._function(feed)
+        return self._packer.unpack(vector.numpy(), sinks)
 
     def run(
         self,
@@ -74,6 +76,7 @@ class Evaluator:
             world=alone() if world is None else world,
             on_step=on_step,
             between=between,
+            dump=dump_of(self.net, name, epoch, world),
         )
         result = one_pass.run(batches)
         unusable.warn(one_pass.world)
@@ -81,7 +84,7 @@ class Evaluator:
 
     def _emit(self, feed: dict[str, Any]) -> Any:
         graph = self.net.lower(feed, train=False)
-        return self._packer.pack(graph, {"total_loss": graph.total_loss})
+        return self._packer.pack(graph, {"total_loss": graph.total_loss}), graph.sinks
 
 
 def normalized_losses(net: Network) -> list[str]:

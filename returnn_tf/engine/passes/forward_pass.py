@@ -12,6 +12,7 @@ from returnn_tf.config import DataError
 from returnn_tf.engine.data.data_source import DataSource
 from returnn_tf.engine.distributed.in_order import in_order
 from returnn_tf.engine.passes.dataset_pass import DatasetPass
+from returnn_tf.engine.passes.dump import dump_of
 from returnn_tf.engine.passes.forwarder import Forwarder, ForwardResult
 from returnn_tf.engine.passes.progress import PassState
 from returnn_tf.logging.lines import phase_text
@@ -51,6 +52,7 @@ class ForwardPass:
         one_pass: DatasetPass[ForwardResult] = DatasetPass(
             phase, self._forwarder.tensors, lambda tensors, batch: self._forwarder.run(tensors), self._source.world
         )
+        one_pass.dump = dump_of(self._forwarder.net, self._source.name, self._epoch, self._source.world)
         state = PassState()
         with contextlib.closing(one_pass.steps(self._source.batches(self._epoch, **self._changes), state)) as steps:
             for step in steps:

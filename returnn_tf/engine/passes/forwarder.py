@@ -19,6 +19,7 @@ class ForwardResult(NamedTuple):
 
     value: NDArray[Any]
     lengths: dict[int, NDArray[Any]]  # axis, not counting batch -> int32 [batch]
+    sinks: dict[str, Any] = {}  # path -> tensors that the layer passes on after the step
 
 
 class Forwarder:
@@ -48,7 +49,8 @@ class Forwarder:
         others = [axis for axis in range(self.output.rank) if axis != batch and axis not in self._dynamic]
         #: the axes of the output in the order of the values
         self.order: list[int] = [batch] + self._dynamic + others
-        self.used_data_keys: list[str] = net.data_keys([self._node], with_losses=False)
+        self._nodes = list(dict.fromkeys([self._node, *net.sink_nodes()]))
+        self.used_data_keys: list[str] = net.data_keys(self._nodes, with_losses=False)
         self._function = FeedFunction(net.feed_format(self.used_data_keys), self._emit)
 
     def tensors(self, feed: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,12 +62,12 @@ class Forwarder:
 
         :param feed: feed key -> array or tensor, batch axis first
         """
-        value, lengths = self._function(feed)
-        return ForwardResult(value.numpy(), {axis: lens.numpy() for axis, lens in enumerate(lengths)})
+        value, lengths, sinks = self._function(feed)
+        return ForwardResult(value.numpy(), {axis: lens.numpy() for axis, lens in enumerate(lengths)}, sinks)
 
     def _emit(self, feed: dict[str, Any]) -> Any:
-        graph = self.net.lower(feed, train=False, outputs=[self._node], with_losses=False)
+        graph = self.net.lower(feed, train=False, outputs=self._nodes, with_losses=False)
         value = transpose(graph.values[self._node.path], self.order)
         lens = graph.lens_by_axis(self.output)
         batch = tf.shape(value)[:1]
-        return value, [tf.broadcast_to(lens[axis], batch) for axis in self._dynamic]
+        return value, [tf.broadcast_to(lens[axis], batch) for axis in self._dynamic], graph.sinks

@@ -87,13 +87,14 @@ class Trainer:
         inputs = self.ranks.inputs((self.steps_started, value))
         graph = self.function.graph(tensors)
         try:
-            vector = graph(tensors, self._rate(value), *inputs).numpy()
+            vector, sinks = graph(tensors, self._rate(value), *inputs)
+            vector = vector.numpy()
         except tf.errors.OpError as exc:
             lost = self.ranks.explain(exc)
             if lost is None:
                 raise
             raise lost from exc
-        result = self._packer.unpack(vector)
+        result = self._packer.unpack(vector, sinks)
         self.steps_started += 1
         self.ranks.after_step(result)
         if not result.finite and self._guard.stops_on_nonfinite:
@@ -113,6 +114,7 @@ class Trainer:
     def _emit(self, feed: dict[str, Any], rate: Any, *inputs: Any) -> Any:
         step = self.net.global_step.read_value()
         graph = self.net.lower(feed, train=True, step=step)
+        sinks = graph.sinks
         if graph.objective is None:
             raise ConfigError(_nothing_to_train(self.net))
         graph = self.ranks.share(graph, inputs)
@@ -134,7 +136,7 @@ class Trainer:
         updated = tf.cond(good, update, lambda: tf.constant(False))
         # A skipped step counts too if training continues: noise and schedules must advance.
         self.net.global_step.assign_add(tf.cast(counts, "int64"))
-        return self._packer.pack(
+        vector = self._packer.pack(
             graph,
             {
                 "total_loss": total_loss,
@@ -147,6 +149,7 @@ class Trainer:
                 **common,
             },
         )
+        return vector, sinks
 
 
 def _nothing_to_train(net: Any) -> str:

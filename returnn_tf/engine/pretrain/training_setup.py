@@ -65,6 +65,7 @@ class TrainingSetup:
                 self._change_settings(entry)
             self.entry = entry
             return False
+        self.net.sinks.close()
         old_plan, values, step = self.net.plan, self.net.get_param_values(), self.trainer.step_count
         state = {name: var.numpy() for name, var in self.trainer.state().items()}
         self._set(entry)

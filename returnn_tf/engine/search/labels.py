@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError
-from returnn_tf.datasets.label_file import read_labels
+from returnn_tf.datasets.label_file import vocab_labels
 from returnn_tf.tensor import Data
 
 _BPE_JOIN = "@@ "
@@ -65,17 +64,3 @@ def _keys(output: Data, extern_data: Mapping[str, Data], target: Optional[str]) 
 
 def _separator(vocab: Any) -> Optional[str]:
     return "" if isinstance(vocab, Mapping) and vocab.get("class") == "CharacterTargets" else None
-
-
-def vocab_labels(key: str, vocab: Any) -> list[str]:
-    """Return the labels by index for the option ``vocab`` of a data key."""
-    if isinstance(vocab, Mapping):
-        labels = vocab.get("labels")
-        if labels is not None:
-            return [str(label) for label in (labels() if callable(labels) else labels)]
-        if vocab.get("vocab_file"):
-            return read_labels(vocab["vocab_file"])
-    raise ConfigError(
-        "extern_data[%r]: the labels of vocab = %r can't be read. Give vocab 'labels' (a list) or 'vocab_file'."
-        % (key, vocab)
-    )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine.data.data_source import DataSource
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, batch_sizes
+from returnn_tf.engine.passes.dump import dump_of
 from returnn_tf.engine.passes.progress import PassState
 from returnn_tf.engine.search.errors import ErrorReport
 from returnn_tf.engine.search.labels import Labels
@@ -53,6 +54,7 @@ class SearchPass:
         one_pass: DatasetPass[SearchResult] = DatasetPass(
             phase, self._searcher.tensors, lambda tensors, batch: self._searcher.run(tensors), self._world
         )
+        one_pass.dump = dump_of(self._searcher.net, self._source.name, epoch, self._world)
         state = PassState()
         with contextlib.closing(one_pass.steps(batches, state)) as steps:
             for step in steps:

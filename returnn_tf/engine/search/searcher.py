@@ -31,6 +31,7 @@ class SearchResult(NamedTuple):
     hypotheses: dict[str, list[list[Hypothesis]]]  # layer -> sequence -> best first
     losses: Optional[StepResult]  # None without losses
     not_ended: dict[str, int]  # loop -> sequences whose best hypothesis was cut off by max_seq_len
+    sinks: dict[str, Any] = {}  # path -> tensors that the layer passes on after the step
 
 
 class Searcher:
@@ -47,7 +48,8 @@ class Searcher:
         self.net = net
         self.nodes: dict[str, Node] = {name: searched_node(net.plan, name) for name in layers}
         self.with_losses = with_losses and bool(net.plan.losses)
-        self.used_data_keys: list[str] = net.data_keys(list(self.nodes.values()), with_losses=self.with_losses)
+        self._computed = list(dict.fromkeys([*self.nodes.values(), *net.sink_nodes()]))
+        self.used_data_keys: list[str] = net.data_keys(self._computed, with_losses=self.with_losses)
         self._packer = Packer()
         self._function = FeedFunction(net.feed_format(self.used_data_keys), self._emit)
 
@@ -60,19 +62,19 @@ class Searcher:
 
         :param feed: feed key -> array or tensor, batch axis first
         """
-        found, packed, not_ended = self._function(feed)
+        found, packed, not_ended, sinks = self._function(feed)
         hypotheses = {
             name: _split(labels.numpy(), lens.numpy(), None if scores is None else scores.numpy())
             for name, (labels, lens, scores) in found.items()
         }
         losses = self._packer.unpack(packed.numpy()) if self.with_losses else None
-        return SearchResult(hypotheses, losses, {path: int(count) for path, count in not_ended.items()})
+        return SearchResult(hypotheses, losses, {path: int(count) for path, count in not_ended.items()}, sinks)
 
     def _emit(self, feed: dict[str, Any]) -> Any:
-        nodes = list(self.nodes.values())
-        graph = self.net.lower(feed, train=False, outputs=nodes, with_losses=self.with_losses)
+        graph = self.net.lower(feed, train=False, outputs=self._computed, with_losses=self.with_losses)
         found = {name: self._hypotheses(graph, node) for name, node in self.nodes.items()}
-        return found, self._packer.pack(graph, {"total_loss": graph.total_loss}), dict(graph.lowering.not_ended)
+        packed = self._packer.pack(graph, {"total_loss": graph.total_loss})
+        return found, packed, dict(graph.lowering.not_ended), graph.sinks
 
     def _hypotheses(self, graph: Any, node: Node) -> tuple[Any, Any, Any]:
         """Return labels [batch * beam, labels], their lengths [batch * beam], scores [batch, beam] or None."""

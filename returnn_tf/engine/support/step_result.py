@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Optional
 
 from returnn_tf.util.lazy_tf import tf
@@ -29,6 +31,7 @@ class StepResult:
     own: bool = True  # False: this rank had no batch and computed with weight zero
     own_finite: bool = True  # whether loss and gradient of this rank were finite
     communication: float = 0.0  # seconds in which this rank waited for others or sent data
+    sinks: dict[str, Any] = field(default_factory=dict)  # path -> tensors that the layer passes on after the step
     flag_sums: list[float] = field(default_factory=list)  # over all ranks, see `returnn_tf.engine.distributed.control`
 
 
@@ -50,12 +53,13 @@ class Packer:
         self._layout = list(named)
         return tf.stack([tf.cast(value, "float64") for value in named.values()])
 
-    def unpack(self, vector: Any) -> StepResult:
+    def unpack(self, vector: Any, sinks: Mapping[str, Any] = MappingProxyType({})) -> StepResult:
         """Return the result for the values of the vector.
 
         :param vector: numpy float64 [n]
+        :param sinks: see `StepResult`
         """
-        fields: dict[str, Any] = {kind: {} for kind in _KINDS}
+        fields: dict[str, Any] = {**{kind: {} for kind in _KINDS}, "sinks": dict(sinks)}
         for (kind, name), value in zip(self._layout, vector.tolist()):
             if kind:
                 fields[kind][name] = value

@@ -12,6 +12,7 @@ from returnn_tf.engine.distributed.faulty_rank import find_faulty_rank
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.distributed.world import start as start_world
 from returnn_tf.engine.monitoring import reproducer
+from returnn_tf.engine.passes.dump import dump_of
 from returnn_tf.engine.passes.evaluator import Evaluator, normalized_losses
 from returnn_tf.engine.passes.progress import PassState, Progress, Sums, data_settings
 from returnn_tf.engine.passes.scored_pass import PassResult, ScoredPass
@@ -67,6 +68,7 @@ class Engine:
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         try:
+            self._parts.end_dumps(complete=kind is None)
             self._parts.status.ended(error)
             self.close()
         except DataError as exc:
@@ -207,6 +209,7 @@ class Engine:
             world=self.world,
             join=lambda batches: ranks.join(batches, lambda: self._any_tensors(progress.epoch)),
             common_sums=ranks.in_step,
+            dump=dump_of(self.net, "train", progress.epoch, self.world),
         )
 
     def _return_to_best(self, epoch: int) -> None:

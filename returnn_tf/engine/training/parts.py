@@ -52,6 +52,17 @@ class TrainingParts:
         """
         self._resources.close()
 
+    def end_dumps(self, *, complete: bool) -> None:
+        """Complete or discard the files of layers such as hdf_dump.
+
+        :raises DataError: one can't be written
+        """
+        sinks = self.setup.net.sinks
+        if complete:
+            sinks.close()
+        else:
+            sinks.abort()
+
     def config_of(self, epoch: int) -> Config:
         """Return the config with the settings of an epoch."""
         return self.schedule.at(epoch).config

@@ -1,0 +1,1 @@
+"""Layers that write their values to files or logs."""
