@@ -173,7 +173,7 @@ def test_planning_and_run_touch_no_file() -> None:
 def _dumped(layer: dict[str, Any], extern: dict[str, Any], arrays: dict[str, Any]) -> dict[str, np.ndarray]:
     """The first of two sequences."""
     net = Network.from_config(Config({"extern_data": extern, "network": {"output": {**DUMP, **layer}}}))
-    graph = net.lower({key: value for key, value in net.convert_feed(arrays).items()})
+    graph = net.lower(net.convert_feed(arrays))
     with net.sinks, net.sinks.run(RunInfo("dev", 1)):
         net.sinks.write(graph.sinks, ["x", "y"])
     found = sequences()

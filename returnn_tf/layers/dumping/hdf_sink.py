@@ -61,7 +61,7 @@ class HdfSink:
         for key, template in extra.items():
             if template.rank > 1 or template.batch_axis is None:
                 types[key + "_seq_lens"] = (1, 1 + added, "int32")
-        self._options = {
+        self._options: dict[str, Any] = {
             "dim": data.dim,
             "labels": names,
             "ndim": data.rank - 1 + added,
