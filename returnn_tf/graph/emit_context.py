@@ -199,6 +199,16 @@ class EmitContext:
         """Set the value of a state for the next step."""
         self.lowering.next_states[self.node, key] = value
 
+    def kept(self, key: str) -> Any:
+        """Return what was kept after the last batch, see `PlanContext.keep`; zeros in the first one."""
+        spec = self.node.kept[key]
+        return self.lowering.kept.value(spec, [0 if d.is_dynamic else self.size(d) for d in spec.data.dims])
+
+    def keep(self, key: str, value: Any) -> None:
+        """Keep a value for the next batch."""
+        spec, kept = self.node.kept[key], self.lowering.kept
+        self.update(lambda: kept.assign(spec, value))
+
     # --- parameters, randomness, side effects ---
 
     def param(self, name: str) -> Any:

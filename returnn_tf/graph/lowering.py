@@ -36,6 +36,8 @@ class Lowering:
     process_offset: int = 0
     #: Which outputs are checked for NaN, see `returnn_tf.graph.check_numerics`.
     check_numerics: str = ""
+    #: The states that layers keep from batch to batch, see `returnn_tf.network.kept_states`.
+    kept: Any = None
     batch_size: Any = None
     #: Whether the ops are those of a loop or a branch; see `child`.
     is_child: bool = False

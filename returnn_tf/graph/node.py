@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.graph.freezing import Freezable, read_only
+from returnn_tf.graph.kept_state import KeptSpec
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.tensor import Data, Dim
 
@@ -74,6 +75,8 @@ class Node(Freezable):
     in_search: bool = False
     #: In a loop: state -> (template, function returning the initial value); see `PlanContext.loop_state`.
     loop_states: dict[str, Any] = dataclasses.field(default_factory=dict)
+    #: State -> what is kept of it from batch to batch, see `PlanContext.keep`.
+    kept: dict[str, KeptSpec] = dataclasses.field(default_factory=dict)
     #: Of a loop: the layers of one step, in order.
     inner: list[Node] = dataclasses.field(default_factory=list)
     param_deps: list[Node] = dataclasses.field(default_factory=list)
@@ -87,7 +90,7 @@ class Node(Freezable):
         for name in _COLLECTIONS:
             values[name] = read_only(values[name])
         self.layer.freeze()
-        for spec in self.owned:
+        for spec in (*self.owned, *self.kept.values()):
             spec.freeze()
         super().freeze()
 

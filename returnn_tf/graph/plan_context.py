@@ -11,6 +11,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.option_types import fits_type
 from returnn_tf.config.options import axis_size
 from returnn_tf.graph.init_names import LayerInExpression
+from returnn_tf.graph.kept_state import KeptSpec
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.graph.registry import LOSSES
@@ -284,6 +285,18 @@ class PlanContext:
                 % type(self.node.layer).__name__
             )
         self.node.loop_states[key] = (data, initial)
+
+    def keep(self, key: str, name: str, data: Data, *, resets: bool, is_param: bool = True) -> None:
+        """Declare a tensor that is kept from batch to batch; `emit` uses ``ctx.kept`` and ``ctx.keep``.
+
+        For a layer in the step of a loop, the key is that of its `loop_state`, and the loop keeps it.
+
+        :param name: relative to the scope of the layer, e.g. "rec/keep_state_h"
+        :param resets: whether it is zero in the first batch of each pass over a dataset
+        :param is_param: whether to list it among the parameters
+        """
+        full = "%s/%s" % (self.node.scope, name) if self.node.scope else name
+        self.node.kept[key] = KeptSpec(full, data, resets, is_param, self.node.path)
 
     # --- further layers ---
 

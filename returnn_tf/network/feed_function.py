@@ -19,6 +19,7 @@ class FeedFunction:
     :param emit: (tensors by feed name, further tensors) -> any structure of tensors; called while tracing
     :param specs: the `tf.TensorSpec`s of the further tensors
     :param before_trace: called before each tracing, which may take long
+    :param before_run: called with the tensors before each run; may raise an error
     """
 
     def __init__(
@@ -28,11 +29,12 @@ class FeedFunction:
         *,
         specs: Sequence[Any] = (),
         before_trace: Optional[Callable[[], None]] = None,
+        before_run: Optional[Callable[[Mapping[str, Any]], None]] = None,
     ) -> None:
         self.feed_format = feed_format
         self._emit = emit
         self._specs = list(specs)
-        self._before_trace = before_trace
+        self._before_trace, self._before_run = before_trace, before_run
         self._graphs: dict[frozenset[str], Any] = {}
 
     def __call__(self, feed: Mapping[str, Any], *further: Any) -> Any:
@@ -57,6 +59,8 @@ class FeedFunction:
 
         :param tensors: see `tensors`
         """
+        if self._before_run is not None:
+            self._before_run(tensors)
         names = frozenset(tensors)
         if names not in self._graphs:
             if self._before_trace is not None:

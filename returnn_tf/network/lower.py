@@ -72,6 +72,7 @@ def lower(
     seed: int = DEFAULT_SEED,
     process_offset: int = 0,
     check_numerics: str = "",
+    kept: Any = None,
 ) -> Lowered:
     """Emit the ops of some layers and of the losses.
 
@@ -80,11 +81,12 @@ def lower(
     :param outputs: the requested layers
     :param process_offset: see `Lowering`
     :param check_numerics: which outputs are checked for NaN, see `returnn_tf.graph.check_numerics.option`
+    :param kept: the `KeptStates` of the network
     """
     owners = plan.loss_owners() if with_losses else {}
     needed = plan.needed([*outputs, *owners.values()], owners)
     state = Lowering(dict(variables), train, plan.search, plan.behavior_version, step=step, seed=seed)
-    state.check_numerics, state.process_offset = check_numerics, process_offset
+    state.check_numerics, state.process_offset, state.kept = check_numerics, process_offset, kept
     for key, node in plan.extern.items():
         if node in needed:
             _feed_key(state, key, node, feed)

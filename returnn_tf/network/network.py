@@ -20,6 +20,7 @@ from returnn_tf.graph.sinks import OpenSinks
 from returnn_tf.layers.search.decide import scores_of
 from returnn_tf.network.feed import FeedFormat, batch_major_order
 from returnn_tf.network.feed_function import FeedFunction
+from returnn_tf.network.kept_states import KeptStates
 from returnn_tf.network.lower import Lowered, lower, needed_extern_keys
 from returnn_tf.network.plan_network import plan_network
 from returnn_tf.network.planning.plan import Plan
@@ -92,7 +93,11 @@ class Network:
         self.seed = seed
         self.noise_seed = seed  # for dropout and the like; different in each process of a distributed training
         self.param_specs: dict[str, ParamSpec] = plan.params
-        self.params: dict[str, Any] = {name: self._variable(spec) for name, spec in self.param_specs.items()}
+        #: The parameters that checkpoints hold.
+        self.stored_params: dict[str, Any] = {name: self._variable(spec) for name, spec in self.param_specs.items()}
+        self.kept = KeptStates(plan.kept)
+        #: All parameters: those above, and states that layers keep from batch to batch.
+        self.params: dict[str, Any] = {**self.stored_params, **self.kept.params}
         #: Training steps done so far; the trainer increments it, loading a model sets it, and schedules read it.
         self.global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
         self._feed_format: Optional[FeedFormat] = None
@@ -128,7 +133,7 @@ class Network:
     @property
     def trainable_params(self) -> dict[str, Any]:
         """Return the variables that the optimizer updates."""
-        return {name: var for name, var in self.params.items() if self.param_specs[name].trainable}
+        return {name: var for name, var in self.stored_params.items() if self.param_specs[name].trainable}
 
     def set_param_values(self, values: Mapping[str, Any]) -> None:
         """Set parameters by name; nothing is changed if one of them does not fit.
@@ -139,14 +144,18 @@ class Network:
             if name not in self.params:
                 raise ConfigError("There is no parameter %r. %s" % (name, did_you_mean(name, self.params)))
             expected = tuple(self.params[name].shape.as_list())
-            if numpy.shape(value) != expected:
+            if not self.params[name].shape.is_compatible_with(numpy.shape(value)):
                 raise ConfigError("Parameter %r has the shape %s, not %s." % (name, expected, numpy.shape(value)))
         for name, value in values.items():
             self.params[name].assign(numpy.asarray(value, dtype=self.params[name].dtype.as_numpy_dtype))
 
     def get_param_values(self) -> dict[str, NDArray[Any]]:
         """Return all parameters by name."""
-        return {name: var.numpy() for name, var in self.params.items()}
+        return {name: var.numpy() for name, var in self.stored_params.items()}
+
+    def begin_pass(self) -> None:
+        """Begin with other sequences: states that layers keep from batch to batch (``keep_over_epoch``) become zero."""
+        self.kept.begin_pass()
 
     # --- inputs ---
 
@@ -212,7 +221,7 @@ class Network:
         with using_config(self.plan.config):
             return lower(
                 self.plan,
-                self.params,
+                self.stored_params,
                 feed,
                 train=self.train if train is None else train,
                 outputs=self.plan.roots() if outputs is None else outputs,
@@ -221,7 +230,24 @@ class Network:
                 seed=self.noise_seed,
                 process_offset=self.noise_seed - self.seed,
                 check_numerics=check_numerics.option(self.plan.config),
+                kept=self.kept,
             )
+
+    def feed_function(
+        self, emit: Callable[..., Any], keys: Optional[Sequence[str]] = None, **options: Any
+    ) -> FeedFunction:
+        """Return a traced function of a feed which runs this network, see `FeedFunction`.
+
+        :param keys: data keys; default: those that outputs and losses need
+        """
+        feed_format = self.feed_format(keys)
+        batched = [key for key in feed_format.keys if self.extern_data[key].batch_axis is not None]
+
+        def check(tensors: Mapping[str, Any]) -> None:
+            if batched:
+                self.kept.check(int(tensors[batched[0]].shape[0]))
+
+        return FeedFunction(feed_format, emit, before_run=check if self.kept.specs else None, **options)
 
     def fetch_nodes(self, fetch: Sequence[str]) -> list[Node]:
         """Return layers by path.
@@ -297,7 +323,7 @@ class Network:
                 update()
             return result
 
-        return FeedFunction(self.feed_format(self.data_keys(nodes)), emit)
+        return self.feed_function(emit, self.data_keys(nodes))
 
 
 def dense_gradients(tape: Any, objective: Any, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,6 @@ def initialize_model(config: Config) -> int:
     info = CheckpointInfo(
         epoch=0, step=0, random_seed=TrainingSettings(config).random_seed, config_sha256=fingerprint(config)
     )
-    checkpoint.save(model, net.params, {}, info)
+    checkpoint.save(model, net.stored_params, {}, info)
     log.write(1, "Wrote the initial parameters to %s" % model)
     return 0

@@ -19,7 +19,7 @@ def save_checkpoint(net: Network, path: str, *, epoch: int = 0) -> None:
     """
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     info = CheckpointInfo(epoch=epoch, step=int(net.global_step.numpy()), random_seed=0)
-    checkpoint.save(path, net.params, {}, info)
+    checkpoint.save(path, net.stored_params, {}, info)
 
 
 def load_checkpoint(net: Network, path: str) -> None:
@@ -32,6 +32,6 @@ def load_checkpoint(net: Network, path: str) -> None:
     if problem is not None:
         raise DataError("The checkpoint %s can't be used: %s" % (path, problem))
     values = checkpoint.read(path)
-    params.assign(net.params, values, source="the checkpoint %s" % path)
+    params.assign(net.stored_params, values, source="the checkpoint %s" % path)
     if GLOBAL_STEP in values:
         net.global_step.assign(int(values[GLOBAL_STEP]))

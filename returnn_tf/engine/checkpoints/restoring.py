@@ -30,12 +30,13 @@ def restore(trainer: Trainer, choice: ModelChoice) -> None:
     """
     assert choice.path is not None
     values = checkpoint.read(choice.path)
-    checkpoint_params.assign(trainer.net.params, values, source="The checkpoint %s" % choice.path)
+    checkpoint_params.assign(trainer.net.stored_params, values, source="The checkpoint %s" % choice.path)
     log.write(3, "Loaded %s" % choice.path)
     if not choice.epoch:
         return
     trainer.net.global_step.assign(checkpoint.step_of(values))
     state = checkpoint.read_state(choice.path)
+    trainer.restore_kept_states(state)
     fresh = checkpoint_params.assign_matching(trainer.state(), state)
     if fresh:
         what = "all of it" if not state else ", ".join(fresh[:5]) + (", ..." if len(fresh) > 5 else "")

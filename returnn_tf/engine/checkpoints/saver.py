@@ -111,6 +111,7 @@ class Saver:
         progress: Optional[Progress],
     ) -> None:
         self._last_time, self._wanted = time.monotonic(), False
+        kept = trainer.kept_states()  # of all ranks
         if not self._writes:
             return
         self._background.wait()
@@ -123,7 +124,7 @@ class Saver:
             settings=self._settings,
             progress=None if progress is None else progress.as_json(),
         )
-        params, state = _snapshot(trainer.net.params), _snapshot(trainer.state())
+        params, state = _snapshot(trainer.net.stored_params), {**_snapshot(trainer.state()), **kept}
         self._background.submit(lambda: self._write(prefix, key, params, state, info))
 
     def _write(self, prefix: str, key: tuple[int, float], params: Any, state: Any, info: CheckpointInfo) -> None:

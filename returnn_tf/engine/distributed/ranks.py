@@ -138,11 +138,11 @@ class GradRanks(_Several):
         self._steps = 0
         world.heartbeat.arrived = self._waits
         self._statistics = [
-            net.params[name]
+            net.stored_params[name]
             for name, spec in net.param_specs.items()
-            if not spec.trainable and net.params[name].dtype.is_floating
+            if not spec.trainable and net.stored_params[name].dtype.is_floating
         ]
-        self._states = [var for var in net.params.values() if not var.dtype.is_floating]
+        self._states = [var for var in net.stored_params.values() if not var.dtype.is_floating]
 
     def _waits(self) -> bool:
         """Return whether, within a step, this rank has its gradient and waits for those of the others."""
@@ -215,7 +215,7 @@ class ParamRanks(_Several):
 
     def __init__(self, world: Any, options: HorovodOptions, net: Network) -> None:
         super().__init__(world, options, net)
-        self._sync = ParamSync(world, options, list(net.params.values()))
+        self._sync = ParamSync(world, options, list(net.stored_params.values()))
         self._whole: Optional[ParamSync] = None
 
     def idle(self) -> bool:
@@ -248,7 +248,11 @@ def ranks_for(world: World, config: Config, net: Network) -> Ranks:
 
 
 def _variables(trainer: Any) -> list[Any]:
-    named = {"": trainer.net.global_step, **trainer.net.params, **{"/" + k: v for k, v in trainer.state().items()}}
+    named = {
+        "": trainer.net.global_step,
+        **trainer.net.stored_params,
+        **{"/" + k: v for k, v in trainer.state().items()},
+    }
     return [named[name] for name in sorted(named)]
 
 

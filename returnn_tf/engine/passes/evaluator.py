@@ -13,7 +13,6 @@ from returnn_tf.engine.passes.scored_pass import PassResult, ScoredPass
 from returnn_tf.engine.passes.unusable_scores import UnusableScores
 from returnn_tf.engine.support.scores import Scores
 from returnn_tf.engine.support.step_result import Packer, StepResult
-from returnn_tf.network.feed_function import FeedFunction
 from returnn_tf.network.network import Network
 
 
@@ -34,7 +33,7 @@ class Evaluator:
         self.net = net
         self._config = config
         self._packer = Packer()
-        self._function = FeedFunction(net.feed_format(), self._emit)
+        self._function = net.feed_function(self._emit)
 
     def step(self, feed: Mapping[str, Any]) -> StepResult:
         """Return losses and errors of one batch.
@@ -78,7 +77,8 @@ class Evaluator:
             between=between,
             dump=dump_of(self.net, name, epoch, world),
         )
-        result = one_pass.run(batches)
+        with self.net.kept.another_pass():
+            result = one_pass.run(batches)
         unusable.warn(one_pass.world)
         return result
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
-from returnn_tf.network.feed_function import FeedFunction
 from returnn_tf.network.network import Network
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.util.lazy_tf import tf
@@ -51,7 +50,7 @@ class Forwarder:
         self.order: list[int] = [batch] + self._dynamic + others
         self._nodes = list(dict.fromkeys([self._node, *net.sink_nodes()]))
         self.used_data_keys: list[str] = net.data_keys(self._nodes, with_losses=False)
-        self._function = FeedFunction(net.feed_format(self.used_data_keys), self._emit)
+        self._function = net.feed_function(self._emit, self.used_data_keys)
 
     def tensors(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of a feed which the layer needs, as tensors."""

@@ -14,7 +14,6 @@ from returnn_tf.engine.support.nonfinite import NonFiniteError
 from returnn_tf.engine.support.step_result import Packer, StepResult
 from returnn_tf.engine.update.update_guard import UpdateGuard
 from returnn_tf.engine.update.updater import Updater
-from returnn_tf.network.feed_function import FeedFunction
 from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
@@ -43,8 +42,7 @@ class Trainer:
         self.steps_started = 0  # in this process
         self._packer = Packer()
         rate = tf.TensorSpec([], "float32", name="learning_rate")
-        self.function = FeedFunction(
-            net.feed_format(),
+        self.function = net.feed_function(
             self._emit,
             specs=[rate, *self.ranks.signature()],
             before_trace=lambda: self.ranks.long_phase("tracing the step"),
@@ -59,6 +57,20 @@ class Trainer:
     def state(self) -> dict[str, Any]:
         """Return the variables needed for an exact resume beside parameters and step counter, by name."""
         return {**self.updater.state(), **self._guard.state()}
+
+    def kept_states(self) -> dict[str, Any]:
+        """Return what layers keep from batch to batch on all ranks, as arrays by name; all ranks must call it."""
+        if not self.net.kept.specs:
+            return {}
+        ranks = self.world.gather_values(self.net.kept.values())
+        return {"%s/%d" % (name, rank): value for rank, found in enumerate(ranks) for name, value in found.items()}
+
+    def restore_kept_states(self, values: Mapping[str, Any]) -> None:
+        """Set what `kept_states` returned, if it was made by as many ranks; without it, all states start anew."""
+        own = "/%d" % self.world.rank
+        same = "/%d" % self.world.size not in {name[name.rfind("/") :] for name in values if name.startswith("kept/")}
+        found = {name[: -len(own)]: value for name, value in values.items() if name.endswith(own)}
+        self.net.kept.restore(found if same else {})
 
     def tensors(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the batch as tensors for `step`; may run in another thread.
@@ -85,6 +97,7 @@ class Trainer:
             self.ranks.after_step(result)
             return result
         inputs = self.ranks.inputs((self.steps_started, value))
+        self.net.kept.set_idle(not self.ranks.control.own)
         graph = self.function.graph(tensors)
         try:
             vector, sinks = graph(tensors, self._rate(value), *inputs)

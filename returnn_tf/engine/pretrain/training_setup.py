@@ -126,7 +126,7 @@ class TrainingSetup:
         specs = self.net.param_specs
         changed: dict[str, Any] = carried_values(transfer, values, lambda name: self.net.initial_value(specs[name]))
         for name, value in changed.items():
-            variable = self.net.params[name]
+            variable = self.net.stored_params[name]
             variable.assign(value.astype(variable.dtype.as_numpy_dtype, copy=False))
-        new = {name: self.net.params[name] for name in transfer.fresh + transfer.reset}
+        new = {name: self.net.stored_params[name] for name in transfer.fresh + transfer.reset}
         preload.load_on_init(self.net.plan, new)

@@ -56,6 +56,7 @@ class SearchPass:
         )
         one_pass.dump = dump_of(self._searcher.net, self._source.name, epoch, self._world)
         state = PassState()
+        self._searcher.net.kept.begin_pass()
         with contextlib.closing(one_pass.steps(batches, state)) as steps:
             for step in steps:
                 self._add(step.batch, step.result)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.engine.support.step_result import Packer, StepResult
 from returnn_tf.graph.node import Node
-from returnn_tf.network.feed_function import FeedFunction
 from returnn_tf.network.network import Network
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.ops.frames.shape import transpose
@@ -51,7 +50,7 @@ class Searcher:
         self._computed = list(dict.fromkeys([*self.nodes.values(), *net.sink_nodes()]))
         self.used_data_keys: list[str] = net.data_keys(self._computed, with_losses=self.with_losses)
         self._packer = Packer()
-        self._function = FeedFunction(net.feed_format(self.used_data_keys), self._emit)
+        self._function = net.feed_function(self._emit, self.used_data_keys)
 
     def tensors(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the needed entries of a feed, as tensors."""

@@ -78,7 +78,7 @@ def load_best(config: Config, trainer: Trainer, best: int, epoch: int) -> None:
         )
         return
     values = checkpoint.read(path)
-    checkpoint_params.assign(trainer.net.params, values, source="The checkpoint %s" % path)
+    checkpoint_params.assign(trainer.net.stored_params, values, source="The checkpoint %s" % path)
     left = checkpoint_params.assign_matching(trainer.state(), checkpoint.read_state(path))
     state = "; the optimizer state is not in it and stays" if left else ""
     log.write(3, "Epoch %d begins with the model of epoch %d, the best one: %s%s" % (epoch, best, path, state))

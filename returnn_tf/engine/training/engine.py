@@ -187,6 +187,8 @@ class Engine:
 
     def _pass(self, phase: str, progress: Progress, begun: PassState, rate: float) -> ScoredPass:
         ranks, steps = self.trainer.ranks, begun.steps
+        if not steps:
+            self.net.kept.begin_pass()
         self._parts.boundary.begin(ranks.control, lambda: progress.first_step + steps + 1)
 
         def between(result: PassResult, scores: Scores) -> None:

@@ -38,9 +38,9 @@ def load_network(config: Config, *, search: bool = False) -> tuple[Network, Mode
     net = Network.from_config(net_config, train=not search, search=search)
     log_templates(net.plan)
     values = {} if choice.path is None else checkpoint.read(choice.path)
-    lacking = {name: variable for name, variable in net.params.items() if name not in values}
-    loaded = {**preload.load_on_init(net.plan, lacking), **preload.load(config, net.params)}
-    rest = {name: variable for name, variable in net.params.items() if name not in loaded}
+    lacking = {name: variable for name, variable in net.stored_params.items() if name not in values}
+    loaded = {**preload.load_on_init(net.plan, lacking), **preload.load(config, net.stored_params)}
+    rest = {name: variable for name, variable in net.stored_params.items() if name not in loaded}
     net.global_step.assign(max(loaded.values(), default=0) if choice.path is None else checkpoint.step_of(values))
     if choice.path is not None:
         checkpoint_params.assign(rest, values, source="The checkpoint %s" % choice.path)

@@ -83,8 +83,8 @@ class ResumePoint:
         if self._choice.path is not None:
             restore(setup.trainer, self._choice)
         else:
-            preload.load_on_init(setup.net.plan, setup.net.params)
-        preload.load(self._config, setup.net.params, train=True, fresh=self.epoch == 1 and self.begun is None)
+            preload.load_on_init(setup.net.plan, setup.net.stored_params)
+        preload.load(self._config, setup.net.stored_params, train=True, fresh=self.epoch == 1 and self.begun is None)
 
     def check_ranks(self, data: TrainingData, setup: TrainingSetup) -> None:
         """Check that all processes are about to do the same, and broadcast the parameters.

@@ -41,9 +41,11 @@ class Updater:
     """
 
     def __init__(self, net: Network, config: Config) -> None:
-        self._params: Mapping[str, Any] = net.params
+        self._params: Mapping[str, Any] = net.stored_params
         self._variables: dict[str, Any] = {
-            name: var for name, var in net.params.items() if net.param_specs[name].trainable and var.dtype.is_floating
+            name: var
+            for name, var in net.stored_params.items()
+            if net.param_specs[name].trainable and var.dtype.is_floating
         }
         default = update_options.from_config(config)
         self._default = default
@@ -56,7 +58,7 @@ class Updater:
         self._rate = dynamic_learning_rate.from_config(config, net)
         self._seed = TrainingSettings(config).random_seed
         self._check_numerics = check_numerics_option(config) == ALL
-        self._extra_updates = _extra_updates(UpdateSettings(config).extra_updates or {}, net.params)
+        self._extra_updates = _extra_updates(UpdateSettings(config).extra_updates or {}, net.stored_params)
         self._groups = _groups(self._options, UpdateSettings(config).optimizer_epsilon)
         for index, group in enumerate(self._groups):
             group.optimizer.build({name: self._variables[name] for name in group.names}, "optimizer_%i" % index)

@@ -24,6 +24,11 @@ def mask_history(node: Node, mask: Node) -> None:
     :raises ConfigError: the mask differs by sequence, but the history does not
     """
     layer: Any = node.layer
+    if node.kept:
+        raise ConfigError(
+            "layer %r keeps its history from batch to batch, which is not possible for the steps that a mask selects. "
+            "Remove its initial_state." % node.path
+        )
     batch = _batch(node)
     if batch is None and any(dim.is_batch for dim in mask.output.dims):
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -13,6 +14,7 @@ from returnn_tf.graph.param_parts import Part, Parts
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.history import count_step, extended, history_mask, picked_before
+from returnn_tf.layers.attention.kept_history import kept_history
 from returnn_tf.layers.attention.relative_positional_encoding import TABLE
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
@@ -35,6 +37,9 @@ class SelfAttentionLayer(ConcatInputLayer):
     keys; with attention_left_only a frame sees itself and the frames before it, nothing else. In a loop, and without a
     time axis, the frames are the steps: a step sees itself and the steps before it.
 
+    With initial_state, the frames of earlier batches come before those of this one, for training on pieces of long
+    sequences: all frames see them, but no gradient goes there.
+
     Parameter: ``QKV`` [in, 2 total_key_dim + n_out]: for each head its columns of q, k and v.
     Lengths: unchanged. The output is [batch, ..., time, n_out]. Vaswani et al. 2017, without the last projection.
 
@@ -55,6 +60,16 @@ class SelfAttentionLayer(ConcatInputLayer):
     forward_weights_init: Init = option("glorot_uniform", help="initialiser of QKV")
     attention_dropout: float = option(0.0, check=dropout_rate, help="dropout on the attention weights in training")
     attention_left_only: bool = option(False, help="frames do not attend to later frames")
+
+    initial_state: Optional[str] = option(
+        None,
+        help="frames that come before those of this batch: None or 'zeros': none; 'keep_over_epoch': those of the "
+        "batches before, in this pass over the dataset; 'keep_over_epoch_no_init': in all passes",
+    )
+    restrict_state_to_last_seq: bool = option(False, help="with initial_state: only the last batch before this one")
+    state_var_lengths: Any = option(
+        None, help="for exported graphs", inert="which of the kept frames are valid is always known"
+    )
 
     history_grows = True
 
@@ -83,8 +98,14 @@ class SelfAttentionLayer(ConcatInputLayer):
         self._rows = layout.without_axes([layout.feature_axis])
         if self.key_shift is not None:
             self._check_shift(ctx, self.key_shift.output)
+        rows = self._rows.dims if self._single_step else self._rows.dims[:-1]
+        parts = {
+            part: _history(ctx, rows, self.num_heads, size) for part, size in zip(_PARTS, (self._key, self._value))
+        }
+        self._kept = kept_history(ctx, self, parts, in_step=self._single_step)
         if self._single_step:
-            self._declare_history(ctx)
+            for part, data in parts.items():
+                ctx.loop_state(part, data, functools.partial(self._first_history, part, data))
         return layout.with_feature(layout.feature_axis, out).replace(vocab=None)
 
     def _check_shift(self, ctx: PlanContext, shift: Data) -> None:
@@ -109,17 +130,14 @@ class SelfAttentionLayer(ConcatInputLayer):
         sizes = (("query", key), ("key", key), ("value", size))
         return [Part("%s %d" % (part, head), n) for head in range(self.num_heads) for part, n in sizes]
 
-    def _declare_history(self, ctx: PlanContext) -> None:
-        """Declare keys and values of all steps so far, [batch, others, steps, head, size]."""
-        for part, size in zip(_PARTS, (self._key, self._value)):
-            dims = (
-                *self._rows.dims,
-                ctx.new_spatial(None, "history"),
-                ctx.new_spatial(self.num_heads, "heads"),
-                ctx.new_feature(size),
-            )
-            data = Data(dims, feature_axis=len(dims) - 1)
-            ctx.loop_state(part, data, lambda emit, d=data: self._empty(emit, d))
+    def _first_history(self, part: str, data: Data, ctx: EmitContext) -> Any:
+        """Return the keys or values before the first step of a loop."""
+        return self._empty(ctx, data) if self._kept is None else ctx.kept(part)
+
+    def keep_history(self, ctx: EmitContext, parts: dict[str, Any], lens: Any) -> None:
+        """Keep the keys and values after the last step of a loop for the next batch, see `KeptHistory.keep`."""
+        assert self._kept is not None
+        self._kept.keep(ctx, parts, lens)
 
     def _empty(self, ctx: EmitContext, data: Data) -> Any:
         axis = data.rank - 3
@@ -137,6 +155,8 @@ class SelfAttentionLayer(ConcatInputLayer):
         if self._single_step:
             q = tf.expand_dims(q, -3)
             k, v = (extended(ctx, part, x, x.shape.rank - 2) for part, x in zip(_PARTS, (k, v)))
+        elif self._kept is not None:
+            k, v = (self._kept.extended(ctx, part, x) for part, x in zip(_PARTS, (k, v)))
         energy = tf.einsum("...thd,...shd->...hts", q, k)
         if self.key_shift is not None:
             energy = energy + self._shift_energy(ctx, q, tf.shape(k)[-3])
@@ -187,11 +207,21 @@ class SelfAttentionLayer(ConcatInputLayer):
     def _mask(self, ctx: EmitContext, keys: Any) -> Optional[Any]:
         """Return the mask of valid keys, broadcastable to [..., head, queries, keys]; None: all."""
         if self._single_step:
-            mask = history_mask(ctx, keys)
+            mask = history_mask(ctx, keys) if self._kept is None else self._kept.mask_of_step(ctx, keys)
             count_step(ctx)
             if mask is not None and mask.shape.rank == 2:  # [batch, keys]
                 mask = expand_at(mask, range(1, self._rows.rank + 2))
             return mask
+        current = self._mask_of_frames(ctx)
+        if self._kept is None:
+            return current
+        dim = self._rows.dims[-1]
+        frames = tf.sequence_mask(ctx.lens(dim), ctx.size(dim))
+        frames = tf.broadcast_to(frames, tf.stack([ctx.size(self._rows.dims[0]), ctx.size(dim)]))
+        return self._kept.mask(ctx, frames, current, self._rows.rank + 2)
+
+    def _mask_of_frames(self, ctx: EmitContext) -> Optional[Any]:
+        """Return the mask of valid keys among the frames of this batch; None: all."""
         axis = self._rows.rank - 1
         dim: Dim = self._rows.dims[axis]
         if self.attention_left_only or self._in_loop:
@@ -200,3 +230,12 @@ class SelfAttentionLayer(ConcatInputLayer):
         if not dim.is_dynamic:
             return None
         return tf.expand_dims(tf.expand_dims(ctx.mask(self._rows, axis), -2), -2)
+
+
+def _history(ctx: PlanContext, rows: Sequence[Dim], heads: int, size: int) -> Data:
+    """Return the template of keys or values, [batch, others, history, head, size].
+
+    :param rows: batch and others
+    """
+    history, head = ctx.new_spatial(None, "history"), ctx.new_spatial(heads, "heads")
+    return Data((*rows, history, head, ctx.new_feature(size)), feature_axis=len(rows) + 2)

@@ -11,6 +11,7 @@ from returnn_tf.graph.emit_node import emit_node
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
 from returnn_tf.layers.loops.hypotheses import Hypotheses, follow_choice, normalized, steps_taken
+from returnn_tf.layers.loops.kept import hold_after_end, keep_states
 from returnn_tf.layers.loops.loop_inputs import in_beam, read_params, shaped, step_array
 from returnn_tf.layers.loops.loop_plan import LoopPlan
 from returnn_tf.layers.loops.recompute import recomputed
@@ -68,10 +69,11 @@ class LoopFrame:
             written = [array.write(i, value) for array, value in zip(collected, values)]
             return i + 1, new_states, search, written, [array.write(i, source) for array in sources]
 
-        count, _, search, results, sources = tf.while_loop(
+        count, states, search, results, sources = tf.while_loop(
             go_on, body, (tf.constant(0), states, search, results, sources), maximum_iterations=limit
         )
         self._finish(count, search, results, sources)
+        self._keep(search, states)
         return count
 
     def _max_steps(self) -> Any:
@@ -193,6 +195,7 @@ class LoopFrame:
                 follow_choice(state, node, self._needed_after(position, hyps), keys, self._batch)
         if state.updates:
             raise ValueError("a layer in the loop updates variables in each step, which is not supported")
+        hold_after_end(loop, state, layers, self._lens())
         new_states = [state.values[of] for _, of, _ in loop.prevs] + [state.next_states[name] for name in keys]
         source = None if hyps is None else hyps.source
         values = [state.values[node] for node in loop.collected]
@@ -278,6 +281,17 @@ class LoopFrame:
             if entries is not None and axis is not None:
                 value = along_hypotheses(value, entries, axis + 1)
             ctx.set_sub_output(name, value[:size] if dim is not None else value)
+
+    def _keep(self, search: dict[str, Any], states: Sequence[Any]) -> None:
+        """Keep what layers declare to keep for the next batch."""
+        loop, lens = self._loop, self._lens()
+        lens = search["lens"] if lens is None else lens
+        lens = lens[:: loop.beam_size] if lens.shape.rank else lens
+        keep_states(self._ctx, self._node.inner, states[len(loop.prevs) :], loop.beam_size, lens)
+
+    def _lens(self) -> Any:
+        """Return the number of steps, int32 [batch * beam] or scalar, if it is known before the loop, else None."""
+        return None if self._loop.ending.end is not None else self._inner.lens(self._loop.loop_dim)
 
     def _final_scores(self, count: Any, size: Any, search: dict[str, Any]) -> Any:
         """Return the final scores, [batch, beam].

@@ -53,4 +53,5 @@ class CellOnce:
         if layer.back_prop is False:
             y, state = tf.stop_gradient(y), tuple(tf.stop_gradient(part) for part in state)
         ctx.set_aux(ctx.node, HIDDEN_STATE, state)
+        self.cell.keep(ctx, state)
         return y

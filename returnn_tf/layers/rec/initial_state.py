@@ -18,20 +18,24 @@ from returnn_tf.util.lazy_tf import tf
 
 #: Values of ``initial_state`` which name no layer.
 INITIAL_KEYWORDS = ("zeros", "ones", "var", "keep_over_epoch", "keep_over_epoch_no_init")
+#: Those that mean the last state of the batch before -> whether it is zero at the start of a pass over a dataset.
+KEPT = {"keep_over_epoch": True, "keep_over_epoch_no_init": False}
 
 _CONSTANTS = {"zeros": 0.0, "ones": 1.0}
 
 
 @dataclasses.dataclass(frozen=True)
 class InitialState:
-    """The source of one tensor of an initial state: exactly one of a constant, a parameter and a layer.
+    """The source of one tensor of an initial state: exactly one of a constant, a parameter, a layer and the last batch.
 
     :param param: name as in `PlanContext.param`
+    :param kept: key as in `PlanContext.keep`
     :param state_index: the tensor of the hidden state of ``node``; None: its output
     """
 
     constant: Optional[float] = None
     param: Optional[str] = None
+    kept: Optional[str] = None
     node: Optional[Node] = None
     state_index: Optional[int] = None
 
@@ -83,7 +87,7 @@ class _Planner:
                 )
             given = dict(zip(keys, given))
         if not isinstance(given, Mapping):
-            return [self._part(given, name, None) for name in keys or ("var",)]
+            return [self._part(given, name, None, index) for index, name in enumerate(keys or ("var",))]
         if not keys:
             raise ctx.error(
                 "%s is a dict with the keys %s, but this unit has a single state without a name. "
@@ -95,7 +99,7 @@ class _Planner:
         for key in keys:
             if key not in given:
                 raise ctx.error("%s has no key %r. Add it, e.g. %r: 'zeros'." % (option, key, key))
-        return [self._part(given[key], key, key) for key in keys]
+        return [self._part(given[key], key, key, index) for index, key in enumerate(keys)]
 
     def _from_layer(self, node: Node) -> list[InitialState]:
         """Plan all tensors from one layer."""
@@ -129,11 +133,12 @@ class _Planner:
             )
         return [self._part(node, "", None)]
 
-    def _part(self, given: Any, name: str, key: Optional[str]) -> InitialState:
+    def _part(self, given: Any, name: str, key: Optional[str], index: int = 0) -> InitialState:
         """Plan one tensor.
 
         :param name: of the tensor in the names of variables
         :param key: its key in the dict, or None if the option is no dict
+        :param index: its place in the state
         """
         ctx, state = self._ctx, self._state
         what = self._option if key is None else "%s[%r]" % (self._option, key)
@@ -149,11 +154,14 @@ class _Planner:
             return InitialState(constant=_CONSTANTS[given])
         if not isinstance(given, (str, bool)) and given in (0, 1):
             return InitialState(constant=float(given))
-        if given in INITIAL_KEYWORDS:
-            raise ctx.error(
-                "%s: %r (state kept from batch to batch) is not supported. Use 'zeros' or 'var'." % (what, given)
-            )
-        raise ctx.error("%s must be 'zeros', 'ones', 'var', 0, 1, a layer or a dict, not %r." % (what, given))
+        if isinstance(given, str) and given in KEPT:
+            variable = "%skeep_state_%s" % (self._prefix, name)
+            ctx.keep(str(index), variable, state.data, resets=KEPT[given])
+            return InitialState(kept=str(index))
+        raise ctx.error(
+            "%s must be 'zeros', 'ones', 'var', 'keep_over_epoch', 'keep_over_epoch_no_init', 0, 1, a layer or a dict, "
+            "not %r." % (what, given)
+        )
 
     def _part_of_layer(self, node: Node, what: str, key: Optional[str]) -> InitialState:
         other = hidden_state_of(node)
@@ -188,6 +196,8 @@ def emit_initial_state(ctx: EmitContext, parts: Sequence[InitialState], data: Da
 def _emit_part(ctx: EmitContext, part: InitialState, data: Data) -> Any:
     if part.param is not None:
         return ctx.param(part.param)
+    if part.kept is not None:
+        return ctx.kept(part.kept)
     if part.node is None:
         return tf.constant(part.constant, data.dtype)
     if part.state_index is None:

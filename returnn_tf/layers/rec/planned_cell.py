@@ -47,6 +47,12 @@ class PlannedCell:
             return (tf.zeros(tf.stack(ctx.shape(self.state.data)), "float32"),) * self.state.count
         return state
 
+    def keep(self, ctx: EmitContext, state: tuple[Any, ...]) -> None:
+        """Keep the last state for the next batch, where the option says so; each tensor in the layout of the state."""
+        for part, value in zip(self.initial, state):
+            if part.kept is not None:
+                ctx.keep(part.kept, value)
+
     def first_output(self, ctx: EmitContext) -> Any:
         """Return the part of the first state that is also an output."""
         return self.first_state(ctx)[self.state.keys.index("h") if "h" in self.state.keys else 0]

@@ -208,6 +208,7 @@ class StepNetwork:
         run.in_search = self.parent.search
         run.inner = list(builder.sink)
         loop.constrained = self._constrained(run.inner)
+        self._check_kept(run.inner)
         inner = set(run.inner)
         for node in [*run.inner, *self._slices]:
             for dep in node.deps if node in inner else [node]:
@@ -225,6 +226,15 @@ class StepNetwork:
         run.output = Data((), "int32")
         self.parent.sink.append(run)
         self._run, self._loop = run, loop
+
+    def _check_kept(self, nodes: Sequence[Node]) -> None:
+        """Check that layers which keep a state from batch to batch do so once in a batch, not in each step."""
+        for node in nodes:
+            if node.kept and (self.parent.in_step or not node.loop_states):
+                raise LayerError(
+                    "Layer %r: a state can't be kept from batch to batch here, as the layer begins anew in each step "
+                    "of a loop. Set its initial_state to 'zeros'." % node.path
+                )
 
     def _constrained(self, nodes: Sequence[Node]) -> list[tuple[Node, str]]:
         """Return which options constrain the outputs of layers of a step; a search has no objective."""

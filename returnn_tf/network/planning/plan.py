@@ -8,6 +8,7 @@ from typing import Optional
 
 from returnn_tf.config import Config
 from returnn_tf.graph.freezing import read_only
+from returnn_tf.graph.kept_state import KeptSpec
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.tensor import Data
@@ -52,6 +53,11 @@ class Plan:
     def layers(self) -> dict[str, Node]:
         """Return all layers by path, with those inside loops; ``.output`` of one is its template."""
         return {node.path: node for node in self.visible_nodes()}
+
+    @property
+    def kept(self) -> dict[str, KeptSpec]:
+        """Return what layers keep from batch to batch, by name."""
+        return {spec.name: spec for node in self.all_nodes() for spec in node.kept.values()}
 
     def all_nodes(self) -> Iterator[Node]:
         """Return all layers, with those inside loops in front of the loop."""

@@ -1,0 +1,117 @@
+"""Keys and values that `self_attention` keeps from batch to batch: the option ``initial_state``."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.ops.frames.shape import expand_at
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+#: Values of the option -> whether the history is empty at the start of a pass over a dataset; None: always.
+INITIAL_STATES = {"zeros": None, "keep_over_epoch": True, "keep_over_epoch_no_init": False}
+_MASK = "mask"
+
+
+class KeptHistory:
+    """The keys and values of all batches before, and which of them are frames, not padding.
+
+    :param parts: name -> template [batch, ..., history, head, size]
+    :param resets: whether it is empty at the start of a pass over a dataset
+    :param last_only: whether only the frames of the last batch are kept
+    :param in_step: whether a loop carries it, from step to step
+    """
+
+    def __init__(
+        self, ctx: PlanContext, parts: dict[str, Data], *, resets: bool, last_only: bool, in_step: bool
+    ) -> None:
+        self._last_only = last_only
+        for name, data in parts.items():
+            if data.batch_axis != 0:
+                raise ctx.error("initial_state needs a batch axis in the source, to keep a history for each sequence.")
+            ctx.keep(name, "keep_state_%s_left" % name[0], data, resets=resets, is_param=in_step)
+        history = Data((data.dims[0], data.dims[-3]), "bool")
+        ctx.keep(_MASK, "keep_state_mask", history, resets=resets, is_param=False)
+
+    def extended(self, ctx: EmitContext, name: str, x: Any) -> Any:
+        """Put the history in front of the keys or values of this batch, and keep them; [batch, ..., time, head, size].
+
+        :param name: of the part
+        """
+        result = tf.concat([ctx.kept(name), x], axis=-3)
+        ctx.keep(name, x if self._last_only else result)
+        return result
+
+    def mask(self, ctx: EmitContext, frames: Any, current: Any, rank: int) -> Any:
+        """Return the mask of valid keys, bool [batch, 1..., 1, queries, keys], and keep that of the frames.
+
+        :param frames: bool [batch, time]
+        :param current: the mask of this batch that broadcasts to [batch, ..., head, queries, time], or None
+        :param rank: of the result
+        """
+        before = ctx.kept(_MASK)
+        self._keep_mask(ctx, before, frames)
+        times = tf.shape(frames)[1]
+        shape = [tf.shape(frames)[0], *[1] * (rank - 3), times]
+        now = tf.constant(True) if current is None else current
+        return tf.concat(
+            [
+                tf.broadcast_to(expand_at(before, range(1, rank - 1)), tf.stack([*shape, tf.shape(before)[1]])),
+                tf.broadcast_to(now, tf.stack([*shape, times])),
+            ],
+            axis=-1,
+        )
+
+    def mask_of_step(self, ctx: EmitContext, keys: Any) -> Any:
+        """Return the mask of valid keys in a step of a loop, bool [batch, keys]: all of the loop so far are."""
+        before = ctx.kept(_MASK)
+        size = tf.shape(before)
+        return tf.concat([before, tf.ones(tf.stack([size[0], keys - size[1]]), tf.bool)], axis=1)
+
+    def keep(self, ctx: EmitContext, parts: dict[str, Any], lens: Any) -> None:
+        """Keep the history after the last step of a loop.
+
+        :param parts: name -> [batch, ..., history, head, size]
+        :param lens: number of steps of each sequence, int32 [batch] or scalar
+        """
+        before = ctx.kept(_MASK)
+        old = tf.shape(before)[1]
+        steps: Any = 0
+        for name, value in parts.items():
+            steps = tf.shape(value)[-3] - old
+            ctx.keep(name, value[..., old:, :, :] if self._last_only else value)
+        frames = tf.broadcast_to(tf.sequence_mask(lens, steps), tf.stack([tf.shape(before)[0], steps]))
+        self._keep_mask(ctx, before, frames)
+
+    def _keep_mask(self, ctx: EmitContext, before: Any, frames: Any) -> None:
+        ctx.keep(_MASK, frames if self._last_only else tf.concat([before, frames], axis=1))
+
+
+def kept_history(ctx: PlanContext, layer: Any, parts: dict[str, Data], *, in_step: bool) -> Optional[KeptHistory]:
+    """Plan the history that the option ``initial_state`` of a `self_attention` asks for; None if there is none.
+
+    :param parts: see `KeptHistory`
+    :param in_step: whether it runs step by step in a loop
+    :raises ConfigError: another value, or it is used with key_shift
+    """
+    given = layer.initial_state
+    if given is None or given == "zeros":
+        if layer.restrict_state_to_last_seq:
+            raise ctx.error("restrict_state_to_last_seq needs a state: set initial_state to 'keep_over_epoch'.")
+        return None
+    if given not in INITIAL_STATES:
+        raise ctx.error(
+            "initial_state must be None, 'zeros', 'keep_over_epoch' or 'keep_over_epoch_no_init' here, not %r."
+            % (given,)
+        )
+    if layer.key_shift is not None:
+        raise ctx.error("key_shift has no vectors for the frames of earlier batches. Remove it or initial_state.")
+    return KeptHistory(
+        ctx,
+        parts,
+        resets=bool(INITIAL_STATES[given]),
+        last_only=layer.restrict_state_to_last_seq,
+        in_step=in_step,
+    )

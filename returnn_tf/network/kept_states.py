@@ -1,0 +1,139 @@
+"""The states that layers keep from batch to batch: their variables, and the start of a pass."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from returnn_tf.config import DataError
+from returnn_tf.graph.kept_state import KeptSpec
+from returnn_tf.util.lazy_tf import tf
+
+_PREFIX = "kept/"
+
+
+class KeptStates:
+    """The variables of all kept states of a network.
+
+    They are no parameters: not trained, and not among the parameters in checkpoints. A checkpoint has them in the state
+    beside these, since within an epoch an exact resume needs them.
+
+    :param specs: by name
+    """
+
+    def __init__(self, specs: Mapping[str, KeptSpec]) -> None:
+        self.specs = specs
+        self.variables: dict[str, Any] = {}
+        self._flags: dict[str, Any] = {}
+        for name, spec in specs.items():
+            shape = tf.TensorShape(spec.variable_shape)
+            first = tf.zeros(spec.first_shape, spec.data.dtype)
+            self.variables[name] = tf.Variable(first, shape=shape, trainable=False, name="kept")
+        if specs:
+            # fresh: nothing was kept in this pass; unset: nothing ever was; idle: the batch is not of this process
+            starts = {"fresh": True, "unset": True, "idle": False}
+            self._flags = {name: tf.Variable(value, trainable=False, name=name) for name, value in starts.items()}
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Return the variables that are listed among the parameters."""
+        return {name: var for name, var in self.variables.items() if self.specs[name].is_param}
+
+    def begin_pass(self) -> None:
+        """Begin an epoch, or a pass over another dataset: states other than those of "no_init" become zero."""
+        if self.specs:
+            self._flags["fresh"].assign(True)
+
+    @contextlib.contextmanager
+    def another_pass(self) -> Iterator[None]:
+        """Run a pass over another dataset in between: afterwards everything is as before."""
+        before = self.values()
+        self.begin_pass()
+        try:
+            yield
+        finally:
+            self.restore(before)
+
+    # --- for checkpoints ---
+
+    def values(self) -> dict[str, Any]:
+        """Return all states, and whether they are valid, as arrays by name."""
+        found = {name: var.numpy() for name, var in self.variables.items()}
+        found.update({name: self._flags[name].numpy() for name in ("fresh", "unset") if self.specs})
+        return {_PREFIX + name: value for name, value in found.items()}
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Set what `values` returned; without them all states start anew."""
+        if not self.specs:
+            return
+        known = all(_PREFIX + name in values for name in (*self.variables, "fresh", "unset"))
+        for name in ("fresh", "unset"):
+            self._flags[name].assign(bool(values[_PREFIX + name]) if known else True)
+        for name, var in self.variables.items():
+            if known:
+                var.assign(values[_PREFIX + name])
+
+    # --- in a graph ---
+
+    def value(self, spec: KeptSpec, sizes: Sequence[Any]) -> Any:
+        """Emit a state before this batch.
+
+        :param sizes: of the axes; that of an axis which grows does not matter
+        """
+        var, flags = self.variables[spec.name], self._flags
+        batch = spec.data.batch_axis
+        start = tf.stack([
+            size if static is not None or axis == batch else 0
+            for axis, (size, static) in enumerate(zip(sizes, spec.variable_shape))
+        ])  # fmt: skip
+
+        def zeros() -> Any:
+            return tf.zeros(start, spec.data.dtype)
+
+        def kept() -> Any:
+            value = var.read_value()
+            if batch is None:
+                return value
+            # One sequence before the first batch, and in a search every hypothesis of a sequence begins with its state.
+            times = start[batch] // tf.maximum(tf.shape(value)[batch], 1)
+            return tf.repeat(value, times, axis=batch)
+
+        anew = tf.logical_or(flags["idle"], flags["fresh"] if spec.resets else False)
+        value = tf.stop_gradient(tf.cond(anew, zeros, kept))
+        value.set_shape(spec.variable_shape)
+        return value
+
+    def assign(self, spec: KeptSpec, value: Any) -> None:
+        """Emit that a state is kept after this batch."""
+        self.variables[spec.name].assign(tf.stop_gradient(value))
+        for name in ("fresh", "unset"):
+            self._flags[name].assign(False)
+
+    # --- before a step ---
+
+    def set_idle(self, idle: bool) -> None:
+        """Set whether the next batch is not one of this process, so that it must neither use nor change its states."""
+        if self.specs and bool(self._flags["idle"].numpy()) != idle:
+            self._flags["idle"].assign(idle)
+
+    def check(self, num_seqs: int) -> None:
+        """Check that a batch continues the sequences of the last one.
+
+        :raises DataError: the number of sequences differs
+        """
+        if not self.specs or self._flags["unset"].numpy() or self._flags["idle"].numpy():
+            return
+        fresh = bool(self._flags["fresh"].numpy())
+        for name, spec in self.specs.items():
+            axis = spec.data.batch_axis
+            if axis is None or spec.data.dims[axis].expr is not None or (spec.resets and fresh):
+                continue
+            kept = int(tf.shape(self.variables[name])[axis])
+            if kept != num_seqs:
+                raise DataError(
+                    "Layer %r keeps its state from batch to batch, so every batch must continue the sequences of the "
+                    "last one, but this one has %d and the last one had %d. Let all batches have the same number of "
+                    "sequences, in the same order (max_seqs, chunking, a number of sequences that it divides), or set "
+                    "its initial_state to 'zeros'." % (spec.layer_path, num_seqs, kept)
+                )

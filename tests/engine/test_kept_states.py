@@ -1,0 +1,70 @@
+"""Training on pieces of sequences in order, with a state that is kept from batch to batch: resume within an epoch."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from returnn_tf.config import Config
+from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
+from returnn_tf.engine.training.engine import Engine
+
+ATTENTION = {
+    "class": "self_attention", "num_heads": 1, "total_key_dim": 2, "n_out": 4, "attention_left_only": True,
+    "from": "lstm",
+}  # fmt: skip
+
+
+def options(model: pathlib.Path, state: str, **more: Any) -> dict[str, Any]:
+    """A config: one piece of one sequence in each batch."""
+    data = {"class": "Task12AXDataset", "num_seqs": 3}
+    network = {
+        "lstm": {"class": "rec", "unit": "lstm", "n_out": 4, "from": "data", "initial_state": state},
+        "attention": {**ATTENTION, "initial_state": state},
+        "loop": {"class": "rec", "from": "attention", "unit": {
+            "output": {"class": "rnn_cell", "unit": "gru", "n_out": 4, "from": ["data:source", "prev:output"],
+                       "initial_state": state}}},
+        "output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "loop"},
+    }  # fmt: skip
+    return {
+        "model": str(model), "train": data, "dev": {**data, "fixed_random_seed": 1}, "num_epochs": 1,
+        "extern_data": {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}}, "network": network,
+        "chunking": "20:20", "batch_size": 20, "max_seqs": 1, "learning_rate": 0.1, "save_every_steps": 3,
+        "optimizer": {"class": "adam"}, "behavior_version": 21, **more,
+    }  # fmt: skip
+
+
+def train(config: dict[str, Any]) -> dict[str, Any]:
+    """Train all epochs; the parameters of the last one."""
+    with Engine(Config(config)) as engine:
+        engine.train()
+    return checkpoint.read(find_checkpoints(config["model"])[config["num_epochs"]])
+
+
+@pytest.mark.parametrize("state", ["keep_over_epoch", "keep_over_epoch_no_init"])
+def test_resume_within_an_epoch(tmp_path: pathlib.Path, state: str) -> None:
+    """The states are in the checkpoint, though not among the parameters: the weights are the same."""
+    config = options(tmp_path / "net", state)
+    undisturbed = train(config)
+    assert not [name for name in undisturbed if "keep" in name]
+    steps = find_step_checkpoints(config["model"])
+    assert steps
+    stored = checkpoint.read_state(list(steps.values())[-1])
+    names = sorted(name for name in stored if name.startswith("kept/"))
+    assert "kept/lstm/rec/keep_state_h/0" in names and "kept/loop/rec/output/keep_state_var/0" in names
+    assert np.abs(stored["kept/lstm/rec/keep_state_h/0"]).max() > 0
+    checkpoint.delete(find_checkpoints(config["model"])[1])
+    resumed = train(config)
+    assert set(resumed) == set(undisturbed)
+    for name, value in undisturbed.items():
+        np.testing.assert_array_equal(resumed[name], value, err_msg=name)
+
+
+def test_the_state_matters(tmp_path: pathlib.Path) -> None:
+    """Otherwise the test above would show nothing."""
+    kept, zeros = (train(options(tmp_path / state, state)) for state in ("keep_over_epoch", "zeros"))
+    assert np.abs(kept["output/W"] - zeros["output/W"]).max() > 1e-4
