@@ -5,7 +5,8 @@ from typing import Any
 import numpy
 import pytest
 
-from tests.layers.nets import fails, feed, net_of, output, run
+from returnn_tf.tensor import SpatialDim
+from tests.layers.nets import LENS, STATIC, fails, feed, net_of, output, run
 
 
 def sinusoids(position: Any, channels: int) -> Any:
@@ -63,6 +64,53 @@ def test_relative_positional_encoding(fixed: bool) -> None:
     frames = numpy.arange(4)
     rows = numpy.clip(frames[None] - frames[:, None], -2, 2) + 2
     numpy.testing.assert_allclose(net.run(feed()).layers["output"].value, table[rows], atol=1e-5)
+
+
+@pytest.mark.parametrize("offset", [None, 2, "offset"])
+def test_relative_positions_of_other_axes(offset: Any) -> None:
+    new, known, queries = SpatialDim("new"), SpatialDim("known", 7), SpatialDim("queries", 2)
+    options = {"class": "relative_positional_encoding", "n_out": 4, "clipping": 3, "fixed": True, "from": "data"}
+    options.update(is_output_layer=True, query_offset=offset)
+    network = {
+        "offset": {"class": "constant", "value": 2},
+        "known": {**options, "key_value_spatial_dim": known},
+        "new": {**options, "key_value_spatial_dim": new},
+        "static": {**options, "from": "data:wide", "key_value_spatial_dim": STATIC},
+        "output": {**options, "key_value_spatial_dim": "T", "query_spatial_dim": queries},
+    }
+    layers = run(network)
+    sizes = {"known": (4, 7), "new": (4, 4), "static": (4, 2), "output": (2, 4)}
+    for name, (q, k) in sizes.items():
+        rows = numpy.clip(numpy.arange(k)[None] - numpy.arange(q)[:, None] - (2 if offset else 0), -3, 3) + 3
+        numpy.testing.assert_allclose(layers[name].value, sinusoids(numpy.arange(7), 4)[rows], atol=1e-5)
+    assert [layers[name].axes for name in sizes] == [("T", "S", "F"), ("T", "T", "F"), ("T", "S", "F"), ("S", "T", "F")]
+
+
+def test_relative_positions_of_a_history() -> None:
+    """In a loop, of all steps up to the current one, whose dim another layer makes."""
+    history = SpatialDim("history")
+    unit = {
+        "h": {"class": "cum_concat", "out_spatial_dim": history, "from": "data:source"},
+        "r": {
+            "class": "relative_positional_encoding",
+            "n_out": 3,
+            "clipping": 2,
+            "fixed": True,
+            "key_value_spatial_dim": history,
+            "from": "data:source",
+        },
+        "s": {"class": "combine", "kind": "mul", "allow_broadcast_all_sources": True, "from": ["h", "r"]},
+        "output": {"class": "reduce", "mode": "sum", "axis": history, "from": "s"},
+    }
+    expected = numpy.zeros([3, 4, 3])
+    for t in range(4):
+        rows = sinusoids(numpy.clip(numpy.arange(t + 1) - t, -2, 2) + 2, 3)
+        expected[:, t] = (feed()["data"][:, : t + 1] * rows).sum(axis=1)
+    for moved in (True, False):
+        layer = {"class": "rec", "unit": unit, "optimize_move_layers_out": moved, "from": "data"}
+        result = run({"output": layer})["output"]
+        for b, n in enumerate(LENS):
+            numpy.testing.assert_allclose(result.value[b, :n], expected[b, :n], atol=1e-5)
 
 
 def test_not_trainable() -> None:
