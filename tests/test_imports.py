@@ -46,7 +46,7 @@ INNER_FLOORS = {
     ],
     "network": [
         ["feed", "planning", "result"],
-        ["draw", "feed_function", "loops", "lower"],
+        ["draw", "feed_function", "kept_states", "loops", "lower"],
         ["plan_network"],
         ["network"],
         ["describe"],
