@@ -39,7 +39,9 @@ def valid_mask(value: numpy.ndarray, axes: list[str], sizes: dict[int, numpy.nda
             continue
         shape = [1] * value.ndim
         shape[axis] = value.shape[axis]
-        mask &= numpy.arange(value.shape[axis]).reshape(shape) < lens.reshape([-1] + [1] * (value.ndim - 1))
+        mask &= numpy.arange(value.shape[axis]).reshape(shape) < lens.reshape(
+            [*lens.shape, *[1] * (value.ndim - lens.ndim)]
+        )
     return mask
 
 

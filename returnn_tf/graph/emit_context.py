@@ -33,8 +33,8 @@ class EmitContext:
 
     @property
     def output(self) -> Data:
-        """Return the template of this layer's output."""
-        return self.node.output
+        """Return the template of this layer's output, with the dims that the layer inferred."""
+        return self.node.own_output or self.node.output
 
     @property
     def step(self) -> Any:
@@ -100,13 +100,14 @@ class EmitContext:
         if size is not None:
             self.lowering.sizes[dim] = size
 
-    def define_lens_over(self, dim: Dim, over: Dim, lens: Any, size: Any) -> None:
-        """Set lengths that vary with the frame of another dim instead of with the sequence.
+    def define_lens_over(self, dim: Dim, over: Sequence[Dim], lens: Any, size: Any) -> None:
+        """Set lengths that vary with the frames of other dims, not only with the sequence.
 
-        :param lens: int32 [frames of ``over``]
+        :param over: these dims, the batch dim included if they vary with the sequence as well
+        :param lens: int32 with an axis for each of ``over``
         :param size: of the padded axis
         """
-        self.lowering.lens_over[dim] = over, lens
+        self.lowering.lens_over[dim] = tuple(over), lens
         self.lowering.sizes[dim] = size
 
     def define_size(self, dim: Dim, size: Any) -> None:
@@ -135,27 +136,32 @@ class EmitContext:
         return expand_at(flat, [i for i in range(data.rank) if i not in (axis, batch)])
 
     def differs_by_frame(self, dim: Dim) -> bool:
-        """Return whether the lengths vary with the frame of another dim here, see `define_lens_over`."""
-        return dim in self.lowering.lens_over and self.lowering.lens_over[dim][0] not in self.lowering.loop_indices
+        """Return whether the lengths vary with the frames of other dims here, see `define_lens_over`."""
+        return any(not d.is_batch for d in self._frames_of(dim))
+
+    def _frames_of(self, dim: Dim) -> tuple[Dim, ...]:
+        return self.lowering.lens_by_frame(dim)[0] if dim in self.lowering.lens_over else ()
 
     def knows_mask(self, data: Data, axes: Sequence[int]) -> bool:
-        """Return whether `mask` is defined for these axes: whether they include the one that the lengths vary with."""
-        dims = [data.dims[axis] for axis in axes]
-        return all(self.lowering.lens_over[d][0] in data.dims for d in dims if self.differs_by_frame(d))
+        """Return whether `mask` is defined for these axes: whether they include those that the lengths vary with."""
+        over = [d for axis in axes for d in self._frames_of(data.dims[axis]) if not d.is_batch]
+        return all(d in data.dims for d in over)
 
     def _mask_by_frame(self, data: Data, axis: int) -> Any:
         dim = data.dims[axis]
-        over, lens = self.lowering.lens_over[dim]
-        if over not in data.dims:
-            raise ConfigError(
-                "the lengths of the axis %s vary with the frames of the axis %s, which %s lacks. Combine it with "
-                "that axis first, e.g. by dot with a query%s."
-                % (dim, over, data, _KEEP_IN_LOOP if over.is_loop else "")
-            )
-        frames = data.dims.index(over)
-        mask = tf.sequence_mask(lens, self.size(dim))
-        mask = tf.transpose(mask) if frames > axis else mask
-        return expand_at(mask, [i for i in range(data.rank) if i not in (axis, frames)])
+        over, lens = self.lowering.lens_by_frame(dim)
+        for frames in over:
+            if frames not in data.dims and not (frames.is_batch and data.batch_axis is not None):
+                raise ConfigError(
+                    "the lengths of the axis %s vary with the frames of the axis %s, which %s lacks. Combine it with "
+                    "that axis first, e.g. by dot with a query%s."
+                    % (dim, frames, data, _KEEP_IN_LOOP if frames.is_loop else "")
+                )
+        if self.beam > 1 and dim not in self.lowering.beam_dims:
+            for i in [i for i, d in enumerate(over) if d.is_batch]:
+                lens = tf.repeat(lens, self.beam, axis=i)
+        targets = [data.batch_axis if d.is_batch else data.dims.index(d) for d in over]
+        return to_layout(tf.sequence_mask(lens, self.size(dim)), Data((*over, dim)), data, [*targets, axis])
 
     def seq_mask(self, dim: Dim) -> Any:
         """Return the bool mask [batch, size] of the valid frames, or [size] if all sequences have the same length."""

@@ -8,13 +8,15 @@ from typing import Any
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options
 from returnn_tf.config.user_code import error_in_config
-from returnn_tf.graph.aux_values import OUTPUT_LOSS
+from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION
 from returnn_tf.graph.batch_norm import apply_batch_norm_option
 from returnn_tf.graph.check_numerics import checked_output
+from returnn_tf.graph.dim_binding import fitted
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.views.layer_view import LayerView
+from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -36,6 +38,8 @@ def emit_node(state: Lowering, node: Node) -> None:
         try:
             value = node.layer.emit(ctx)
             _check_tensor(node, value)
+            if node.own_output is not None:
+                value = _with_declared_sizes(ctx, value, node.own_output)
             if node.layer.batch_norm and not node.layer.normalizes_batch:
                 value = apply_batch_norm_option(ctx, value)
             dependencies = node.layer.control_dependencies_on_output
@@ -62,6 +66,14 @@ def emit_node(state: Lowering, node: Node) -> None:
             ) from exc
     _check_shape(node, value)
     state.values[node] = checked_output(node, value, state.check_numerics) if state.check_numerics else value
+
+
+def _with_declared_sizes(ctx: EmitContext, value: Any, own: Data) -> Any:
+    """Cut or extend the value, and that before the activation, to the dims that the user declared."""
+    inner = ctx.aux(ctx.node, PRE_ACTIVATION)
+    if inner is not None:
+        ctx.set_aux(ctx.node, PRE_ACTIVATION, inner.changed(lambda x: fitted(x, own, ctx.node.output, ctx.size)))
+    return fitted(value, own, ctx.node.output, ctx.size)
 
 
 def _dependencies(ctx: EmitContext, value: Any, given: Any) -> list[Any]:

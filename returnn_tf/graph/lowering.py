@@ -48,8 +48,8 @@ class Lowering:
     lens: dict[Dim, Any] = dataclasses.field(default_factory=dict)
     derived_lens: dict[Dim, Any] = dataclasses.field(default_factory=dict)
     sizes: dict[Dim, Any] = dataclasses.field(default_factory=dict)
-    #: Dims whose lengths vary with the frames of another dim: dim -> (that dim, lengths [its frames]).
-    lens_over: dict[Dim, tuple[Dim, Any]] = dataclasses.field(default_factory=dict)
+    #: Dims whose lengths vary with the frames of other dims: dim -> (those dims, batch included; their lengths).
+    lens_over: dict[Dim, tuple[tuple[Dim, ...], Any]] = dataclasses.field(default_factory=dict)
     #: Parameters read so far, by what provides them; those with dropout or noise by the layer that has it.
     params: dict[Any, Any] = dataclasses.field(default_factory=dict)
     noisy_params: dict[tuple[Node, str], Any] = dataclasses.field(default_factory=dict)
@@ -104,20 +104,30 @@ class Lowering:
         if dim in self.lens:
             return self.lens[dim]
         if dim in self.lens_over:
-            return self._lens_of_step(dim)
+            return self._lens_without_frames(dim)
         if dim not in self.derived_lens:
             assert dim.expr is not None, "no lengths were set for %r" % dim
             self.derived_lens[dim] = dim.expr.evaluate(self.get_lens, tf.maximum)
         return self.derived_lens[dim]
 
-    def _lens_of_step(self, dim: Dim) -> Any:
+    def lens_by_frame(self, dim: Dim) -> tuple[tuple[Dim, ...], Any]:
+        """Return (the dims that lengths vary with, the lengths); in the step of a loop those of this step."""
         over, lens = self.lens_over[dim]
-        if over not in self.loop_indices:
+        for step in [d for d in over if d in self.loop_indices]:
+            lens = tf.gather(lens, self.loop_indices[step], axis=over.index(step))
+            over = tuple(d for d in over if d is not step)
+        return over, lens
+
+    def _lens_without_frames(self, dim: Dim) -> Any:
+        over, lens = self.lens_by_frame(dim)
+        frames = [d for d in over if not d.is_batch]
+        if frames:
             raise ConfigError(
                 "the lengths of the axis %s vary with the frames of the axis %s; this layer supports only lengths by "
-                "sequence. Combine it with the axis %s first, e.g. by dot or softmax_over_spatial." % (dim, over, over)
+                "sequence. Combine it with the axis %s first, e.g. by dot or softmax_over_spatial."
+                % (dim, frames[0], frames[0])
             )
-        return tf.gather(lens, self.loop_indices[over])
+        return lens
 
     def lens_in_beam(self, dim: Dim, beam: int) -> Any:
         """Return the lengths of a dim for every hypothesis: int32 [batch * beam], or a scalar."""

@@ -68,6 +68,10 @@ class Node(Freezable):
     sources: list[Node] = dataclasses.field(default_factory=list)
     deps: list[Node] = dataclasses.field(default_factory=list)
     _output: Optional[Data] = None
+    #: The template in which the layer emits its value, where the output has declared dims instead of inferred ones.
+    own_output: Optional[Data] = None
+    #: Inferred dims -> the declared ones that replace them, see `returnn_tf.graph.dim_binding`.
+    replaced_dims: dict[Dim, Dim] = dataclasses.field(default_factory=dict)
     sub_outputs: dict[str, Data] = dataclasses.field(default_factory=dict)
     params: dict[str, Any] = dataclasses.field(default_factory=dict)
     owned: list[ParamSpec] = dataclasses.field(default_factory=list)

@@ -10,6 +10,7 @@ from typing import Any, Optional, Protocol
 from returnn_tf.config import ConfigError
 from returnn_tf.config.option_types import fits_type
 from returnn_tf.config.options import axis_size
+from returnn_tf.graph.dim_binding import DeclaredDims, bind
 from returnn_tf.graph.init_names import LayerInExpression
 from returnn_tf.graph.kept_state import KeptSpec
 from returnn_tf.graph.layer_base import LayerBase
@@ -20,13 +21,12 @@ from returnn_tf.ops.initial_values import Constant, Drawn, FromTensorFlow
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.tensor import AxisDesc, Data, Dim, DimKind, resolve_axes, resolve_axis
 from returnn_tf.tensor.axes import axes_of
-from returnn_tf.tensor.dim_names import DimNames
 
 #: Numbers in one parameter: 16 GiB of float32. A larger one is a mistake in the config.
 _MAX_PARAM_SIZE = 2**32
 
 
-class Builder(Protocol):
+class Builder(DeclaredDims, Protocol):
     """The part of the compiler that layers use."""
 
     behavior_version: int
@@ -35,16 +35,11 @@ class Builder(Protocol):
     in_step: bool
     #: The step axis, for layers of a loop that are computed for all steps at once.
     loop_dim: Optional[Dim]
-    #: Further names of dims, for axes by name.
-    dim_names: DimNames
     #: ``reuse_params`` of the `rec` layers around, the innermost first.
     outer_reuse: tuple[ReuseLevel, ...]
 
     def owner_of_params(self, ref: str, where: str) -> Node:
         """Return the layer whose parameters a name in ``reuse_params`` refers to."""
-
-    def bind_dim(self, declared: Dim, definition: Dim) -> None:
-        """Replace the declared dim by its definition from now on."""
 
     @property
     def sink(self) -> list[Node]:
@@ -166,9 +161,10 @@ class PlanContext:
         if layer.out_dim is not None:
             if n_out is not None and layer.out_dim.size not in (None, n_out):
                 raise self.error("n_out is %d but out_dim has size %s. Give one of them." % (n_out, layer.out_dim.size))
-            if layer.out_dim.size is None and n_out is not None:
-                return self.bind(layer.out_dim, self.new_feature(n_out))
-            return layer.out_dim
+            size = n_out if n_out is not None or layer.out_dim.size is not None else self.target_dim()
+            if layer.out_dim.size is None and size is not None:
+                return self.bind(layer.out_dim, self.new_feature(size))
+            return layer.out_dim if layer.out_dim.size is not None or default is None else default
         if n_out is not None:
             return self.new_feature(n_out)
         size = self.target_dim()
@@ -196,22 +192,33 @@ class PlanContext:
         return Dim(DimKind.FEATURE, size, name or "%s:feature" % self.node.path, auto=True)
 
     def new_spatial(self, size: Optional[int], name: str) -> Dim:
-        """Return a spatial dim that this layer defines; `emit` sets the lengths of a dynamic one by ``define_lens``."""
-        return Dim(DimKind.SPATIAL, size, "%s:%s" % (self.node.path, name), auto=True)
+        """Return a spatial dim that this layer defines; `emit` sets the lengths of a dynamic one by ``define_lens``.
+
+        :param name: appended to the name of the layer; or the whole description, with "%s" for that name
+        """
+        layer = self.node.path
+        text = name % layer.rpartition("/")[2] if "%s" in name else "%s:%s" % (layer, name)
+        return Dim(DimKind.SPATIAL, size, text, auto=True)
 
     def bind(self, declared: Optional[Dim], definition: Dim) -> Dim:
-        """Bind a dim that the user declared to the one that this layer inferred, and return the definition.
+        """Bind a dim that the user declared to the one that this layer inferred, and return the one to continue with.
 
         :param declared: the value of the option, or None
+        :raises ConfigError: the sizes differ
         """
-        if declared is None or declared is definition:
+        if declared is None:
             return definition
-        if declared.size is not None and declared.size != definition.size:
-            raise self.error("the declared dim %s does not match, the result has %s there." % (declared, definition))
-        if declared.size is not None or (definition.expr is None and definition.size is None and definition.auto):
-            return declared  # the layer made up its dim, so the user's own serves as well
-        self.builder.bind_dim(declared, definition)
-        return definition
+        result = bind(self.builder, self.node, declared, definition)
+        if definition in self.node.replaced_dims:
+            self.depend_on_dim(self.node.replaced_dims[definition])
+        return result
+
+    def name_dim(self, dim: Dim, name: str, *, passed: bool = False) -> None:
+        """Give a dim of the output a name that axes can be named by; see `DimNames.add`.
+
+        :param name: with "%s" for the name of this layer
+        """
+        self.builder.dim_names.add(dim, name.replace("%s", self.node.path.rpartition("/")[2]), passed=passed)
 
     # --- parameters ---
 

@@ -16,7 +16,7 @@ from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.ops.frames.shape import transpose
-from returnn_tf.tensor import Data
+from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -55,9 +55,19 @@ class Lowered:
         return self.constraints if self.objective is None else self.objective + self.constraints
 
     def lens_by_axis(self, data: Data) -> dict[int, Any]:
-        """Return the lengths of all dynamic axes of a template."""
+        """Return the lengths of all dynamic axes of a template: [batch], or a scalar where all sequences are equal.
+
+        Lengths that vary with the frames of other axes are [batch, those axes].
+        """
         beam = 1 if data.beam is None else data.beam.size
-        return {axis: self.lowering.lens_in_beam(data.dims[axis], beam) for axis in data.dynamic_axes}
+        return {axis: self._lens_of(data, data.dims[axis], beam) for axis in data.dynamic_axes}
+
+    def _lens_of(self, data: Data, dim: Dim, beam: int) -> Any:
+        if dim not in self.lowering.lens_over:
+            return self.lowering.lens_in_beam(dim, beam)
+        over, lens = self.lowering.lens_by_frame(dim)
+        order = sorted(range(len(over)), key=lambda i: (not over[i].is_batch, [*data.dims, over[i]].index(over[i])))
+        return transpose(lens, order)
 
 
 def lower(

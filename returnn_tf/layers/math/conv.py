@@ -92,7 +92,7 @@ class ConvLayer(ConcatInputLayer, ConvParams):
             )
         with_bias = ctx.behavior_version >= 10 if self.with_bias is None else self.with_bias
         self.declare_params(ctx, "W", [*size, n_in // self.groups, n_out], n_out, with_bias)
-        return self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, dims), out)
+        return self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, dims, self._spatial.dims), out)
 
     def _expanded(self, ctx: PlanContext, data: Data) -> Data:
         """Expand the source by the axes that the options add."""

@@ -72,7 +72,9 @@ class PoolLayer(ConcatInputLayer):
         steps = list(zip(self._size, self._strides, self._dilations))
         self._padding = [fixed_padding(d, p, *step) for d, p, step in zip(self._spatial.dims, given, steps)]
         dims = [conv_dim(d, *step, p) for d, p, step in zip(self._spatial.dims, given, steps)]
-        return self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, dims), self._out_feature(ctx))
+        return self._spatial.template(
+            bind_spatial(ctx, self.out_spatial_dims, dims, self._spatial.dims), self._out_feature(ctx)
+        )
 
     def _out_feature(self, ctx: PlanContext) -> Any:
         dim = ctx.need_feature(self._spatial.data)

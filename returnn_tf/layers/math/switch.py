@@ -44,13 +44,15 @@ class SwitchLayer(Layer):
             raise ctx.error("condition %r must be bool, but it is %s." % (self.condition.path, self.condition.output))
         # While a loop is planned, the value of its previous step may still be unknown: it fits everywhere.
         branches = [b for b in branches if not b.output.unknown] or branches
+        if not isinstance(self.condition, Node):
+            chosen = self.true_from if self._static_condition() else self.false_from
+            branches = [chosen] if isinstance(chosen, Node) else branches[:1]
         if len({b.output.dtype for b in branches}) > 1:
             raise ctx.error(
                 "true_from is %s, but false_from is %s. Cast one of them." % (branches[0].output, branches[1].output)
             )
         operands = [n.output for n in [*branches, self.condition] if isinstance(n, Node)]
         if not isinstance(self.condition, Node):
-            chosen = self.true_from if self._static_condition() else self.false_from
             operands = [chosen.output] if isinstance(chosen, Node) else []
         self.layout = common_layout(operands, allow_broadcast_all=True) if operands else Data(())
         data = self.layout

@@ -75,7 +75,7 @@ class TransposedConvLayer(ConcatInputLayer, ConvParams):
         self.declare_params(
             ctx, "W_native_transposed_conv", shape, n_out, with_bias, filter_rank=3 if count == 1 else 0
         )
-        return self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, dims), out)
+        return self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, dims, self._spatial.dims), out)
 
     def _numbers(self, ctx: PlanContext, name: str, value: Any, count: int) -> list[Optional[int]]:
         values = list(value) if isinstance(value, (list, tuple)) else [value] * count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from returnn_tf.config.options import option
@@ -13,10 +14,31 @@ from returnn_tf.tensor import NUMERIC_DTYPES, Data, Dim, batch_dim
 from returnn_tf.util.lazy_tf import tf
 
 
+def given_source(ctx: PlanContext, axis: Any) -> Data:
+    """Return the template of the source, which may be omitted where the axis is a dim."""
+    return Data(()) if isinstance(axis, Dim) and not ctx.node.sources else ctx.single_source()
+
+
+def axis_dim(ctx: PlanContext, source: Data, desc: Any) -> Dim:
+    """Return the dim that an axis of a source, "sparse_dim", or a dim with known lengths denotes.
+
+    :raises ConfigError: no such axis, or the lengths of the dim are unknown
+    """
+    if isinstance(desc, str) and desc.lower() == "sparse_dim":
+        if source.sparse_dim is None:
+            raise ctx.error("axis 'sparse_dim' needs a source with labels, got %s." % source)
+        desc = source.sparse_dim
+    if not isinstance(desc, Dim) or ctx.has_axis(source, desc):
+        return source.dims[ctx.axis(source, desc)]
+    ctx.depend_on_dim(desc)
+    return desc
+
+
 @register_layer("length")
 class LengthLayer(Layer):
     """The lengths of an axis: one number per sequence; a scalar if the axis is static or the batch axis.
 
+    The axis may be any dim whose lengths are known, with or without a source, or "sparse_dim".
     With sparse, the numbers are indices into the axis (or its end).
     Lengths: none; with add_time_axis there is a time axis of size 1.
 
@@ -25,7 +47,8 @@ class LengthLayer(Layer):
         network = {"output": {"class": "length", "axis": "T", "from": "data"}}
     """
 
-    axis: AxisOption = option("T", help="the axis whose lengths to output")
+    needs_sources = False
+    axis: AxisOption = option("T", help="the axis whose lengths to output, a dim, or 'sparse_dim'")
     add_time_axis: bool = option(False, help="add a time axis of size 1")
     dtype: str = option("int32", choices=NUMERIC_DTYPES, help="e.g. 'int32' or 'float32'")
     sparse: bool = option(False, help="make the output indices into the axis")
@@ -34,10 +57,15 @@ class LengthLayer(Layer):
         #: The dim whose lengths are output; read by `range_from_length`.
         self.dim: Dim = batch_dim
 
+    @classmethod
+    def takes_data(cls, options: Mapping[str, Any]) -> bool:
+        """Return whether the axis is one of a source."""
+        return not isinstance(options.get("axis"), Dim)
+
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: [batch] for a dynamic axis, else a scalar."""
-        source = ctx.single_source()
-        self.dim = source.dims[ctx.axis(source, self.axis)]
+        source = given_source(ctx, self.axis)
+        self.dim = axis_dim(ctx, source, self.axis)
         dims = [source.dims[source.batch_axis] if source.batch_axis is not None else batch_dim]
         if not self.dim.is_dynamic:
             dims = []

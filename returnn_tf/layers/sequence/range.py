@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Optional, Union
 
 import numpy
@@ -13,7 +14,7 @@ from returnn_tf.graph.layer import AxisOption, Layer
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.cast import is_int
-from returnn_tf.layers.sequence.length import LengthLayer
+from returnn_tf.layers.sequence.length import LengthLayer, axis_dim, given_source
 from returnn_tf.layers.shared.axis_marks import with_feature_default
 from returnn_tf.tensor import NUMERIC_DTYPES, Data, Dim
 from returnn_tf.tensor.data import default_time_axis
@@ -67,6 +68,7 @@ _ONE_AXIS = "the output has the one axis only, and layers such as combine broadc
 class RangeInAxisLayer(Layer):
     """``0, 1, ..., n - 1`` along an axis of the source; the output has only this axis.
 
+    The axis may be any dim whose lengths are known, with or without a source, or "sparse_dim".
     Lengths: those of the axis.
 
     Example::
@@ -74,23 +76,28 @@ class RangeInAxisLayer(Layer):
         network = {"output": {"class": "range_in_axis", "axis": "T", "from": "data"}}
     """
 
-    axis: AxisOption = option("T", help="the axis of the source")
+    needs_sources = False
+    axis: AxisOption = option("T", help="the axis of the source, a dim with known lengths, or 'sparse_dim'")
     dtype: str = option("int32", choices=NUMERIC_DTYPES, help="e.g. 'int32' or 'float32'")
     sparse: bool = option(False, help="make the output indices into the axis")
     unbroadcast: bool = option(False, help="keep the other axes", unsupported=_ONE_AXIS)
     keepdims: bool = option(False, help="keep the other axes", unsupported=_ONE_AXIS)
 
+    @classmethod
+    def takes_data(cls, options: Mapping[str, Any]) -> bool:
+        """Return whether the axis is one of a source."""
+        return not isinstance(options.get("axis"), Dim)
+
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the one axis."""
-        source = ctx.single_source()
-        axis = ctx.axis(source, self.axis)
-        dim = source.dims[axis]
-        is_feature = axis == source.feature_axis and not self.sparse
+        source = given_source(ctx, self.axis)
+        dim = axis_dim(ctx, source, self.axis)
+        is_feature = dim is source.feature_dim and not self.sparse
         data = Data(
             (dim,),
             self.dtype,
             feature_axis=0 if is_feature else None,
-            time_axis=0 if axis == source.time_axis else default_time_axis([dim]),
+            time_axis=0 if dim is source.time_dim else default_time_axis([dim]),
             sparse_dim=dim if self.sparse else None,
         )
         return data if is_feature else with_feature_default(data)
@@ -104,7 +111,7 @@ class RangeInAxisLayer(Layer):
 class RangeFromLengthLayer(Layer):
     """``0, 1, ..., n - 1`` along a new axis whose lengths are the values of the source.
 
-    If the source is a `length` layer, the axis is the one whose lengths these are.
+    If the source is a `length` layer, the axis is the one whose lengths these are, the batch axis included.
     Lengths: the values of the source.
 
     Example::
@@ -129,10 +136,12 @@ class RangeFromLengthLayer(Layer):
                 "Use e.g. a length layer." % source
             )
         layer = self.source.layer
-        self.defines = not (isinstance(layer, LengthLayer) and layer.dim.is_dynamic)
-        known = ctx.new_spatial(None, "range") if self.defines else layer.dim  # type: ignore[attr-defined]
-        dim = ctx.bind(self.out_spatial_dim, known)
-        return Data((dim,), self.dtype, time_axis=0, sparse_dim=dim if self.sparse else None)
+        is_length = isinstance(layer, LengthLayer) and not layer.add_time_axis
+        self.defines = not is_length or layer.dim.size is not None  # type: ignore[attr-defined]
+        known = ctx.new_spatial(None, "%s_input_len") if self.defines else layer.dim  # type: ignore[attr-defined]
+        dim = known if known.is_batch else ctx.bind(self.out_spatial_dim, known)
+        time_axis = None if dim.is_batch else 0
+        return Data((dim,), self.dtype, time_axis=time_axis, sparse_dim=dim if self.sparse else None)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Define the lengths, and emit a range as long as the longest sequence."""

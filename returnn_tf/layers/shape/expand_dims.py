@@ -81,7 +81,7 @@ class ExpandDimsLayer(ConcatInputLayer):
 
 @register_layer("squeeze")
 class SqueezeLayer(ConcatInputLayer):
-    """Removes axes of size 1.
+    """Removes axes of size 1. That a dynamic axis has this size is checked in every step.
 
     If the feature axis is removed, the last remaining static axis becomes the feature axis.
     Lengths: unchanged.
@@ -112,8 +112,9 @@ class SqueezeLayer(ConcatInputLayer):
             self.removed = [] if none else ctx.axes(data, self.axis)
             if not self.removed and not self.allow_no_op:
                 raise ctx.error("%s has no axis %r. Set allow_no_op if that is intended." % (data, self.axis))
+        self.template_before = data
         for axis in self.removed:
-            if data.dims[axis].size != 1:
+            if data.dims[axis].size not in (1, None) or data.dims[axis].is_batch:
                 raise ctx.error(
                     "the axis %s of %s can't be removed, only axes of size 1 can. Use reduce or gather."
                     % (data.dims[axis], data)
@@ -125,4 +126,13 @@ class SqueezeLayer(ConcatInputLayer):
         x = self.emit_input(ctx)
         if self.batch_to is not None and self.input.batch_axis is not None:
             x = move_axis(x, self.input.rank, self.input.batch_axis, self.batch_to)
+        for axis in self.removed:
+            if x.shape[axis] is None:
+                text = "Layer %r: the axis %s can only be removed where it has size 1, but it has:" % (
+                    ctx.node.path,
+                    self.template_before.dims[axis],
+                )
+                size = tf.shape(x)[axis]
+                with tf.control_dependencies([tf.debugging.Assert(tf.equal(size, 1), [text, size])]):
+                    x = tf.identity(x)
         return tf.squeeze(x, axis=self.removed) if self.removed else x

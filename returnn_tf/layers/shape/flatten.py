@@ -168,7 +168,7 @@ class UnflattenNdLayer(ConcatInputLayer):
         if data.batch_axis is None or not is_int(sizes.dtype) or sizes.rank != 2 or sizes.batch_axis is None:
             raise ctx.error("needs a source with batch axis and integer sizes [batch, num_axes], got sizes %s." % sizes)
         other = sizes.dims[1 - sizes.batch_axis]
-        if other.size != self.num_axes:
+        if other.size not in (None, self.num_axes):
             raise ctx.error("num_axes is %d, but sizes is %s." % (self.num_axes, sizes))
         self.new_dims = [self._new_dim(ctx, i) for i in range(self.num_axes)]
         rest = data.without_axes([data.batch_axis, self.in_axis])
@@ -187,7 +187,7 @@ class UnflattenNdLayer(ConcatInputLayer):
         if declared is not None and declared.size is None and ctx.builder.node_with_dim(self.node, declared):
             ctx.depend_on_dim(declared)
             return declared
-        return ctx.bind(declared, ctx.new_spatial(None, "unflat%d" % index))
+        return ctx.bind(declared, ctx.new_spatial(None, "%%s:unflatten-nd:%d" % index))
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one gather."""
@@ -195,6 +195,11 @@ class UnflattenNdLayer(ConcatInputLayer):
         front = [data.batch_axis, self.in_axis]
         x = transpose(self.emit_input(ctx), front + [a for a in range(data.rank) if a not in front])  # type: ignore
         values = tf.cast(transpose(ctx.value(self.sizes), [sizes.batch_axis, 1 - sizes.batch_axis]), tf.int32)
+        if values.shape[1] is None:
+            text = "Layer %r: num_axes is %d, but the number of sizes is:" % (ctx.node.path, self.num_axes)
+            count = tf.shape(values)[1]
+            with tf.control_dependencies([tf.debugging.Assert(tf.equal(count, self.num_axes), [text, count])]):
+                values = tf.ensure_shape(tf.identity(values)[:, : self.num_axes], [None, self.num_axes])
         for i, dim in enumerate(self.new_dims):
             if not ctx.has_lens(dim):
                 ctx.define_lens(dim, values[:, i])

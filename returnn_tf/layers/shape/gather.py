@@ -77,6 +77,12 @@ class GatherAxes:
         dim, other = self.data.dims[axis], self.position.dims[self.common_position[self.common.index(axis)]]
         return other if dim.size == 1 else dim
 
+    @property
+    def arranged_position(self) -> Data:
+        """Return the template of `arrange_position`."""
+        dims = [self._common_dim(a) for a in self.common] + [self.position.dims[a] for a in self.own]
+        return Data(tuple(dims), self.position.dtype)
+
     def arrange_input(self, ctx: EmitContext, x: Any) -> Any:
         """Arrange the input as [common, before, axis, after]."""
         x = transpose(x, self.common + self.before + [self.axis] + self.after)

@@ -11,7 +11,7 @@ from returnn_tf.graph.option_types import Axis, LayerOrConstant
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.ops.frames.pad import pad_axis
+from returnn_tf.ops.frames.pad import fit_axis, pad_axis
 from returnn_tf.ops.frames.shape import expand_at, to_layout, transpose
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
@@ -79,7 +79,7 @@ class PrefixInTimeLayer(ConcatInputLayer):
         y = pad_axis(x, self._axis, self.repeat, 0, self.prefix)
         if self.size_base is None:
             return y
-        return _fit_axis(y, self._axis, ctx.size(out_dim))
+        return fit_axis(y, self._axis, ctx.size(out_dim))
 
     def _emit_shifted(self, ctx: EmitContext, x: Any, repeat: Node) -> Any:
         data, axis, out_dim = self.input, self._axis, ctx.output.dims[self._axis]
@@ -97,20 +97,12 @@ class PrefixInTimeLayer(ConcatInputLayer):
             index = index[0]
         else:
             index = tf.broadcast_to(index, [tf.shape(x)[0], frames])
+        x = pad_axis(x, len(front) - 1, 0, tf.maximum(1 - tf.shape(x)[len(front) - 1], 0))  # at least one frame
         source = tf.clip_by_value(index, 0, tf.maximum(ctx.size(data.dims[axis]) - 1, 0))
-        y = tf.gather(_fit_axis(x, len(front) - 1, None), source, axis=len(front) - 1, batch_dims=len(front) - 1)
+        y = tf.gather(x, source, axis=len(front) - 1, batch_dims=len(front) - 1)
         is_new = expand_at(index < 0, range(index.shape.rank, data.rank))
         y = tf.where(is_new, tf.cast(self.prefix, y.dtype), y)
         return transpose(y, [order.index(i) for i in range(data.rank)])
-
-
-def _fit_axis(x: Any, axis: int, size: Any) -> Any:
-    """Cut or zero-pad an axis to a size; None: to one frame if it has none."""
-    frames = tf.shape(x)[axis]
-    if size is None:
-        return pad_axis(x, axis, 0, tf.maximum(1 - frames, 0))
-    x = pad_axis(x, axis, 0, tf.maximum(size - frames, 0))
-    return x[(slice(None),) * axis + (slice(0, size),)]
 
 
 @register_layer("postfix_in_time")

@@ -15,6 +15,7 @@ from returnn_tf.layers.shared.axis_marks import with_feature_default
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.ops.frames.shape import moved_axis_perm, transpose
 from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.lazy_tf import tf
 
 _UNSET: Any = "unset"
 _FIELDS = {"t": "time_axis", "f": "feature_axis"}
@@ -26,6 +27,7 @@ class ReinterpretDataLayer(ConcatInputLayer):
     """Changes what the axes and the entries of the source mean; the values stay.
 
     Lengths: unchanged; with size_base those of the time axis there, with set_dim_tags those of the dims, where known.
+    A batch axis that becomes another dim has one length, the number of sequences.
 
     Example::
 
@@ -129,12 +131,17 @@ class ReinterpretDataLayer(ConcatInputLayer):
                 dim = ctx.bind(dim, Dim(dim.kind, old.size, dim.description, auto=True))
             if old.size is not None and dim.size != old.size:
                 raise ctx.error("set_dim_tags: the axis has %s, which can't become %s." % (old, dim))
+            if old.is_batch and not dim.is_batch and self._has_size(ctx, dim):
+                raise ctx.error("set_dim_tags: the batch axis can't become %s, whose size is known." % dim)
             if dim.is_dynamic and not dim.is_batch:
                 if ctx.builder.node_with_dim(self.node, dim) is not None:
                     ctx.depend_on_dim(dim)
                 self.renamed.append((old, dim))
             data = data.with_dim(axis, dim)
         return data
+
+    def _has_size(self, ctx: PlanContext, dim: Dim) -> bool:
+        return dim.size is not None or ctx.builder.knows_dim(self.node, dim)
 
     def _with_labels(self, ctx: PlanContext, data: Data) -> Data:
         dim = data.sparse_dim
@@ -166,7 +173,9 @@ class ReinterpretDataLayer(ConcatInputLayer):
         """Emit no op, or a transpose."""
         for old, new in self.renamed:
             if not ctx.has_lens(new):
-                ctx.define_lens(new, ctx.lens(old), size=ctx.size(old))
+                # A batch axis has as many entries as sequences, for all of them.
+                size = tf.convert_to_tensor(ctx.size(old))
+                ctx.define_lens(new, size if old.is_batch else ctx.lens(old), size=size)
         return transpose(self.emit_input(ctx), self.perm)
 
 

@@ -13,7 +13,7 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.cast import is_int
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.ops.frames.repeat import repeat_frames
-from returnn_tf.ops.frames.shape import move_axis, moved_axis_perm, transpose
+from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.match import match_axes
 from returnn_tf.util.lazy_tf import tf
@@ -35,12 +35,12 @@ class RepeatLayer(ConcatInputLayer):
     out_dim: Optional[Dim] = option(None, help="the new dim")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Infer the output: the axis longer; batch-major."""
+        """Infer the output: the axis longer, after the batch axis, which is in front."""
         data = self.input_template(ctx)
-        batch = data.batch_axis
-        self.perm = moved_axis_perm(data.rank, batch, 0) if batch is not None else list(range(data.rank))
+        front = [*([] if data.batch_axis is None else [data.batch_axis]), ctx.axis(data, self.axis)]
+        self.perm = [*dict.fromkeys(front), *(a for a in range(data.rank) if a not in front)]
         self.data = data.permuted(self.perm)
-        self.repeated = axis = ctx.axis(self.data, self.axis)
+        self.repeated = axis = self.perm.index(front[-1])
         dim = self.data.dims[axis]
         if dim.is_batch:
             raise ctx.error("the batch axis can't be repeated. Use expand_dims with dim, and merge_dims.")
@@ -49,7 +49,7 @@ class RepeatLayer(ConcatInputLayer):
                 raise ctx.error("repetitions must not be negative, got %s." % self.repetitions)
             return self.data.with_dim(axis, ctx.bind(self.out_dim, dim * self.repetitions))  # type: ignore[operator]
         self._check_repetitions(ctx, dim)
-        new = ctx.bind(self.out_dim, ctx.new_spatial(None, "repeat"))
+        new = ctx.bind(self.out_dim, ctx.new_spatial(None, "repeated:%s"))
         is_time = self.data.time_axis == axis or (self.data.time_axis is None and self.data.feature_axis != axis)
         return self.data.with_dim(axis, new).replace(time_axis=axis if is_time else self.data.time_axis)
 
@@ -73,7 +73,6 @@ class RepeatLayer(ConcatInputLayer):
         if not isinstance(self.repetitions, Node):
             return tf.repeat(x, self.repetitions, axis=axis)
         has_batch = self.layout.rank == 2
-        x = move_axis(x, self.data.rank, axis, 1 if has_batch else 0)
         counts = tf.cast(ctx.broadcast(self.repetitions, self.layout), tf.int32)
         dim = self.data.dims[axis]
         if dim.is_dynamic:
@@ -83,7 +82,7 @@ class RepeatLayer(ConcatInputLayer):
             x, counts = x[tf.newaxis], counts[tf.newaxis]
         y, lens = repeat_frames(x, counts)
         ctx.define_lens(ctx.output.dims[axis], lens if has_batch else lens[0], size=tf.shape(y)[1])
-        return move_axis(y if has_batch else y[0], self.data.rank, 1 if has_batch else 0, axis)
+        return y if has_batch else y[0]
 
 
 @register_layer("tile")

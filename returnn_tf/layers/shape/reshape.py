@@ -19,8 +19,9 @@ from returnn_tf.tensor import Data, Dim, DimKind
 class ReshapeLayer(ConcatInputLayer):
     """Reshapes the axes ``in_dims``, made neighbours in this order, to ``out_dims``.
 
-    One of the out_dims may be of unknown size and is inferred. If the feature axis is reshaped, the last of the
-    out_dims that is a feature dim (else the last static axis) is the new one.
+    One of the out_dims may be of unknown size and is inferred. If the feature axis is reshaped, the index of the
+    new one is the same, if there are as many out_dims as in_dims; else it is the last of the out_dims that is a feature
+    dim, or the last static axis.
     Lengths: of an inferred dim, the product of the lengths of the in_dims, divided by the other out_dims.
 
     Example::
@@ -50,7 +51,7 @@ class ReshapeLayer(ConcatInputLayer):
         feature, time = index_of(data.feature_axis, kept), index_of(data.time_axis, kept)
         if data.feature_axis in self.merged:
             new = [i for i, a in enumerate(kept) if a == -1 and dims[i].kind is DimKind.FEATURE]
-            feature = new[-1] if new else None
+            feature = data.feature_axis if len(kept) == data.rank else new[-1] if new else None
         out = data.replace(dims=tuple(dims), feature_axis=feature, time_axis=time)
         return with_feature_default(out.with_time_axis_default())
 

@@ -20,9 +20,11 @@ from returnn_tf.tensor import Data, Dim, DimKind
 class SplitDimsLayer(ConcatInputLayer):
     """The inverse of `merge_dims`: with ``dims`` = (m, n), entry ``i * n + j`` becomes entry ``(i, j)``.
 
-    One of the dims may be -1 and is inferred. If a dynamic axis is split, it is padded to a multiple first.
-    Of a split feature axis, the last part is the feature axis.
-    Lengths: ``ceil(lengths / n)``, n being the product of the given sizes.
+    One of the dims may be -1 or of unknown size, and is inferred. A dynamic axis is padded to a multiple first.
+    The last part of feature kind (else the last one) of a split feature axis is the feature axis, the inferred part
+    (else the first one) of a split time axis is the time axis. A batch axis is split into the batch dim and the axes
+    that were merged into it.
+    Lengths: ``ceil(lengths / n)``, n being the product of the given sizes; those of a part whose lengths are known.
 
     Example::
 
@@ -40,81 +42,116 @@ class SplitDimsLayer(ConcatInputLayer):
         self.split = axis = ctx.axis(data, self.axis)
         dim = data.dims[axis]
         given = list(self.dims)
-        open_parts = [i for i, d in enumerate(given) if _is_open(d)]
-        if len(open_parts) > 1:
-            raise ctx.error("dims %s: only one of them can be -1 or a dim of unknown size." % (tuple(given),))
+        if dim.is_batch != any(isinstance(d, Dim) and d.is_batch for d in given):
+            raise ctx.error(
+                "dims %s: the batch axis, and no other one, is split into batch_dim and others." % _show(given)
+            )
+        self.open = self._open_part(ctx, given)
         self.known = 1
-        for part in given:
-            if not _is_open(part):
+        known_dims = []
+        for i, part in enumerate(given):
+            if i != self.open and isinstance(part, Dim) and part.size is None:
+                ctx.depend_on_dim(part)
+                known_dims.append(part)
+            elif i != self.open:
                 self.known *= (part.size or 0) if isinstance(part, Dim) else part
-        self.rest = self._rest_dim(ctx, dim, bool(open_parts))
-        parts = [self._part(ctx, data, i) for i in range(len(given))]
-        return self._out(data, parts, open_parts)
+        self.rest = self._rest_dim(ctx, dim, known_dims)
+        parts = [self._part(ctx, dim, i) for i in range(len(given))]
+        return self._out(data, parts)
 
-    def _rest_dim(self, ctx: PlanContext, dim: Dim, has_open: bool) -> Dim:
+    def _open_part(self, ctx: PlanContext, given: list[Any]) -> Optional[int]:
+        """Return the index of the part that is inferred, None if there is none."""
+        unknown = [i for i, d in enumerate(given) if _is_open(d) and not self._is_known(ctx, d)]
+        if not unknown:  # a single one with known lengths may still be declared to be what remains
+            unknown = [i for i, d in enumerate(given) if _is_open(d) and not d.is_batch]
+            unknown = unknown if len(unknown) == 1 and not any(isinstance(d, Dim) and d.is_batch for d in given) else []
+        if len(unknown) > 1:
+            raise ctx.error("dims %s: only one of them can be -1 or a dim of unknown size." % _show(given))
+        return unknown[0] if unknown else None
+
+    def _is_known(self, ctx: PlanContext, part: Any) -> bool:
+        return isinstance(part, Dim) and ctx.builder.knows_dim(self.node, part)
+
+    def _rest_dim(self, ctx: PlanContext, dim: Dim, known_dims: list[Dim]) -> Dim:
         """Return the size that remains for the open part."""
         pads = dim.is_dynamic if self.pad_to_multiples is None else self.pad_to_multiples
         if self.known <= 0:
-            raise ctx.error("dims %s: sizes must be positive, except for one -1." % (tuple(self.dims),))
-        if not has_open:
+            raise ctx.error("dims %s: sizes must be positive, except for one -1." % _show(self.dims))
+        if self.open is None and not known_dims:
             if dim.size is None:
-                raise ctx.error("the axis %s is dynamic, so one of the dims %s must be -1." % (dim, tuple(self.dims)))
+                raise ctx.error("the axis %s is dynamic, so one of the dims %s must be -1." % (dim, _show(self.dims)))
             if dim.size != self.known and not (pads and dim.size <= self.known):
-                raise ctx.error(
-                    "dims %s multiply to %d, but the axis has %s." % (tuple(map(str, self.dims)), self.known, dim)
-                )
+                raise ctx.error("dims %s multiply to %d, but the axis has %s." % (_show(self.dims), self.known, dim))
         elif dim.size is not None and dim.size % self.known and not pads:
             raise ctx.error(
                 "the size of the axis %s is not a multiple of %d. Choose other dims, or set pad_to_multiples."
                 % (dim, self.known)
             )
-        return dim.ceildiv_right(self.known)
+        for part in known_dims:
+            dim = dim.div_left(part) if not part.is_batch else dim
+        return dim.as_kind(DimKind.SPATIAL).ceildiv_right(self.known) if dim.is_batch else dim.ceildiv_right(self.known)
 
-    def _part(self, ctx: PlanContext, data: Data, index: int) -> Dim:
+    def _part(self, ctx: PlanContext, old: Dim, index: int) -> Dim:
         given = self.dims[index]
-        if isinstance(given, Dim) and not _is_open(given):
+        if isinstance(given, Dim) and index != self.open:
             return given
-        is_feature = self.split == data.feature_axis and index == len(self.dims) - 1
-        if _is_open(given):
-            rest = self.rest
-            if rest.size is not None and rest is not data.dims[self.split] and not isinstance(given, Dim):
-                kind = DimKind.FEATURE if is_feature else DimKind.SPATIAL
-                rest = Dim(kind, rest.size, rest.description or "%s:split%d" % (self.node.path, index), auto=True)
-            return ctx.bind(given, rest) if isinstance(given, Dim) else rest
-        name = "%s:split%d" % (self.node.path, index)
-        return ctx.new_feature(given, name) if is_feature else Dim(DimKind.SPATIAL, given, name, auto=True)
+        name = "%s_split_dims%d" % (self.node.path.rpartition("/")[2], index)
+        if index != self.open:
+            return Dim(_kind_of_part(old), given, name, auto=True)
+        rest = self.rest
+        if rest.size is not None and rest is not old and not isinstance(given, Dim):
+            return Dim(_kind_of_part(old), rest.size, rest.description or name, auto=True)
+        result = ctx.bind(given if isinstance(given, Dim) else None, rest)
+        ctx.name_dim(result, name)
+        return result
 
-    def _out(self, data: Data, parts: list[Dim], open_parts: list[int]) -> Data:
+    def _out(self, data: Data, parts: list[Dim]) -> Data:
         axis, grown = self.split, len(parts) - 1
 
         def moved(old: Optional[int]) -> Optional[int]:
             return old if old is None or old < axis else old + grown
 
         feature, time = moved(data.feature_axis), moved(data.time_axis)
+        if data.feature_axis == axis:
+            of_kind = [i for i, part in enumerate(parts) if part.kind is DimKind.FEATURE]
+            feature = axis + (of_kind[-1] if of_kind else grown)
         if data.time_axis == axis:
-            time = axis + (open_parts[0] if open_parts else 0)
+            of_kind = [i for i, part in enumerate(parts) if part.kind is DimKind.SPATIAL]
+            time = axis + (self.open if self.open is not None else of_kind[0] if of_kind else 0)
         dims = data.dims[:axis] + tuple(parts) + data.dims[axis + 1 :]
-        return data.replace(dims=dims, feature_axis=feature, time_axis=time)
+        return data.replace(dims=dims, feature_axis=feature, time_axis=time).with_time_axis_default()
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a reshape; of a dynamic axis after padding."""
         x = self.emit_input(ctx)
         axis, dim = self.split, self.input.dims[self.split]
         size = size_of(x, axis)
-        rest = -(-size // self.known)
-        if dim.is_dynamic or (dim.size is not None and dim.size % self.known):
+        parts = list(ctx.output.dims[axis : axis + len(self.dims)])
+        known: Any = self.known
+        for i, part in enumerate(parts):
+            if i != self.open and part.size is None and not part.is_batch:
+                known = known * ctx.size(part)
+        rest = -(-size // known)
+        if not dim.is_batch and (dim.is_dynamic or (dim.size is not None and dim.size % self.known)):
             pads: list[Any] = [0] * self.input.rank
-            pads[axis] = rest * self.known - size
+            pads[axis] = rest * known - size
             x = pad_array(x, [0] * self.input.rank, pads, self.pad_value)
-        parts = ctx.output.dims[axis : axis + len(self.dims)]
+        inferred = [i for i, part in enumerate(parts) if i == self.open or part.is_batch]
         if self.rest.size is None and self.rest.expr is not None and self.rest in parts:
             ctx.define_size(self.rest, rest)
-        sizes = [rest if _is_open(d) else (d.size if isinstance(d, Dim) else d) for d in self.dims]
-        return split_axis(x, axis, sizes)
+        return split_axis(x, axis, [rest if i in inferred else ctx.size(d) for i, d in enumerate(parts)])
 
 
 def _is_open(part: Any) -> bool:
     return part.size is None if isinstance(part, Dim) else part == -1
+
+
+def _kind_of_part(old: Dim) -> DimKind:
+    return DimKind.FEATURE if old.kind is DimKind.FEATURE else DimKind.SPATIAL
+
+
+def _show(dims: Any) -> str:
+    return "(%s)" % ", ".join(map(str, dims))
 
 
 @register_layer("split_batch_time")

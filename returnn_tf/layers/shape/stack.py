@@ -9,6 +9,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.axis_marks import with_feature_default
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.match import common_layout
 from returnn_tf.util.lazy_tf import tf
@@ -18,7 +19,8 @@ from returnn_tf.util.lazy_tf import tf
 class StackLayer(Layer):
     """Stacks the sources along a new axis. Axes that a source lacks are broadcast.
 
-    The new axis is in front of the feature axis unless ``axis`` gives its index, batch included.
+    The new axis is in front of the feature axis, or becomes it if there is none, unless ``axis`` gives its index, batch
+    included.
     Lengths: unchanged.
 
     Example::
@@ -48,7 +50,7 @@ class StackLayer(Layer):
         else:
             self.position = self.layout.rank
         dim = ctx.bind(self.out_spatial_dim, ctx.new_spatial(len(datas), "stack"))
-        return self.layout.with_axis(self.position, dim)
+        return with_feature_default(self.layout.with_axis(self.position, dim))
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one stack op."""

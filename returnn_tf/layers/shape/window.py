@@ -200,8 +200,6 @@ class FoldLayer(ConcatInputLayer):
         self._left = 0 if valid else window_sides(ctx, size, self.window_left, self.window_right)[0]
         dim = data.dims[self._axes[1]]
         new = (dim - 1) * self.stride + size if valid else dim * self.stride
-        if self.out_spatial_dim is not None and _depends_on(new, self.out_spatial_dim):
-            new = self.out_spatial_dim  # the original frames of the windows
         out = data.permuted(self._axes).without_axes([0]).replace(vocab=None)
         return out.with_dim(0, ctx.bind(self.out_spatial_dim, new))
 
@@ -227,10 +225,3 @@ class FoldLayer(ConcatInputLayer):
         frames = ctx.size(ctx.output.dims[0])
         missing = frames - tf.shape(y)[0]
         return axis_slice(pad_axis(y, 0, 0, tf.maximum(missing, 0)), 0, 0, frames)
-
-
-def _depends_on(dim: Dim, operand: Dim) -> bool:
-    """Return whether a derived dim is computed from another one."""
-    if dim.expr is None:
-        return False
-    return any(a is operand or _depends_on(a, operand) for a in dim.expr.args if isinstance(a, Dim))

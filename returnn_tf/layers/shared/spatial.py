@@ -175,11 +175,16 @@ def conv_dim(dim: Dim, size: int, stride: int, dilation: int, padding: AxisPaddi
     return grown.ceildiv_right(stride)
 
 
-def bind_spatial(ctx: PlanContext, declared: Any, dims: list[Dim]) -> list[Dim]:
-    """Bind the new dims to those of the option out_spatial_dims."""
-    if declared is None:
-        return dims
-    given = list(declared) if isinstance(declared, (list, tuple)) else [declared]
-    if len(given) != len(dims):
-        raise ctx.error("out_spatial_dims has %d dims, but there are %d axes." % (len(given), len(dims)))
-    return [ctx.bind(d, dim) for d, dim in zip(given, dims)]
+def bind_spatial(ctx: PlanContext, declared: Any, dims: list[Dim], before: list[Dim]) -> list[Dim]:
+    """Bind the new dims to those of the option out_spatial_dims, and give them names by the layer.
+
+    :param before: the dims of these axes in the source
+    """
+    given: list[Any] = list(declared) if isinstance(declared, (list, tuple)) else [declared] * len(dims)
+    if len(given) != len(dims) or (len(dims) > 1 and isinstance(declared, Dim)):
+        count = len(given) if isinstance(declared, (list, tuple)) else 1
+        raise ctx.error("out_spatial_dims has %d dims, but there are %d axes." % (count, len(dims)))
+    result = [ctx.bind(d, dim) for d, dim in zip(given, dims)]
+    for i, (dim, old) in enumerate(zip(result, before)):
+        ctx.name_dim(dim, "%%s:conv:s%d" % i, passed=dim is old)
+    return result

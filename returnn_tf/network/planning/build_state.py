@@ -38,6 +38,8 @@ class BuildState:
         self.outputs: dict[str, Node] = {}
         self.dims: dict[Dim, Dim] = {}
         self.dim_names = DimNames()
+        #: Declared dims whose lengths a layer defines -> its path; a layer of a loop is planned several times.
+        self.dim_owners: dict[Dim, str] = {}
         self.nested: dict[Node, Scope] = {}
         #: By layer with layers inside: finds the one whose parameters a name in ``reuse_params`` refers to.
         self.inner_owners: dict[Node, Callable[[str, str], Node]] = {}

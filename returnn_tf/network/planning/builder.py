@@ -9,6 +9,7 @@ from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.options import declared_options
 from returnn_tf.graph.batch_norm import declare_batch_norm_option
 from returnn_tf.graph.constraints import check_output_constraints
+from returnn_tf.graph.dim_binding import with_declared_dims
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
@@ -318,9 +319,13 @@ class NetworkBuilder:
         layer = node.layer
         node.in_search = self.search
         ctx = PlanContext(node, self)
+        node.replaced_dims.clear()
+        node.own_output = None
         node.output = self.infer_template(node, ctx)
         if not layer.ends_search:
             node.output = with_beam(node)
+        if node.replaced_dims:
+            node.own_output, node.output = node.output, with_declared_dims(node, node.output)
         if layer.size_target:
             node.output = self._with_lengths_of(node, layer.size_target)
         if layer.batch_norm and not layer.normalizes_batch:
@@ -401,6 +406,22 @@ class NetworkBuilder:
         """Implement `Builder.bind_dim`."""
         if self.resolve_dim(definition) is not declared:
             self.state.dims[declared] = definition
+
+    def take_dim(self, owner: Node, dim: Dim) -> None:
+        """Implement `DeclaredDims.take_dim`."""
+        self.state.dim_owners[dim] = owner.path
+
+    def knows_dim(self, owner: Node, dim: Dim) -> bool:
+        """Implement `DeclaredDims.knows_dim`."""
+        if dim.size is not None or dim.is_batch:
+            return True
+        if any(dim in data.dims for data in self.state.extern_data.values()):
+            return True
+        if dim in self.state.dim_owners:
+            return self.state.dim_owners[dim] != owner.path
+        if dim.expr is not None:
+            return all(self.knows_dim(owner, operand) for operand in dim.expr.args)
+        return any(dim in node.output.dims for node in owner.deps if node.planned)
 
     def subnetwork(
         self,

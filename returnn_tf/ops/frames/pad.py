@@ -68,3 +68,9 @@ def pad_sequences(x: Any, lens: Any, left: int, right: int, *, mode: str = "cons
         return tf.where(expand_at(inside, range(2, x.shape.rank)), x, tf.cast(value, x.dtype))
     index = _INDEX_OF[mode](index, lens)
     return tf.gather(x, tf.clip_by_value(index, 0, tf.maximum(lens - 1, 0)), batch_dims=1)
+
+
+def fit_axis(x: Any, axis: int, size: Any) -> Any:
+    """Cut or zero-pad an axis at the end to a size."""
+    x = pad_axis(x, axis, 0, tf.maximum(size - tf.shape(x)[axis], 0))
+    return x[(slice(None),) * axis + (slice(0, size),)]

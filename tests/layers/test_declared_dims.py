@@ -1,0 +1,190 @@
+"""Dims that the user declares for a result: names for what a layer infers, or dims with lengths of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+
+from returnn_tf import Config, ConfigError, Network
+from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
+
+TIME, FEAT, OTHER = SpatialDim("time"), FeatureDim("feat", 4), SpatialDim("other")
+EXTERN = {"data": {"dim_tags": [batch_dim, TIME, FEAT]}, "other": {"dim_tags": [batch_dim, OTHER]}}
+LENS, OTHER_LENS = [5, 3], [2, 6]
+
+#: Layers with a new dynamic axis: (options, name of the option with its dim, whether that is a list of dims).
+LAYERS: dict[str, tuple[dict[str, Any], str, bool]] = {
+    "pool": ({"pool_size": (2,), "padding": "same", "mode": "avg"}, "out_spatial_dims", True),
+    "pool/unchanged": ({"pool_size": (2,), "strides": 1, "padding": "same", "mode": "avg"}, "out_spatial_dims", True),
+    "conv": ({"filter_size": (3,), "padding": "valid", "n_out": 2, "activation": "tanh"}, "out_spatial_dims", True),
+    "transposed_conv": (
+        {"filter_size": (2,), "n_out": 2, "activation": None, "in_spatial_dims": ["T"]}, "out_spatial_dims", True),
+    "pad": ({"axes": "T", "padding": (1, 2)}, "out_dims", True),
+    "prefix_in_time": ({"repeat": 2}, "out_dim", False),
+    "prefix_in_time/layer": ({"repeat": "count"}, "out_dim", False),
+    "postfix_in_time": ({"repeat": 1}, "out_dim", False),
+    "repeat": ({"repetitions": 2, "axis": "T"}, "out_dim", False),
+    "repeat/layer": ({"repetitions": "count", "axis": "T"}, "out_dim", False),
+    "slice": ({"axis": "T", "slice_start": 1}, "out_dim", False),
+    "slice_nd": ({"size": "count"}, "out_spatial_dim", False),
+    "slice_nd/start": ({"start": "count", "min_size": 1}, "out_spatial_dim", False),
+    "window": ({"window_size": 3, "stride": 2}, "out_spatial_dim", False),
+    "shift_axis": ({"axis": "T", "amount": 1}, "out_dim", False),
+    "resize": ({"axis": "T", "factor": 2}, "out_dim", False),
+    "concat": ({"from": [("data", "T"), ("data", "T")]}, "out_dim", False),
+    "split_dims": ({"axis": "T", "dims": (-1, 2)}, "dims", False),
+    "range_from_length": ({"from": "count"}, "out_spatial_dim", False),
+}  # fmt: skip
+HELPERS = {
+    "len": {"class": "length", "axis": "T", "from": "data"},
+    "count": {"class": "eval", "eval": "source(0) - 1", "from": "len"},
+}
+
+
+def layer_of(name: str, dim: Any) -> dict[str, Any]:
+    """Return the layer dict, with the dim if it is not None."""
+    options, option, is_list = LAYERS[name]
+    layer = {"class": name.partition("/")[0], "from": "data", **options}
+    if dim is None:
+        return layer
+    if option == "dims":
+        return {**layer, "dims": (dim, 2)}
+    return {**layer, option: [dim] if is_list else dim}
+
+
+def run(layers: dict[str, Any]) -> Any:
+    """Return the results of all layers with is_output_layer; parameters are the same in all networks."""
+    settings = {"extern_data": EXTERN, "network": {**HELPERS, **layers}, "behavior_version": 21}
+    net = Network.from_config(Config(settings))
+    net.set_param_values(
+        {name: numpy.random.RandomState(0).normal(size=p.shape) * 0.5 for name, p in net.params.items()}
+    )
+    rng = numpy.random.RandomState(1)
+    feed = {"data": rng.normal(size=(2, 5, 4)).astype("float32"), "data/size0": numpy.array(LENS, "int32")}
+    feed.update({"other": rng.normal(size=(2, 6)).astype("float32"), "other/size0": numpy.array(OTHER_LENS, "int32")})
+    return net.run(feed).layers
+
+
+def new_axis(result: Any) -> int:
+    """Return the index of the first dynamic axis."""
+    return min(result.sizes)
+
+
+WITH_OPTION = [name for name, (_, option, _) in LAYERS.items() if option]
+
+
+@pytest.mark.parametrize("name", WITH_OPTION)
+def test_a_free_dim_becomes_the_inferred_one(name: str) -> None:
+    dim = SpatialDim("mine")
+    layers = {"output": layer_of(name, dim), "len_of_dim": {"class": "length", "axis": dim, "from": "output"}}
+    if name == "range_from_length":  # no batch axis
+        layers["sum"] = {"class": "length", "axis": "stag:mine", "from": "output"}
+    else:
+        layers["sum"] = {"class": "reduce", "mode": "sum", "axis": "stag:mine", "from": "output"}
+    layers = {key: {**layer, "is_output_layer": True} for key, layer in layers.items()}
+    found, plain = run(layers), run({"output": layer_of(name, None)})["output"]
+    axis = new_axis(plain)
+    numpy.testing.assert_allclose(found["output"].value, plain.value, rtol=1e-6)
+    assert found["output"].sizes[axis].tolist() == plain.sizes[axis].tolist() == found["len_of_dim"].value.tolist()
+    if name != "range_from_length":
+        mask = numpy.arange(plain.value.shape[axis]) < plain.sizes[axis][:, None]
+        mask = mask.reshape([2] + [mask.shape[1] if a == axis else 1 for a in range(1, plain.value.ndim)])
+        numpy.testing.assert_allclose(found["sum"].value, (plain.value * mask).sum(axis), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", WITH_OPTION)
+def test_a_dim_with_lengths_takes_the_place_of_the_inferred_one(name: str) -> None:
+    layers = {"output": layer_of(name, OTHER), "plain": {**layer_of(name, None), "is_output_layer": True}}
+    layers["with_other"] = {"class": "combine", "kind": "add", "from": ["as_float", "data:other"]}
+    layers["as_float"] = {"class": "cast", "dtype": "float32", "from": "output"}
+    layers["with_other"].update({"is_output_layer": True, "allow_broadcast_all_sources": True})
+    found = run(layers)
+    output, plain = found["output"], found["plain"]
+    axis = new_axis(plain)
+    assert output.sizes[axis].tolist() == OTHER_LENS and output.value.shape[axis] == max(OTHER_LENS)
+    both = min(output.value.shape[axis], plain.value.shape[axis])
+    got, rest = numpy.split(output.value, [both], axis=axis)
+    numpy.testing.assert_allclose(got, numpy.split(plain.value, [both], axis=axis)[0], rtol=1e-6)
+    assert not rest.any()
+    assert len(found["with_other"].axes) == max(len(output.axes), 2)  # one axis, not two
+
+
+@pytest.mark.parametrize("name", WITH_OPTION)
+def test_a_static_dim_is_an_error(name: str) -> None:
+    with pytest.raises(ConfigError, match="Layer 'output' "):
+        run({"output": layer_of(name, SpatialDim("static", 3))})
+
+
+def test_two_layers_can_declare_one_dim() -> None:
+    dim = SpatialDim("half")
+    pool = {"class": "pool", "pool_size": (2,), "padding": "same", "out_spatial_dims": [dim], "from": "data"}
+    layers = {"a": {**pool, "mode": "max"}, "b": {**pool, "mode": "avg"}}
+    found = run({**layers, "output": {"class": "combine", "kind": "add", "from": ["a", "b"]}})
+    assert found["output"].sizes[1].tolist() == [3, 2]
+    sliced = {"class": "slice_nd", "size": "count", "from": "data", "out_spatial_dim": SpatialDim("short")}
+    second = {**sliced, "size": "half", "out_spatial_dim": sliced["out_spatial_dim"]}
+    layers = {"half": {"class": "eval", "eval": "source(0) // 2", "from": "len"}, "a": sliced, "b": second}
+    found = run({**layers, "output": {"class": "combine", "kind": "add", "from": ["a", "b"]}})
+    assert found["output"].sizes[1].tolist() == [4, 2]  # the first layer defines the lengths
+
+
+def test_an_expression_of_a_free_dim() -> None:
+    dim = SpatialDim("mine")
+    layers = {
+        "half": {"class": "pool", "mode": "max", "pool_size": (2,), "padding": "same", "out_spatial_dims": [dim],
+            "from": "data"},
+        "double": {"class": "resize", "axis": "T", "factor": 2, "from": "half", "out_dim": 2 * dim},
+        "output": {"class": "length", "axis": dim * 2 + 1, "from": "double"},
+        "range": {"class": "range_in_axis", "axis": dim + dim, "is_output_layer": True},
+    }  # fmt: skip
+    found = run(layers)
+    assert found["output"].value.tolist() == [7, 5]
+    assert found["range"].value.tolist() == [0, 1, 2, 3, 4, 5] and found["range"].sizes[0].tolist() == [6, 4]
+
+
+@pytest.mark.parametrize("size, features", [(None, 3), (3, 3), (None, None)])
+def test_out_dim_without_size_gets_it(size: Any, features: Any) -> None:
+    dim = FeatureDim("out", size)
+    layers: dict[str, Any] = {"a": {"class": "linear", "activation": None, "out_dim": dim, "from": "data"}}
+    if features:
+        layers["a"]["n_out"] = features
+    layers["output"] = {"class": "reduce", "mode": "sum", "axis": dim, "from": "a"}
+    if features is None:
+        with pytest.raises(ConfigError, match=r"Layer 'a' .*out_dim .* static size"):
+            run(layers)
+    else:
+        assert run(layers)["output"].axes == ("B", "T")
+
+
+@pytest.mark.parametrize(
+    "text", ["stag:p1:conv:s0", "stag:P1", "tag:p1", "stag:p", "stag:time", "stag-single:0:p1", "stag:p2"]
+)
+def test_names_by_layers(text: str) -> None:
+    pool = {"class": "pool", "mode": "max", "pool_size": (2,), "padding": "same"}
+    layers = {"p1": {**pool, "from": "data"}, "p2": {**pool, "strides": 1, "from": "p1"}}
+    layers["output"] = {"class": "reduce", "mode": "max", "axis": text, "from": "p2"}
+    assert run(layers)["output"].axes == ("B", "F")
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("slice_nd", "sliced-time:x"), ("repeat/layer", "repeated:x"), ("split_dims", "x_split_dims0"),
+        ("range_from_length", "x_input_len"), ("pool", "x:conv:s0"), ("conv", "x:conv:s0"),
+    ],
+)  # fmt: skip
+def test_automatic_names(name: str, text: str) -> None:
+    layers = {"x": layer_of(name, None), "output": {"class": "length", "axis": "stag:" + text, "from": "x"}}
+    assert run(layers)["output"].axes == ("B",)
+
+
+def test_a_name_of_the_unchanged_axis_yields_to_others() -> None:
+    pool = {"class": "pool", "mode": "max", "padding": "same", "in_spatial_dims": ["T"]}
+    layers: dict[str, Any] = {
+        "same": {**pool, "pool_size": (2,), "strides": 1, "from": "data"},
+        "twice": {"class": "expand_dims", "axis": "spatial", "from": "same", "dim": SpatialDim("same-size", 2)},
+        "output": {"class": "reduce", "mode": "max", "axis": "stag:same", "from": "twice"},
+    }
+    assert run(layers)["output"].axes == ("B", "T", "F")
