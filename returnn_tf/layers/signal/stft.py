@@ -81,7 +81,7 @@ class StftLayer(FourierLayer):
             )
         (dim,) = self._spatial.dims
         new = conv_dim(dim, self.frame_size, self.frame_shift, 1, "valid")
-        out = self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, [new])).replace(dtype=dtype)
+        out = self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, [new], [dim])).replace(dtype=dtype)
         return with_features(ctx, out, out.rank - 1, self._fft_size // 2 + 1)
 
     def emit(self, ctx: EmitContext) -> Any:
@@ -123,7 +123,7 @@ class InverseStftLayer(FourierLayer):
             )
         (dim,) = self._spatial.dims
         new = transposed_length(dim, self.frame_size, self.frame_shift, "valid")
-        out = self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, [new])).replace(dtype=dtype)
+        out = self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, [new], [dim])).replace(dtype=dtype)
         return with_features(ctx, out, out.rank - 1, 1)
 
     def emit(self, ctx: EmitContext) -> Any:
