@@ -61,7 +61,7 @@ class TemplateView:
     def dim(self) -> Optional[int]:
         """Return the number of features, or of labels if sparse."""
         if "dim" not in self._changes:
-            return self._data.dim
+            return self.template.dim
         value: Optional[int] = self._changes["dim"]
         return value
 

@@ -10,7 +10,7 @@ from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
-from returnn_tf.graph.option_types import Activation, Code, Number
+from returnn_tf.graph.option_types import Activation, Code, Number, OutType, OutTypeOptions
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.binary import (
@@ -24,6 +24,7 @@ from returnn_tf.layers.math.binary import (
 )
 from returnn_tf.layers.math.eval_code import compile_code, run_code
 from returnn_tf.layers.shared.out_type import apply_out_type
+from returnn_tf.layers.shared.out_type_function import out_type_of_function
 from returnn_tf.ops.activations import check_activation, get_activation
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import common_layout, match_axes
@@ -94,6 +95,7 @@ class CombineLayer(ElementwiseLayer):
     eval: Optional[Code] = option(None, help="with kind 'eval': code or function, as in the layer eval")
     eval_locals: Optional[dict[str, Any]] = option(None, help="names for the code")
     eval_for_output_loss: bool = option(False, help="apply the code to the output_loss of the sources as well")
+    out_type: OutType = option(None, help="output properties that differ from the sources", group=OutTypeOptions)
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
 
     def template(self, ctx: PlanContext) -> Data:
@@ -109,7 +111,10 @@ class CombineLayer(ElementwiseLayer):
         else:
             data = data.replace(dtype=self._result_dtype(ctx))
         data = data.replace(sparse_dim=None) if data.dtype == "bool" else data
-        data = self.with_out_type(ctx, data.replace(vocab=None), self.out_type)
+        out_type: Any = self.out_type
+        if callable(out_type):
+            out_type = out_type_of_function(ctx, out_type, self.eval_locals)
+        data = out_type if isinstance(out_type, Data) else self.with_out_type(ctx, data.replace(vocab=None), out_type)
         if self.kind != "eval" and self.layout is not data:
             raise ctx.error("out_type gives %s, but the sources have the axes %s." % (data, self.layout))
         if self.n_out is not None and data.dim != self.n_out:

@@ -73,11 +73,12 @@ def run_code(
             **(code_locals or {}),
         }
         value = eval(_compiled(code), names)  # the user's own code, see the module docstring
-    if ctx.train or not this.network.asked_mode:  # in other modes the code may need less
-        source.check_all_used()
     if isinstance(value, DataView):
         value = value.placeholder
-    return _tensor(ctx, value)
+    value = _tensor(ctx, value)
+    if ctx.train or not this.network.asked_mode:  # in other modes the code may need less
+        source.check_all_used()
+    return value
 
 
 def _tensor(ctx: EmitContext, value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional, Protocol
 
@@ -17,6 +18,7 @@ from returnn_tf.graph.reuse import ReuseLevel
 from returnn_tf.graph.source import SourceLayer
 from returnn_tf.network.planning.build_state import BuildState
 from returnn_tf.network.planning.checks import LayerError, cycle_error, located, with_beam
+from returnn_tf.network.planning.code_references import code_references
 from returnn_tf.network.planning.extra_names import split_extra
 from returnn_tf.network.planning.parse import (
     LayerSpec,
@@ -284,9 +286,18 @@ class NetworkBuilder:
             node.sources = [self.resolve(s if isinstance(s, str) else s[0], spec.where) for s in spec.sources]
             node.deps = list(dict.fromkeys(node.sources))
             set_options(self, node, spec)
+            self._depend_on_code(node, spec)
             self._infer(node)
         self._nodes[spec.name] = node
         self.planned(spec, node)
+
+    def _depend_on_code(self, node: Node, spec: LayerSpec) -> None:
+        """Add the layers that code in the options asks for; in a search, such code need not use the targets."""
+        for ref in code_references(spec.options):
+            if self.search and "data:" in ref:
+                continue
+            with contextlib.suppress(LayerError):  # the code may ask for it only if it exists
+                node.depend(self.resolve(ref, spec.where))
 
     def planned(self, spec: LayerSpec, node: Node) -> None:
         """Register the outputs and losses of a planned layer."""

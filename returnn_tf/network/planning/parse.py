@@ -12,6 +12,7 @@ from returnn_tf.config.options import check_options, declared_options, reference
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.registry import LAYERS, LOSSES
 from returnn_tf.graph.reuse import output_references, owner_references
+from returnn_tf.network.planning.code_references import code_references
 
 #: Keys of a layer dict that are not options of the class.
 STRUCTURAL = ("class", "from")
@@ -52,6 +53,7 @@ class LayerSpec:
             if info.refs and self.options.get(info.name) is not None:
                 yield from referenced_names(info, self.options[info.name])
         yield from self.cls.references(self.options)
+        yield from code_references(self.options)
         yield from output_references(self.options.get("reuse_params"))
 
     def param_references(self) -> Iterator[str]:
