@@ -9,6 +9,7 @@ from typing import Any
 
 from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.layers.sequence.alignments import acceptor_alignment, acceptor_path, ctc
+from returnn_tf.ops.sequence.ctc_variants import softmax_gradient
 from returnn_tf.ops.sequence.edge_lists import acceptors_of_edge_list, ctc_edge_list
 from returnn_tf.util.lazy_tf import tf
 
@@ -83,16 +84,19 @@ def ctc_loss(
     :param targets_seq_lens: int32 [batch]
     :param ctc_merge_repeated: a label can last more than one frame
     :param logits_normalize: else they are logs of probabilities already
-    :param grad_wrt_softmax_in: has to be True; the gradient is always that with respect to the logits
+    :param grad_wrt_softmax_in: without ``logits_normalize``: whether the gradient is that of a softmax, softmax(logits)
+        - alignment; False: - alignment
     :return: [batch]
     """
-    if not grad_wrt_softmax_in:
-        raise ValueError("ctc_loss: grad_wrt_softmax_in=False is not supported. Give the logits, and leave it out.")
     scores = logits if logits_time_major else tf.transpose(logits, [1, 0, 2])
-    return ctc(
-        scores, *_int32(logits_seq_lens, targets, targets_seq_lens), blank=_blank(scores, blank_index),
-        normalized=not logits_normalize, label_loop=ctc_merge_repeated,
+    lens, labels, label_lens = _int32(logits_seq_lens, targets, targets_seq_lens)
+    loss = ctc(
+        scores, lens, labels, label_lens, blank=_blank(scores, blank_index), normalized=not logits_normalize,
+        label_loop=ctc_merge_repeated,
     )  # fmt: skip
+    if grad_wrt_softmax_in and not logits_normalize:
+        loss += softmax_gradient(scores, lens, tf.fill(tf.shape(lens), True))
+    return loss
 
 
 def ctc_loss_viterbi(

@@ -57,6 +57,46 @@ SAMPLERS: dict[str, Any] = {
     "fixed_unigram": fixed_unigram_sampler,
 }
 
+#: Draws classes as often as they were labels so far, which TensorFlow counts. The counts are not in checkpoints.
+LEARNED = "learned_unigram"
+SAMPLER_NAMES: tuple[str, ...] = (*SAMPLERS, LEARNED)
+
+#: (labels [frames], number of classes to draw, seed) -> drawn classes, log probabilities of the labels and of the drawn
+Draws = Callable[[Any, int, Any], tuple[Any, Any, Any]]
+
+
+def draws_by(name: str, classes: int, **args: Any) -> Draws:
+    """Return the function that draws classes with replacement.
+
+    :param args: ``sampler_args``
+    """
+    if name == LEARNED:
+        return _learned_draws(classes)
+    draw, log_prob = SAMPLERS[name](classes, **args)
+
+    def draws(labels: Any, count: int, seed: Any) -> tuple[Any, Any, Any]:
+        drawn = draw(tf.random.stateless_uniform([count], seed))
+        return drawn, log_prob(labels), log_prob(drawn)
+
+    return draws
+
+
+def _learned_draws(classes: int) -> Draws:
+    def draws(labels: Any, count: int, seed: Any) -> tuple[Any, Any, Any]:
+        drawn, of_labels, of_drawn = tf.raw_ops.LearnedUnigramCandidateSampler(
+            true_classes=tf.cast(labels, tf.int64)[:, None],
+            num_true=1,
+            num_sampled=count,
+            unique=False,
+            range_max=classes,
+            seed=1,
+            seed2=1,
+        )
+        logs = [tf.math.log(expected / count) for expected in (of_labels[:, 0], of_drawn)]
+        return tf.cast(drawn, tf.int32), logs[0], logs[1]
+
+    return draws
+
 
 def sampled_logits(
     x: Any,
@@ -75,17 +115,16 @@ def sampled_logits(
     :param bias: [classes]
     :param labels: int32 [frames]
     :param seed: for ``tf.random.stateless_*``
-    :param sampler: see `SAMPLERS`
+    :param sampler: see `draws_by`
     :param remove_accidental_hits: whether drawn classes which are the label get the score -1e30
     :return: [frames, 1 + num_sampled], the label first
     """
-    draw, log_prob = sampler
-    drawn = draw(tf.random.stateless_uniform([num_sampled], seed))
+    drawn, log_prob_of_labels, log_prob_of_drawn = sampler(labels, num_sampled, seed)
     log_count = math.log(num_sampled)
     true = tf.reduce_sum(x * tf.gather(weights, labels), axis=1) + tf.gather(bias, labels)
-    true -= tf.cast(log_prob(labels), x.dtype) + log_count
+    true -= tf.cast(log_prob_of_labels, x.dtype) + log_count
     others = tf.matmul(x, tf.gather(weights, drawn), transpose_b=True) + tf.gather(bias, drawn)
-    others -= tf.cast(log_prob(drawn), x.dtype) + log_count
+    others -= tf.cast(log_prob_of_drawn, x.dtype) + log_count
     if remove_accidental_hits:
         others = tf.where(tf.equal(labels[:, None], drawn[None]), tf.cast(-1e30, others.dtype), others)
     return tf.concat([true[:, None], others], axis=1)

@@ -56,6 +56,16 @@ def test_ctc_loss(best, time_major):
     numpy.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
-def test_gradient_of_another_kind():
-    with pytest.raises(ValueError, match="grad_wrt_softmax_in=False is not supported"):
-        native_op.ctc_loss(scores(), LENS, True, LABELS, LABEL_LENS, grad_wrt_softmax_in=False)
+@pytest.mark.parametrize("wrt_softmax", [False, True])
+def test_gradient_of_normalized_scores(wrt_softmax):
+    x = scores()
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = native_op.ctc_loss(
+            x, LENS, True, tf.constant(LABELS), LABEL_LENS, logits_normalize=False, grad_wrt_softmax_in=wrt_softmax
+        )
+    topology = ctc_topology(tf.constant(LABELS), tf.constant(LABEL_LENS), BLANK)
+    alignment, _ = alignments.soft_alignment(x, tf.constant(LENS), topology)
+    inside = tf.transpose(tf.sequence_mask(LENS, 6, dtype=tf.float32))[:, :, None]
+    expected = (tf.exp(x) if wrt_softmax else 0.0) * inside - alignment
+    numpy.testing.assert_allclose(tape.gradient(loss, x), expected, atol=1e-5)

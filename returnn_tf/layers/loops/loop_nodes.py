@@ -56,14 +56,18 @@ class ExitLayer(Layer):
         """Infer the output: unchanged if the value is the same in all steps."""
         data = self.source.output
         self._axes: list[int] = data.axes_of(self._loop_dim)
-        if not self._axes:
-            return data
-        data = data.permuted(self._perm(data)).with_dim(0, self._time_dim)
-        return data.replace(time_axis=0)
+        return self.outside(data)
 
-    def _perm(self, data: Data) -> list[int]:
-        axis = self._axes[0]
-        return [axis] + [i for i in range(data.rank) if i != axis]
+    def outside(self, data: Data) -> Data:
+        """Return the template of a value of all steps as it is outside."""
+        if not data.axes_of(self._loop_dim):
+            return data
+        return data.permuted(self.order_outside(data)).with_dim(0, self._time_dim).replace(time_axis=0)
+
+    def order_outside(self, data: Data) -> list[int]:
+        """Return the axes of a value of all steps in their order outside."""
+        steps = data.axes_of(self._loop_dim)
+        return steps + [axis for axis in range(data.rank) if axis not in steps]
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a transpose, also of the values before an activation."""

@@ -11,7 +11,14 @@ from returnn_tf.graph.registry import register_loss
 from returnn_tf.layers.sequence.alignments import ctc
 from returnn_tf.ops.cross_entropy import safe_log
 from returnn_tf.ops.frames.shape import transpose
-from returnn_tf.ops.sequence.ctc import beam_decode, greedy_decode, needed_frames
+from returnn_tf.ops.sequence.ctc import (
+    beam_decode,
+    blank_last,
+    greedy_decode,
+    labels_without_blank,
+    needed_frames,
+)
+from returnn_tf.ops.sequence.ctc_variants import softmax_gradient
 from returnn_tf.ops.sequence.edit_distance import sparse_edit_distance, sparse_sequences
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -26,6 +33,13 @@ class CtcOptions:
     label_loop: bool = option(True, help="the same as ctc_merge_repeated")
     preprocess_collapse_repeated: bool = option(False, help="merge equal neighbours in the target")
     logits_normalize: bool = option(True, help="apply a softmax to the scores")
+    grad_wrt_softmax_in: bool = option(
+        True,
+        help="without logits_normalize: whether the scores get the gradient softmax(scores) - alignment; False: the "
+        "true one, - alignment",
+    )
+    blank_index: int = option(-1, help="class of the blank; -1: the last one")
+    max_approx: bool = option(False, help="use the best alignment instead of the sum over all")
 
 
 @dataclasses.dataclass
@@ -80,6 +94,11 @@ class CtcLoss(Loss):
                 "blank: %d. Omit n_out, and it follows from the target."
                 % (ctx.node.layer.class_name, output.dim, ctx.target_name, target.dim, target.dim + 1)
             )
+        if self.use_viterbi and self.ctc_opts:
+            raise ctx.error("the loss 'ctc' with use_viterbi takes no ctc_opts. Remove one of them.")
+        blank = self._opts.blank_index
+        if output.dim is not None and not -output.dim <= blank < output.dim:
+            raise ctx.error("ctc_opts: blank_index %d: there are only %d classes." % (blank, output.dim))
 
     def value(self, ctx: LossContext) -> Optional[Any]:
         """Sum over the sequences."""
@@ -120,25 +139,36 @@ class CtcLoss(Loss):
             )
         with tf.control_dependencies(deps):
             lens = tf.identity(seqs.lens)
-        return ctc(
+        losses = ctc(
             seqs.logits,
             lens,
             labels,
             label_lens,
-            blank=seqs.logits.shape[-1] - 1,
-            max_approx=self.use_viterbi,
+            blank=self._blank(seqs),
+            max_approx=self.use_viterbi or self._opts.max_approx,
             normalized=not self._opts.logits_normalize,
             label_loop=label_loop,
             keep_gradient_without_alignment=self.use_native and ctx.ctx.behavior_version < 30,
         )
+        if not self._opts.logits_normalize and self._opts.grad_wrt_softmax_in:
+            losses += softmax_gradient(seqs.logits, lens, tf.fill(tf.shape(lens), True))
+        return losses
+
+    def _blank(self, seqs: _Sequences) -> int:
+        return int(self._opts.blank_index % seqs.logits.shape[-1])
 
     def _errors(self, ctx: LossContext) -> Any:
         seqs = self._sequences(ctx)
+        classes, blank = seqs.logits.shape[-1], self._blank(seqs)
+        labels, label_lens = self._targets(seqs)
+        logits = seqs.logits
+        if blank != classes - 1:
+            logits, labels = blank_last(logits, blank, classes), labels_without_blank(labels, blank)
         if ctx.train or self.beam_width == 1:
-            decoded = greedy_decode(seqs.logits, seqs.lens)
+            decoded = greedy_decode(logits, seqs.lens)
         else:
-            decoded = beam_decode(seqs.logits, seqs.lens, self.beam_width)
-        return sparse_edit_distance(decoded, sparse_sequences(*self._targets(seqs)))
+            decoded = beam_decode(logits, seqs.lens, self.beam_width)
+        return sparse_edit_distance(decoded, sparse_sequences(labels, label_lens))
 
     def _targets(self, seqs: _Sequences) -> tuple[Any, Any]:
         """Return labels and their lengths, changed by the options."""

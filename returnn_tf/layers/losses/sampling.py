@@ -7,12 +7,12 @@ from typing import Any, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
-from returnn_tf.graph.loss import LossContext, LossPlanContext, batch_major
+from returnn_tf.graph.loss import LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
 from returnn_tf.layers.losses.framewise import Frames, FramewiseLoss
-from returnn_tf.layers.math.linear import LinearLayer
-from returnn_tf.ops.cross_entropy import sparse_softmax_cross_entropy
-from returnn_tf.ops.sampled_loss import SAMPLERS, nce_loss, sampled_logits, sampled_softmax_loss
+from returnn_tf.layers.losses.sampled_weights import sampled_weights
+from returnn_tf.ops.cross_entropy import safe_log, sparse_softmax_cross_entropy
+from returnn_tf.ops.sampled_loss import SAMPLER_NAMES, draws_by, nce_loss, sampled_logits, sampled_softmax_loss
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -29,8 +29,9 @@ class SamplingLoss(FramewiseLoss):
     """Sampled softmax (Jean et al. 2015) or noise contrastive estimation (Gutmann & Hyvarinen 2010) in training.
 
     In training the scores of only ``num_sampled`` labels are computed, drawn again in every step, with replacement, and
-    there is no error. Outside of training, or with use_full_softmax, it is the loss "ce". The layer is a softmax with
-    ``use_transposed_weights``, so that the weights of a label are a row.
+    there is no error. Outside of training, or with use_full_softmax, it is the loss "ce". The layer has weights ``W``
+    with one row for each label, e.g. a softmax with ``use_transposed_weights``; it may be in a loop if it need not run
+    step by step there.
 
     Example::
 
@@ -41,7 +42,10 @@ class SamplingLoss(FramewiseLoss):
 
     num_sampled: int = option(128, help="number of labels drawn per step (per split)")
     num_splits: int = option(1, help="number of parts the frames are split into, each with labels of its own")
-    sampler: str = option("log_uniform", help="how labels are drawn: log_uniform, uniform or fixed_unigram")
+    sampler: str = option(
+        "log_uniform",
+        help="how labels are drawn: log_uniform, uniform, fixed_unigram, or learned_unigram (as often as so far)",
+    )
     sampler_args: Optional[dict[str, Any]] = option(None, help="options of fixed_unigram", group=UnigramOptions)
     nce_loss: bool = option(False, help="noise contrastive estimation instead of sampled softmax")
     nce_log_norm_term: float = option(0.0, help="log of the normalisation, subtracted from the scores for NCE")
@@ -51,25 +55,28 @@ class SamplingLoss(FramewiseLoss):
     )
 
     def check(self, ctx: LossPlanContext) -> None:
-        """Check for a softmax with weights by label."""
+        """Check for labels, and for weights by label."""
         super().check(ctx)
         assert ctx.target is not None
-        layer = ctx.node.layer
-        if self.sampler not in SAMPLERS:
-            raise ctx.error("unknown sampler %r. %s" % (self.sampler, did_you_mean(self.sampler, SAMPLERS)))
-        if self.sampler == "fixed_unigram" and not (self.sampler_args or {}).get("unigrams"):
-            raise ctx.error("sampler fixed_unigram needs 'sampler_args': {'unigrams': [counts of all labels]}.")
+        if self.sampler not in SAMPLER_NAMES:
+            raise ctx.error("unknown sampler %r. %s" % (self.sampler, did_you_mean(self.sampler, SAMPLER_NAMES)))
+        if self.sampler == "fixed_unigram":
+            counts = (self.sampler_args or {}).get("unigrams") or ()
+            if len(counts) != ctx.target.dim or min(counts) < 0 or not sum(counts) > 0:
+                raise ctx.error(
+                    "sampler fixed_unigram needs 'sampler_args': {'unigrams': [...]} with the counts of all %s labels."
+                    % ctx.target.dim
+                )
+        elif self.sampler_args:
+            raise ctx.error("sampler_args are for the sampler fixed_unigram, not %r. Remove them." % self.sampler)
+        for name in ("num_sampled", "num_splits"):
+            if getattr(self, name) < 1:
+                raise ctx.error("%s must be at least 1, got %d." % (name, getattr(self, name)))
         if not ctx.target.sparse:
             raise ctx.error(
                 "the loss 'sampling_loss' needs labels, but the target %r is dense: %s." % (ctx.target_name, ctx.target)
             )
-        if not isinstance(layer, LinearLayer) or layer.activation != "softmax" or not layer.use_transposed_weights:
-            raise ctx.error(
-                "the loss 'sampling_loss' must be on a layer of class 'softmax' with 'use_transposed_weights': True, "
-                "so that the weights of a label are a row."
-            )
-        if layer.input.sparse:
-            raise ctx.error("the loss 'sampling_loss' needs a dense source, but it is %s." % layer.input)
+        self._weights = None if self.use_full_softmax else sampled_weights(ctx)
 
     def _samples(self, ctx: LossContext) -> bool:
         return ctx.train and not self.use_full_softmax
@@ -79,8 +86,8 @@ class SamplingLoss(FramewiseLoss):
         if not self._samples(ctx):
             return super().value(ctx)
         frames = self.frames(ctx)
-        layer: Any = ctx.node.layer
-        x = batch_major(layer.emit_input(ctx.ctx), layer.input)[0]
+        assert self._weights is not None
+        x = self._weights.rows(ctx.ctx, frames.data)
         labels = tf.cast(frames.target, tf.int32)
         if frames.mask is not None:
             mask = tf.broadcast_to(frames.mask, tf.shape(labels))
@@ -100,14 +107,19 @@ class SamplingLoss(FramewiseLoss):
 
     def frame_values(self, ctx: LossContext, frames: Frames) -> Any:
         """Compute the full softmax."""
-        logits = frames.arrange(ctx.pre_activation("softmax"), clean=False)
-        return sparse_softmax_cross_entropy(logits, frames.zero_padded(frames.target))
+        labels = frames.zero_padded(frames.target)
+        logits = ctx.pre_activation("softmax", "log_softmax")
+        if logits is not None:
+            return sparse_softmax_cross_entropy(frames.arrange(logits, clean=False), labels)
+        log_probs = safe_log(frames.arrange(ctx.output_value))
+        return -tf.gather(log_probs, labels, batch_dims=log_probs.shape.rank - 1)
 
     def _sampled(self, ctx: LossContext, x: Any, labels: Any, name: str) -> Any:
-        layer: Any = ctx.node.layer
-        weights = ctx.ctx.param("W")
-        bias = ctx.ctx.param("b") if layer.with_bias else tf.zeros([weights.shape[0]], weights.dtype)
-        sampler = SAMPLERS[self.sampler](weights.shape[0], **(self.sampler_args or {}))
+        assert self._weights is not None
+        weights, bias = self._weights.params(ctx.ctx)
+        if bias is None:
+            bias = tf.zeros([weights.shape[0]], weights.dtype)
+        sampler = draws_by(self.sampler, ctx.target.dim, **(self.sampler_args or {}))
         remove = self.remove_accidental_hits
         logits = sampled_logits(
             x,

@@ -51,7 +51,7 @@ def ctc_variant(
         loss = ctc_loss(blank_last(logits, blank, classes), lens, moved, label_lens, label_loop=label_loop)
     if keep_gradient_without_alignment and not normalized:
         impossible = needed_frames(labels, label_lens, label_loop=label_loop) > lens
-        loss += _softmax_gradient(logits, lens, impossible)
+        loss += softmax_gradient(logits, lens, impossible)
     return loss
 
 
@@ -83,7 +83,7 @@ def _loss(scores: Any, weights: Any, total: Any) -> Any:
     return with_gradient(value, scores, lambda grad: -weights * grad[None, :, None])
 
 
-def _softmax_gradient(logits: Any, lens: Any, where: Any) -> Any:
+def softmax_gradient(logits: Any, lens: Any, where: Any) -> Any:
     """Return [batch] zeros, with the gradient softmax(logits) in the valid frames of the selected sequences."""
 
     def gradient(grad: Any) -> Any:

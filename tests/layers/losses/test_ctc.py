@@ -9,6 +9,7 @@ from typing import Any
 import numpy
 import pytest
 
+from returnn_tf.config import ConfigError
 from tests.layers.losses.single import log_softmax, network_of
 
 EXTERN = {"data": {"dim": 3}, "classes": {"dim": 2, "sparse": True}}
@@ -81,7 +82,10 @@ SOFTMAX = {"class": "activation", "activation": "softmax", "target": "classes", 
         ({"use_native": True}, True, False),
         ({"use_viterbi": True}, True, True),
         ({"ctc_opts": {"ctc_merge_repeated": False}}, False, False),
-        ({"ctc_opts": {"label_loop": False}, "use_viterbi": True}, False, True),
+        ({"ctc_opts": {"label_loop": False, "max_approx": True}, "use_native": True}, False, True),
+        ({"ctc_opts": {"logits_normalize": False, "grad_wrt_softmax_in": False}, "use_native": True}, True, False),
+        ({"ctc_opts": {"logits_normalize": False}, "use_native": True}, True, False),
+        ({"ctc_opts": {"grad_wrt_softmax_in": False}, "use_native": True}, True, False),
     ],
     ids=str,
 )
@@ -183,3 +187,52 @@ def test_error_is_greedy_in_training_and_beam_search_otherwise(train: bool, expe
     }
     # The best class per frame is the blank; label 0 has 0.64 in all its paths together.
     assert net.run(feed).errors["output"] == expected
+
+
+@pytest.mark.parametrize("wrt_softmax", [True, False])
+def test_gradient_of_scores_that_are_no_logs_of_probabilities(wrt_softmax: bool) -> None:
+    """Minus the alignment; or softmax minus alignment, as if there were a softmax, which the value does not have."""
+    feed = _feed()
+    opts = {"logits_normalize": False, "grad_wrt_softmax_in": wrt_softmax}
+    layer = {"class": "copy", "target": "classes", "loss": "ctc"}
+    out, grad = _run({**layer, "loss_opts": {"output_in_log_space": True, "ctc_opts": opts}}, feed)
+    losses, expected = numpy.zeros(3), numpy.zeros([3, 4, 3])
+    for b, (n, m) in enumerate(zip(LENS, LABEL_LENS)):
+        x = feed["data"][b, :n].astype("float64")
+        paths = _paths(x, LABELS[b, :m], 2, True)
+        losses[b] = -numpy.logaddexp.reduce([score for score, _ in paths])
+        for score, path in paths:
+            expected[b, numpy.arange(n), list(path)] -= numpy.exp(score + losses[b])
+        expected[b, :n] += numpy.exp(log_softmax(x)) if wrt_softmax else 0
+    _check(out, grad, feed, (losses, expected))
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_another_blank(native: bool) -> None:
+    """Value, gradient and error are those of the classes in another order."""
+    feed = _feed(LABELS + 1)
+    moved = _feed()
+    moved["data"] = numpy.roll(feed["data"], -1, axis=2)
+    extern = {"data": {"dim": 3}, "classes": {"dim": 3, "sparse": True}}
+    net = network_of(
+        {**SOFTMAX, "n_out": 3, "loss_opts": {"use_native": native, "ctc_opts": {"blank_index": 0}}, "target": "c"},
+        others={"c": {"class": "reinterpret_data", "set_sparse_dim": 2, "from": "data:classes"}},
+        extern_data=extern,
+    )
+    other, _ = _run(SOFTMAX, moved)
+    out = net.run(feed)
+    numpy.testing.assert_allclose(out.losses["output"], other.losses["output"], rtol=1e-5)
+    assert out.errors == other.errors
+
+
+@pytest.mark.parametrize(
+    "opts,message",
+    [
+        ({"use_viterbi": True, "ctc_opts": {"label_loop": False}}, "use_viterbi takes no ctc_opts"),
+        ({"ctc_opts": {"blank_index": 3}}, "blank_index 3: there are only 3 classes"),
+        ({"ctc_opts": {"grad_wrt_softmax": False}}, "Did you mean 'grad_wrt_softmax_in'"),
+    ],
+)
+def test_mistakes_in_ctc_opts(opts: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        network_of({**SOFTMAX, "loss_opts": opts}, extern_data=EXTERN)

@@ -8,7 +8,8 @@ import numpy
 import pytest
 import tensorflow as tf
 
-from returnn_tf.ops.sampled_loss import SAMPLERS
+from returnn_tf.config import ConfigError
+from returnn_tf.ops.sampled_loss import SAMPLERS, draws_by
 from tests.layers.losses.single import feed_of, log_softmax, network_of, valid
 
 CLASSES = 7
@@ -65,6 +66,124 @@ def _if_drawn_as_expected(net: Any, feed: dict[str, Any], sampler: str, args: An
         true = numpy.exp(scores[label]) / (count * q[label])
         total += -numpy.log(true / (true + others))
     return total
+
+
+LINEAR = {"class": "linear", "activation": None, "n_out": CLASSES, "loss": "sampling_loss", "target": "classes"}
+
+
+@pytest.mark.parametrize("train, full", [(True, True), (False, False), (True, False)])
+@pytest.mark.parametrize("beside_a_loop", [True, False])
+def test_in_a_loop(train: bool, full: bool, beside_a_loop: bool) -> None:
+    """Whether or not something else runs step by step."""
+    layer = {
+        "class": "softmax",
+        "use_transposed_weights": True,
+        "target": "classes",
+        "loss": "sampling_loss",
+        "loss_opts": {"num_sampled": 3, "num_splits": 2, "use_full_softmax": full},
+        "from": "s",
+    }
+    s = {"class": "combine", "kind": "add", "from": ["prev:s" if beside_a_loop else "data:source", "data:source"]}
+    loop = {"class": "rec", "from": "data", "target": "classes", "unit": {"s": s, "output": layer}}
+    net, feed = network_of(loop, extern_data=EXTERN, train=True), _feed()
+    out = net.run(feed, with_grad=True, train=train)
+    assert numpy.abs(out.grads["output/rec/output/W"]).sum() > 0
+    if train and not full:
+        assert numpy.isfinite(out.losses["output/output"]) and "output/output" not in out.errors
+        return
+    values = net.get_param_values()
+    data = numpy.cumsum(feed["data"], axis=1) if beside_a_loop else 2 * feed["data"]
+    z = valid(data).astype("float64") @ values["output/rec/output/W"].T + values["output/rec/output/b"]
+    wanted = -log_softmax(z)[numpy.arange(12), valid(feed["classes"])].sum()
+    numpy.testing.assert_allclose(out.losses["output/output"], wanted, rtol=1e-4)
+
+
+def test_values_in_a_loop_are_those_outside() -> None:
+    opts = {"num_sampled": 20000, "sampler": "uniform"}
+    layer = {
+        "class": "softmax", "use_transposed_weights": True, "loss": "sampling_loss", "target": "classes",
+        "loss_opts": opts,
+    }  # fmt: skip
+    unit = {"output": {**layer, "from": "data:source"}}
+    net = network_of({"class": "rec", "from": "data", "unit": unit}, extern_data=EXTERN, train=True)
+    feed = _feed()
+    outside = _net(True, **opts)
+    outside.set_param_values({k.replace("output/rec/", ""): v for k, v in net.get_param_values().items()})
+    numpy.testing.assert_allclose(net.run(feed).losses["output/output"], outside.run(feed).losses["output"], rtol=0.03)
+
+
+def test_other_layers_with_weights_by_label() -> None:
+    """Weights of an embedding, and no softmax."""
+    others = {
+        "emb": {"class": "linear", "activation": None, "n_out": 4, "from": "data:classes", "with_bias": False},
+        "e": {"class": "reduce", "mode": "mean", "axis": "T", "from": "emb", "is_output_layer": True},
+    }
+    layer = {**LINEAR, "use_transposed_weights": True, "reuse_params": {"map": {"W": "emb", "b": None}}}
+    net = network_of({**layer, "loss_opts": {"num_sampled": 5}}, others=others, extern_data=EXTERN, train=True)
+    out = net.run(_feed(), with_grad=True)
+    assert numpy.isfinite(out.losses["output"]) and set(out.grads) == {"emb/W", "output/b"}
+
+
+def test_full_softmax_has_no_demand_on_the_weights() -> None:
+    net = network_of(
+        {**LINEAR, "activation": "softmax", "loss_opts": {"use_full_softmax": True}}, extern_data=EXTERN, train=True
+    )
+    same = network_of({**LINEAR, "activation": "softmax", "loss": "ce"}, extern_data=EXTERN, train=True)
+    same.set_param_values(net.get_param_values())
+    numpy.testing.assert_allclose(net.run(_feed()).losses["output"], same.run(_feed()).losses["output"], rtol=1e-5)
+
+
+def test_learned_unigram_counts_the_labels() -> None:
+    draws = draws_by("learned_unigram", CLASSES)
+
+    @tf.function
+    def step(labels: Any) -> Any:
+        return draws(labels, 1000, None)
+
+    for _ in range(200):
+        drawn, of_labels, of_drawn = step(tf.constant([2, 2, 2, 5]))
+    counts = numpy.bincount(drawn.numpy(), minlength=CLASSES)
+    assert counts[2] > counts[5] > 20 * counts[[0, 1, 3, 4, 6]].max()
+    numpy.testing.assert_allclose(numpy.exp(of_labels.numpy()), [0.75, 0.75, 0.75, 0.25], rtol=0.05)
+    net, feed = _net(True, num_sampled=10, sampler="learned_unigram"), _feed()
+    assert numpy.isfinite(net.run(feed).losses["output"])
+
+
+@pytest.mark.parametrize(
+    "change,message",
+    [
+        (
+            {"use_transposed_weights": False, "n_out": CLASSES},
+            r"the 7 labels of the target, but they are \[4, 7\]",
+        ),
+        ({"class": "copy"}, "but it has none"),
+        ({"loss_opts": {"sampler": "unigram"}}, "unknown sampler 'unigram'"),
+        ({"loss_opts": {"sampler": "fixed_unigram"}}, "counts of all 7 labels"),
+        ({"loss_opts": {"sampler": "fixed_unigram", "sampler_args": {"unigrams": [1, 2]}}}, "counts of all 7 labels"),
+        ({"loss_opts": {"sampler_args": {"distortion": 0.5}}}, "sampler_args are for the sampler fixed_unigram"),
+        ({"loss_opts": {"num_sampled": 0}}, "num_sampled must be at least 1"),
+        ({"loss_opts": {"num_splits": 0}}, "num_splits must be at least 1"),
+    ],
+)
+def test_mistakes(change: dict[str, Any], message: str) -> None:
+    layer = {"class": "softmax", "use_transposed_weights": True, "loss": "sampling_loss", "target": "classes"}
+    extern = {**EXTERN, "data": {"dim": CLASSES}} if change.get("class") == "copy" else EXTERN
+    layer = {**layer, **change}
+    if change.get("class") == "copy":
+        del layer["use_transposed_weights"]
+    with pytest.raises(ConfigError, match=message):
+        network_of(layer, extern_data=extern, train=True)
+
+
+def test_a_layer_that_runs_step_by_step() -> None:
+    unit = {
+        "output": {
+            "class": "softmax", "use_transposed_weights": True, "loss": "sampling_loss", "target": "classes",
+            "from": ["prev:output", "data:source"],
+        }
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match="can't be on a layer that runs in a loop step by step"):
+        network_of({"class": "rec", "from": "data", "unit": unit}, extern_data=EXTERN, train=True)
 
 
 def test_new_labels_in_every_step_and_the_same_in_the_same_step() -> None:
