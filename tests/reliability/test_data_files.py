@@ -209,6 +209,26 @@ def test_a_string_that_claims_gigabytes(layout: dict[str, Any], tmp_path: pathli
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600_000
 
 
+@pytest.mark.parametrize(
+    "pickled, message",
+    [
+        (b"\x80\x04]r\x00\x00\x00\x7f.", "its memo would have 2130706432 entries"),
+        (b"\x80\x04]p2000000000\n.", "its memo would have 2000000000 entries"),
+        (b"\x80\x05\x96\x00\x00\x00\x40\x01\x00\x00\x00x.", "expected 5368709120 bytes"),
+        (b"\x80\x04\x8e\x00\x00\x00\x40\x01\x00\x00\x00x.", "expected 5368709120 bytes"),
+    ],
+    ids=["memo", "memo-text", "bytearray", "bytes"],
+)
+def test_a_pickle_that_claims_gigabytes(pickled: bytes, message: str, tmp_path: pathlib.Path) -> None:
+    """The unpickler of Python would take the memory, and fill that of the memo, before it reads on."""
+    path = tmp_path / "tags.pkl"
+    path.write_bytes(pickled)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DataError, match=message):
+        read_seq_tags(str(path))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+
+
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 def test_fuzz(reader: Reader, tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> None:
     """Whole files with random damage: they are read, or refused by one clear error."""

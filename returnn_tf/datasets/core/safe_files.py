@@ -7,11 +7,13 @@ import gzip
 import io
 import os
 import pickle
+import pickletools
 import zlib
 from typing import Any
 
 from returnn_tf.config import DataError
 
+_MEMO_WRITES = ("PUT", "BINPUT", "LONG_BINPUT")
 MAX_BYTES = 1 << 31  # a decompressed file beyond this size is not a list of sequence tags
 
 
@@ -74,7 +76,9 @@ def read_plain_pickle(path: str) -> Any:
     Anything else is a DataError and is not executed.
     """
     try:
-        return _PlainUnpickler(io.BytesIO(read_bytes(path))).load()
+        content = read_bytes(path)
+        _check_sizes(content)
+        return _PlainUnpickler(io.BytesIO(content)).load()
     except DataError:
         raise
     except Exception as exc:  # a damaged pickle raises nearly anything
@@ -82,6 +86,17 @@ def read_plain_pickle(path: str) -> Any:
             "file %r: only plain lists, dicts, strings and numbers are read from a pickle, but: %s. "
             "Write the tags to a text file, one per line." % (path, exc)
         ) from exc
+
+
+def _check_sizes(content: bytes) -> None:
+    """Check the sizes in a pickle, for which the unpickler allocates memory before it looks for the content.
+
+    :raises pickle.UnpicklingError: an index of its memo is beyond the size of the file
+    :raises ValueError: other sizes are
+    """
+    for opcode, argument, _ in pickletools.genops(content):
+        if opcode.name in _MEMO_WRITES and int(argument) > len(content):
+            raise pickle.UnpicklingError("it is damaged: its memo would have %d entries" % int(argument))
 
 
 def read_seq_tags(path: str) -> list[str]:
