@@ -11,11 +11,11 @@ from returnn_tf.config.user_code import error_in_config
 from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION
 from returnn_tf.graph.batch_norm import apply_batch_norm_option
 from returnn_tf.graph.check_numerics import checked_output
-from returnn_tf.graph.dim_binding import fitted
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.views.layer_view import LayerView
+from returnn_tf.ops.frames.pad import fit_dims
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -72,8 +72,8 @@ def _with_declared_sizes(ctx: EmitContext, value: Any, own: Data) -> Any:
     """Cut or extend the value, and that before the activation, to the dims that the user declared."""
     inner = ctx.aux(ctx.node, PRE_ACTIVATION)
     if inner is not None:
-        ctx.set_aux(ctx.node, PRE_ACTIVATION, inner.changed(lambda x: fitted(x, own, ctx.node.output, ctx.size)))
-    return fitted(value, own, ctx.node.output, ctx.size)
+        ctx.set_aux(ctx.node, PRE_ACTIVATION, inner.changed(lambda x: fit_dims(x, own, ctx.node.output, ctx.size)))
+    return fit_dims(value, own, ctx.node.output, ctx.size)
 
 
 def _dependencies(ctx: EmitContext, value: Any, given: Any) -> list[Any]:

@@ -70,7 +70,7 @@ class Node(Freezable):
     _output: Optional[Data] = None
     #: The template in which the layer emits its value, where the output has declared dims instead of inferred ones.
     own_output: Optional[Data] = None
-    #: Inferred dims -> the declared ones that replace them, see `returnn_tf.graph.dim_binding`.
+    #: Inferred dims -> the declared ones that replace them, see `returnn_tf.tensor.dim_binding`.
     replaced_dims: dict[Dim, Dim] = dataclasses.field(default_factory=dict)
     sub_outputs: dict[str, Data] = dataclasses.field(default_factory=dict)
     params: dict[str, Any] = dataclasses.field(default_factory=dict)

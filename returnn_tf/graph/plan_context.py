@@ -10,7 +10,6 @@ from typing import Any, Optional, Protocol
 from returnn_tf.config import ConfigError
 from returnn_tf.config.option_types import fits_type
 from returnn_tf.config.options import axis_size
-from returnn_tf.graph.dim_binding import DeclaredDims, bind
 from returnn_tf.graph.init_names import LayerInExpression
 from returnn_tf.graph.kept_state import KeptSpec
 from returnn_tf.graph.layer_base import LayerBase
@@ -21,6 +20,7 @@ from returnn_tf.ops.initial_values import Constant, Drawn, FromTensorFlow
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.tensor import AxisDesc, Data, Dim, DimKind, resolve_axes, resolve_axis
 from returnn_tf.tensor.axes import axes_of
+from returnn_tf.tensor.dim_binding import DeclaredDims, bind
 
 #: Numbers in one parameter: 16 GiB of float32. A larger one is a mistake in the config.
 _MAX_PARAM_SIZE = 2**32
@@ -208,7 +208,7 @@ class PlanContext:
         """
         if declared is None:
             return definition
-        result = bind(self.builder, self.node, declared, definition)
+        result = bind(self.builder, self.node, self.node.replaced_dims, declared, definition)
         if definition in self.node.replaced_dims:
             self.depend_on_dim(self.node.replaced_dims[definition])
         return result

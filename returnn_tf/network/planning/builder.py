@@ -10,7 +10,6 @@ from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.options import declared_options
 from returnn_tf.graph.batch_norm import declare_batch_norm_option
 from returnn_tf.graph.constraints import check_output_constraints
-from returnn_tf.graph.dim_binding import with_declared_dims
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
@@ -336,7 +335,8 @@ class NetworkBuilder:
         if not layer.ends_search:
             node.output = with_beam(node)
         if node.replaced_dims:
-            node.own_output, node.output = node.output, with_declared_dims(node, node.output)
+            node.own_output = node.output
+            node.output = node.output.map_dims(lambda dim: node.replaced_dims.get(dim, dim))
         if layer.size_target:
             node.output = self._with_lengths_of(node, layer.size_target)
         if layer.batch_norm and not layer.normalizes_batch:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Callable
 
 from returnn_tf.ops.frames.shape import expand_at, size_of
+from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -74,3 +75,14 @@ def fit_axis(x: Any, axis: int, size: Any) -> Any:
     """Cut or zero-pad an axis at the end to a size."""
     x = pad_axis(x, axis, 0, tf.maximum(size - tf.shape(x)[axis], 0))
     return x[(slice(None),) * axis + (slice(0, size),)]
+
+
+def fit_dims(x: Any, data: Data, into: Data, size_of: Callable[[Dim], Any]) -> Any:
+    """Cut or zero-pad the axes whose dims differ between two templates.
+
+    :param x: tensor with the axes of ``data``
+    """
+    for axis, (dim, new) in enumerate(zip(data.dims, into.dims)):
+        if dim is not new and dim.is_dynamic:
+            x = fit_axis(x, axis, size_of(new))
+    return x

@@ -7,14 +7,14 @@ the axis is then cut or extended to its size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from returnn_tf.config import ConfigError
-from returnn_tf.graph.node import Node
-from returnn_tf.ops.frames.pad import fit_axis
-from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.dim import Dim
 from returnn_tf.tensor.dim_names import DimNames
+
+#: The `Node` of a layer, of a higher floor.
+Owner = Any
 
 
 class DeclaredDims(Protocol):
@@ -25,37 +25,38 @@ class DeclaredDims(Protocol):
     def bind_dim(self, declared: Dim, definition: Dim) -> None:
         """Replace the declared dim by its definition from now on."""
 
-    def take_dim(self, owner: Node, dim: Dim) -> None:
+    def take_dim(self, owner: Owner, dim: Dim) -> None:
         """Register that a layer defines the lengths of a dim."""
 
-    def knows_dim(self, owner: Node, dim: Dim) -> bool:
+    def knows_dim(self, owner: Owner, dim: Dim) -> bool:
         """Return whether something other than this layer defines the lengths of a dim."""
 
     def resolve_dim(self, dim: Dim) -> Dim:
         """Return the definition of a declared dim, or the dim itself."""
 
 
-def bind(dims: DeclaredDims, node: Node, declared: Dim, definition: Dim) -> Dim:
+def bind(dims: DeclaredDims, owner: Owner, replaced: dict[Dim, Dim], declared: Dim, definition: Dim) -> Dim:
     """Bind a dim that the user declared to the one that a layer inferred.
 
+    :param replaced: gets the declared dim by the inferred one if it takes its place in the output
     :return: the dim for the layer to continue with
     :raises ConfigError: the sizes differ
     """
     declared = dims.resolve_dim(declared)
     if declared is definition:
         return definition
-    known = dims.knows_dim(node, declared)
+    known = dims.knows_dim(owner, declared)
     if known and declared.size != definition.size:
         raise ConfigError("the declared dim %s does not match, the result has %s there." % (declared, definition))
     if declared.size is not None:
         return declared
     if known:
-        node.replaced_dims[definition] = declared
+        replaced[definition] = declared
         return definition
     if definition.size is not None and definition.auto:
         definition = Dim(declared.kind, definition.size, declared.description)
-    elif declared.expr is None and _is_made_up(definition) and not dims.knows_dim(node, definition):
-        dims.take_dim(node, declared)
+    elif declared.expr is None and _is_made_up(definition) and not dims.knows_dim(owner, definition):
+        dims.take_dim(owner, declared)
         return declared  # the layer made up its dim, so the user's own serves as well
     dims.bind_dim(declared, definition)
     dims.dim_names.add(definition, declared.description)
@@ -64,19 +65,3 @@ def bind(dims: DeclaredDims, node: Node, declared: Dim, definition: Dim) -> Dim:
 
 def _is_made_up(dim: Dim) -> bool:
     return dim.auto and dim.expr is None and dim.size is None
-
-
-def with_declared_dims(node: Node, data: Data) -> Data:
-    """Return the template with the declared dims in place of those that the layer inferred."""
-    return data.map_dims(lambda dim: node.replaced_dims.get(dim, dim)) if node.replaced_dims else data
-
-
-def fitted(x: Any, own: Data, output: Data, size_of: Callable[[Dim], Any]) -> Any:
-    """Cut or zero-pad the axes whose dims were replaced.
-
-    :param x: tensor with the axes of ``own``
-    """
-    for axis, (dim, new) in enumerate(zip(own.dims, output.dims)):
-        if dim is not new and dim.is_dynamic:
-            x = fit_axis(x, axis, size_of(new))
-    return x
