@@ -69,6 +69,8 @@ class LayerBase(Freezable):
     has_sink: ClassVar[bool] = False
     #: Whether the layer is a batch normalisation itself, so that the option ``batch_norm`` adds none.
     normalizes_batch: ClassVar[bool] = False
+    #: Whether the sources may be complex numbers; a class that has parameters refuses them in any case.
+    takes_complex: ClassVar[bool] = True
     #: The option that sets the number of hypotheses of a search, if the layer creates any.
     beam_size_option: ClassVar[str] = ""
     #: The `Node` of this layer in the plan; set by the node.

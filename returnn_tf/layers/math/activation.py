@@ -30,6 +30,7 @@ class ActivationLayer(ConcatInputLayer):
         network = {"output": {"class": "activation", "activation": "relu", "from": "data"}}
     """
 
+    takes_complex = False
     keeps_features = True
     joins_features = True
     activation: Activation = option(help="name of the function, e.g. 'relu', or a function")

@@ -174,6 +174,7 @@ class CompareLayer(ElementwiseLayer):
         network = {"output": {"class": "compare", "kind": "greater", "value": 0.5, "from": "data"}}
     """
 
+    takes_complex = False
     kind: str = option("equal", help="equal, not_equal, less, less_equal, greater or greater_equal")
     value: Optional[Number] = option(None, help="number to compare with, as the last operand")
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")

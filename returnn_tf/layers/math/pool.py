@@ -42,6 +42,7 @@ class PoolLayer(ConcatInputLayer):
         network = {"output": {"class": "pool", "mode": "max", "pool_size": (2,), "padding": "same", "from": "data"}}
     """
 
+    takes_complex = False
     joins_features = True
     mode: str = option(help="'max' or 'avg'")
     pool_size: Sizes = option(help="window size per axis; determines the number of axes")

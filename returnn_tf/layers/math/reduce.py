@@ -69,6 +69,12 @@ def _same_lens(ctx: EmitContext, data: Data, axis: int) -> bool:
     return bool(ctx.lens(data.dims[axis]).shape.rank == 0)
 
 
+def _check_complex(ctx: PlanContext, data: Data, mode: str) -> None:
+    """Check that a mode is defined for the numbers of the source."""
+    if data.dtype.startswith("complex") and mode not in ("sum", "mean", "prod"):
+        raise ctx.error("mode %r needs real numbers, but the source is %s. Use sum, mean or prod." % (mode, data))
+
+
 @register_layer("reduce")
 class ReduceLayer(_ReduceAxes):
     """Sum, mean, maximum etc. over some axes.
@@ -103,6 +109,7 @@ class ReduceLayer(_ReduceAxes):
                 "the source is %s, but modes 'any' and 'all' are for bools, the others for numbers. Cast it."
                 % self.input.dtype
             )
+        _check_complex(ctx, self.input, self._mode)
         if is_arg_mode(self._mode):
             if len(self._axes) != 1:
                 raise ctx.error("mode %r is over a single axis, got %d." % (self.mode, len(self._axes)))
@@ -147,7 +154,8 @@ class MathNormLayer(_ReduceAxes):
         """Infer the output without the axes."""
         if not self.p > 0:
             raise ctx.error("p must be positive, got %s." % self.p)
-        return self.reduced_axes(ctx, self.axis, self.axes)
+        out = self.reduced_axes(ctx, self.axis, self.axes)
+        return out.replace(dtype={"complex64": "float32", "complex128": "float64"}.get(out.dtype, out.dtype))
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit power, sum, root."""
@@ -175,6 +183,7 @@ class ReduceOutLayer(ConcatInputLayer):
         if self._mode not in REDUCE_MODES or is_arg_mode(self._mode):
             raise ctx.error("unknown mode %r. %s" % (self.mode, did_you_mean(self.mode, REDUCE_MODES)))
         data = self.input_template(ctx)
+        _check_complex(ctx, data, self._mode)
         size = ctx.need_static(ctx.need_feature(data), "the feature axis of the source")
         if self.num_pieces < 1 or size % self.num_pieces:
             raise ctx.error("the feature axis of size %d is not divisible by num_pieces %d." % (size, self.num_pieces))

@@ -116,6 +116,8 @@ class BatchSoftmaxLayer(ConcatInputLayer):
         network = {"output": {"class": "batch_softmax", "from": "data"}}
     """
 
+    takes_complex = False
+
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the source."""
         data = self.input_template(ctx)

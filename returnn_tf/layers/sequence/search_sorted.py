@@ -52,6 +52,8 @@ class SearchSortedLayer(Layer):
             raise ctx.error("side must be 'left' or 'right', not %r." % self.side)
         seq: Data = self.sorted_sequence.output
         values: Data = self.values.output
+        if seq.dtype.startswith(("complex", "bool", "string")):
+            raise ctx.error("sorted_sequence must be numbers in an order, not %s." % seq)
         if seq.dtype != values.dtype:
             raise ctx.error("sorted_sequence is %s, but values is %s. Cast one of them." % (seq.dtype, values.dtype))
         self._axis = ctx.axis(seq, self.axis)

@@ -34,6 +34,7 @@ class TopKLayer(Layer):
             "output": {"class": "copy", "from": "best/indices"}}
     """
 
+    takes_complex = False
     axis: Axes = option(help="the axis, or a list of axes")
     k: LayerOrNumber = option(help="number of entries; a number, or a layer with one number", refs=True)
     k_dim: Optional[Dim] = option(None, help="the new axis")

@@ -218,7 +218,8 @@ class FoldLayer(ConcatInputLayer):
         count = expand_at(count, range(2, x.shape.rank))
         if mask is not None:
             count = count * tf.cast(mask, x.dtype)
-        return y / tf.maximum(self._fold(ctx, count), 1)
+        count = self._fold(ctx, count)
+        return y / tf.where(tf.equal(count, 0), tf.ones_like(count), count)
 
     def _fold(self, ctx: EmitContext, x: Any) -> Any:
         y = axis_slice(overlap_add(x, stride=self.stride), 0, self._left, None)

@@ -35,6 +35,19 @@ def located(path: str, class_name: str, node: Node) -> Iterator[None]:
         raise LayerError(message) from exc
 
 
+def check_complex(node: Node) -> None:
+    """Check that complex numbers go to layers that compute with them.
+
+    :raises ConfigError: the layer needs real numbers, or has parameters, which are real
+    """
+    found = next((source for source in node.sources if source.output.dtype.startswith("complex")), None)
+    if found is not None and (node.params or not node.layer.takes_complex):
+        raise ConfigError(
+            "needs real numbers, but %r is %s. Take a part of them before, e.g. by {'class': 'eval', 'eval': "
+            "'tf.abs(source(0))', 'out_type': {'dtype': 'float32'}}." % (found.path, found.output)
+        )
+
+
 def check_param_names(nodes: list[Node]) -> None:
     """Check that parameter names are unique, except where a ``name_scope`` makes layers share one of the same shape."""
     nodes = [inner for node in nodes for inner in [*node.inner, node]]

@@ -18,6 +18,8 @@ def plan_loss(scope: Scope, node: Node, spec: LayerSpec) -> LossNode:
         cls = LOSSES.get(spec.options["loss"], spec.where)
         loss = cls()
         infos = declared_options(cls)
+        if node.output.dtype.startswith("complex"):
+            raise ConfigError("the loss %r needs real numbers, not %s." % (spec.options["loss"], node.output))
         for name, value in (spec.options.get("loss_opts") or {}).items():
             if infos[name].refs and value is not None:
                 value = map_strings(infos[name], value, lambda ref: scope.resolve(ref, spec.where))

@@ -64,7 +64,8 @@ def masked_reduce(mode: str, x: Any, axes: Sequence[int], mask: Optional[Any] = 
         return tf.expand_dims(y, axis) if keepdims else y
     if mode == "mean" and mask is not None:
         total = tf.reduce_sum(x, axis=axes, keepdims=keepdims)
-        count = tf.maximum(masked_count(x, axes, mask, keepdims=keepdims), 1)
+        count = masked_count(x, axes, mask, keepdims=keepdims)
+        count = tf.where(tf.equal(count, 0), tf.ones_like(count), count)
         return total // count if x.dtype.is_integer else total / count
     return getattr(tf, entry.function)(x, axis=axes, keepdims=keepdims)
 

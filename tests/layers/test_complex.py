@@ -1,0 +1,63 @@
+"""Complex numbers in layers that are not about signals: computed where that is defined, else refused while planning."""
+
+import numpy
+import pytest
+
+from returnn_tf.config import ConfigError
+from tests.layers.nets import LENS, run
+
+Z = (numpy.random.default_rng(1).normal(size=(3, 4, 6)).astype("float32")).view("complex64")
+MASK = numpy.arange(4)[None, :, None] < LENS[:, None, None]
+
+
+def result(layer):
+    settings = {"extern_data": {"data": {"dim": 3, "dtype": "complex64"}}}
+    return run({"output": {"from": "data", **layer}}, {"data": Z, "data/size0": LENS}, **settings)["output"].value
+
+
+@pytest.mark.parametrize(
+    "layer,expected",
+    [
+        ({"class": "reduce", "mode": "mean", "axis": "T"}, (Z * MASK).sum(axis=1) / LENS[:, None].astype("float32")),
+        ({"class": "reduce", "mode": "prod", "axis": "F"}, Z.prod(axis=2)),
+        ({"class": "math_norm", "p": 1, "axis": "F"}, abs(Z).sum(axis=2)),
+        ({"class": "combine", "kind": "*", "from": ["data", "data"]}, Z * Z),
+        ({"class": "dot", "red1": "F", "red2": "F", "var1": (), "var2": (), "from": ["data"] * 2}, (Z * Z).sum(axis=2)),
+        ({"class": "eval", "eval": "tf.abs(source(0)) ** 2", "out_type": {"dtype": "float32"}}, abs(Z) ** 2),
+        ({"class": "seq_len_mask", "mask_value": 0}, Z * MASK),
+        ({"class": "dropout", "dropout": 0.5}, Z),
+        ({"class": "copy", "from": ["data", "data"]}, numpy.concatenate([Z, Z], axis=2)),
+        ({"class": "shift_axis", "axis": "T", "amount": 1, "pad": True, "pad_value": 0}, None),
+        ({"class": "pad", "axes": "F", "padding": 1}, numpy.pad(Z, [(0, 0), (0, 0), (1, 1)])),
+        ({"class": "cumsum", "axis": "T"}, numpy.cumsum(Z, axis=1)),
+    ],
+)
+def test_computed(layer, expected):
+    value = result(layer)
+    if expected is not None:
+        assert value.dtype == expected.dtype
+        numpy.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "layer,message",
+    [
+        ({"class": "linear", "activation": None, "n_out": 2}, "needs real numbers, but 'data' is"),
+        ({"class": "conv", "filter_size": 2, "padding": "same", "n_out": 2}, "needs real numbers"),
+        ({"class": "rec", "unit": "lstm", "n_out": 2}, "needs real numbers"),
+        ({"class": "layer_norm"}, "needs real numbers"),
+        ({"class": "activation", "activation": "relu"}, "needs real numbers"),
+        ({"class": "compare", "value": 1.0}, "needs real numbers"),
+        ({"class": "pool", "mode": "max", "pool_size": 2}, "needs real numbers"),
+        ({"class": "top_k", "k": 2, "axis": "F"}, "needs real numbers"),
+        ({"class": "softmax_over_spatial"}, "energies must be floats"),
+        ({"class": "reduce", "mode": "max", "axis": "T"}, "mode 'max' needs real numbers"),
+        ({"class": "reduce_out", "mode": "max", "num_pieces": 3}, "mode 'max' needs real numbers"),
+        ({"class": "copy", "loss": "as_is"}, "the loss 'as_is' needs real numbers"),
+        ({"class": "search_sorted", "sorted_sequence": "data", "values": "data", "from": []}, "numbers in an order"),
+    ],
+)
+def test_refused(layer, message):
+    with pytest.raises(ConfigError, match=message) as info:
+        result(layer)
+    assert "could not be built" not in str(info.value)
