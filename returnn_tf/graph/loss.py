@@ -21,10 +21,12 @@ class LossPlanContext:
     """The context passed to `Loss.check`: templates only.
 
     :param node: the layer with the loss
+    :param train: whether the network is planned for training
     """
 
-    def __init__(self, node: Node, target: Optional[Node], behavior_version: int) -> None:
+    def __init__(self, node: Node, target: Optional[Node], behavior_version: int, train: bool = True) -> None:
         self.node = node
+        self.train = train
         self.behavior_version = behavior_version
         self.output = node.output
         self.target_node = target

@@ -44,7 +44,7 @@ def plan_network(
     :param config: the `Config` of the network, for functions defined in it
     :raises ConfigError: with the path of the layer, what is wrong and how to fix it
     """
-    state = BuildState(extern_data, behavior_version, train or evaluate, search, default_target)
+    state = BuildState(extern_data, behavior_version, train, search, default_target, evaluate)
     builder = NetworkBuilder(network, state, plan_step_network)
     builder.extra_network = ExtraNetworks(builder)
     builder.build()

@@ -10,6 +10,7 @@ import pytest
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.network.loops.analysis import Links, Zone, find_zones
 from returnn_tf.network.network import Network, plan_from_config
+from returnn_tf.util.lazy_tf import tf
 from tests.feeds import random_feed
 
 EXTERN = {"data": {"dim": 4}, "classes": {"dim": 3, "sparse": True}}
@@ -218,3 +219,31 @@ def test_numbers_begin_with_zero(moved):
     out = Network.from_config(Config(config)).run({"data": data, "data/size0": numpy.array([4], "int32")})
     # n = 2, 4, 6, 8; flip = True, False, True, False; last = 0, 0, 2, 2
     assert out.layers["output"].value[0, :, 0].tolist() == [20, 40, 62, 82]
+
+
+def test_user_code_sees_the_frames_of_a_layer_that_was_moved_out() -> None:
+    """Computed for all steps at once, the steps are the time axis of the value."""
+
+    def code(self: Any, source: Any, **kwargs: Any) -> Any:
+        data = source(0, as_data=True)
+        assert {data.time_dim_axis, data.batch_dim_axis} == {0, 1}
+        frames = tf.cast(tf.shape(data.placeholder)[data.time_dim_axis], tf.float32)
+        lens = tf.cast(data.get_sequence_lengths(), tf.float32)
+        lens = tf.expand_dims(tf.expand_dims(lens, data.time_dim_axis), 2)
+        valid = tf.expand_dims(tf.cast(data.get_sequence_mask(), tf.float32), 2)
+        return (data.placeholder + frames + lens) * valid
+
+    unit = {
+        "before": {"class": "eval", "eval": code, "from": "data:source"},
+        "output": {"class": "combine", "kind": "add", "from": ["before", "prev:output"]},
+        "after": {"class": "eval", "eval": code, "from": "output", "is_output_layer": True},
+    }
+    network = {"output": {"class": "rec", "from": "data", "unit": unit}}
+    config = Config({"behavior_version": 21, "extern_data": {"data": {"dim": 2}}, "network": network})
+    x, lens = numpy.random.RandomState(1).normal(size=(2, 4, 2)).astype("float32"), numpy.array([4, 3], "int32")
+    layers = Network.from_config(config).run({"data": x, "data/size0": lens}).layers
+    mask = numpy.arange(4)[None, :, None] < lens[:, None, None]
+    before = ((x + 4 + lens[:, None, None]) * mask).cumsum(axis=1)
+    numpy.testing.assert_allclose(layers["output"].value * mask, before * mask, rtol=1e-5)
+    after = (before + 4 + lens[:, None, None]) * mask
+    numpy.testing.assert_allclose(layers["output/after"].value * mask, after, rtol=1e-5)

@@ -19,6 +19,9 @@ class DataView(AxesView):
     """
 
     def __init__(self, data: Data, tensor: Any = None, ctx: Optional[EmitContext] = None, name: str = "data") -> None:
+        if ctx is not None and data.time_axis is None and len(data.loop_axes) == 1:
+            # In a layer of a loop that is computed for all steps at once, these are the frames.
+            data = data.replace(time_axis=data.loop_axes[0])
         super().__init__(data, ctx, name)
         self._tensor = tensor
 

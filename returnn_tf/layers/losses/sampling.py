@@ -76,7 +76,7 @@ class SamplingLoss(FramewiseLoss):
             raise ctx.error(
                 "the loss 'sampling_loss' needs labels, but the target %r is dense: %s." % (ctx.target_name, ctx.target)
             )
-        self._weights = None if self.use_full_softmax else sampled_weights(ctx)
+        self._weights = sampled_weights(ctx) if ctx.train and not self.use_full_softmax else None
 
     def _samples(self, ctx: LossContext) -> bool:
         return ctx.train and not self.use_full_softmax

@@ -17,21 +17,24 @@ from returnn_tf.tensor.dim_names import DimNames
 class BuildState:
     """The state shared by all levels of one network while it is planned.
 
-    :param loop_losses: whether losses of layers in loops are computed
+    :param train: whether the network is for training
+    :param evaluate: whether losses of layers in loops are computed without that
     """
 
     def __init__(
         self,
         extern_data: Mapping[str, Data],
         behavior_version: int,
-        loop_losses: bool,
+        train: bool,
         search: bool,
         default_target: str,
+        evaluate: bool = False,
     ) -> None:
         self.extern_data = {key: data.map_dims(Dim.declared) for key, data in extern_data.items()}
         self.default_target = default_target
         self.behavior_version = behavior_version
-        self.loop_losses = loop_losses
+        self.train = train
+        self.loop_losses = train or evaluate
         self.search = search
         self.nodes: list[Node] = []
         self.extern: dict[str, Node] = {}
@@ -80,4 +83,4 @@ class BuildState:
     def finish_losses(self) -> None:
         """Plan all losses; their targets may add further layers, with further losses."""
         while self.open_losses:
-            self.losses.append(plan_loss(*self.open_losses.pop(0)))
+            self.losses.append(plan_loss(*self.open_losses.pop(0), train=self.train))

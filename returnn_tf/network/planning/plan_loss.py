@@ -12,7 +12,7 @@ from returnn_tf.network.planning.parse import LayerSpec
 from returnn_tf.network.planning.scope import Scope
 
 
-def plan_loss(scope: Scope, node: Node, spec: LayerSpec) -> LossNode:
+def plan_loss(scope: Scope, node: Node, spec: LayerSpec, *, train: bool) -> LossNode:
     """Plan the loss of a layer: its options, its target, and whether they fit."""
     with located(spec.path, str(spec.cls.class_name), node):
         cls = LOSSES.get(spec.options["loss"], spec.where)
@@ -32,6 +32,6 @@ def plan_loss(scope: Scope, node: Node, spec: LayerSpec) -> LossNode:
                     "the loss %r needs the option 'target': a data key or a layer." % spec.options["loss"]
                 )
             target_node = scope.target_node(node, targets[0])
-        loss.check(LossPlanContext(node, target_node, scope.behavior_version))
+        loss.check(LossPlanContext(node, target_node, scope.behavior_version, train))
         scale = 1.0 if node.layer.loss_scale is None else node.layer.loss_scale
         return LossNode(spec.path, loss, target_node, node, float(scale) * float(loss.scale))

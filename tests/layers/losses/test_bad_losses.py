@@ -53,7 +53,6 @@ CASES = [
     (_softmax(loss="bin_ce"), "'bin_ce' needs a dense target"),
     (_softmax(loss="generic_ce"), "for elementwise activations .* Use the loss 'ce'"),
     (_softmax(loss="ctc", loss_opts={"ctc_opts": {"ignore_longer": True}}), "ctc_opts: unknown option 'ignore_longer'"),
-    (_softmax(loss="sampling_loss"), "'use_transposed_weights': True"),
     (
         _softmax(loss="sampling_loss", use_transposed_weights=True, loss_opts={"sampler": "loguniform"}),
         "unknown sampler 'loguniform'. Did you mean 'log_uniform'",
