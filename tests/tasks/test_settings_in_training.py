@@ -77,10 +77,11 @@ def test_lines_of_the_log(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("use_last_best_model = {'modulo': 2}", "is not supported: remove it"),
-        ("reset_updater_vars_mod_step = 3", "is not supported: the state of the optimizer"),
-        ("seq_drop_freq = 3", "is not supported"),
-        ("forward_callback = 3", "is not supported"),
+        ("use_last_best_model = {'modul': 2}", "unknown option 'modul'. Did you mean 'modulo'?"),
+        ("reset_updater_vars_mod_step = -3", "must be at least 0, got -3"),
+        ("optimize_move_layers_out = False", "is not supported: set 'optimize_move_layers_out'"),
+        ("forward_callback = 3", "must be an object with the methods init, process_seq and finish"),
+        ("profile = {'step': 3}", "unknown option 'step'. Did you mean 'steps'?"),
         ("start_batch = 3", "is 3. Known: "),
         ("save_interval = 'often'", "expected an int, got 'often'"),
         ("cleanup_old_models = True\nsave_every_minutes = -1", "must be at least 0, got -1"),

@@ -201,7 +201,7 @@ def test_a_nan_in_the_data_stops_with_step_and_sequence_and_keeps_the_checkpoint
         ({"tf_log_dir": "my.config"}, ConfigError, "tf_log_dir 'my.config' can't be created: File exists."),
         ({"learning_rate": -1}, ConfigError, "'learning_rate' must be at least 0, got -1"),
         ({"requeue_exit_code": "soon"}, ConfigError, "'requeue_exit_code': expected an int, got 'soon'"),
-        ({"num_epochs": -1}, ConfigError, "'num_epochs' must be at least 0, got -1"),
+        ({"num_epochs": -1}, ConfigError, "'num_epochs' must be from 0 to 100000, got -1"),
         ({"batch_size": "abc"}, ConfigError, "'batch_size' must be int | dict[str, int | None] | None, got 'abc'"),
         ({"batch_size": {"dta": 3}}, ConfigError, "no data key 'dta'. Did you mean 'data'?"),
         ({"dev": "Task12AXDataset:num_seqs=0"}, DataError, "The dataset 'dev' is empty"),
@@ -223,7 +223,7 @@ def test_a_nan_in_the_data_stops_with_step_and_sequence_and_keeps_the_checkpoint
         ({"task": "trainn"}, ConfigError, "Did you mean 'train'"),
         ({"load": "net/other.003"}, ConfigError, "no checkpoint"),
         ({"max_seq_length": 1}, DataError, "there is no batch"),
-        ({"use_last_best_model": True}, ConfigError, "'use_last_best_model' is not supported"),
+        ({"use_last_best_model": {"modulo": 0}}, ConfigError, "'modulo' must be at least 1, got 0"),
         ({"network": {"output": {"class": "linear", "n_out": 2, "from": "data"}}}, ConfigError, "no loss"),
         (
             {"network": {"output": {"class": "softmax", "loss": "ce", "from": "data", "loss_scale": 0}}},
