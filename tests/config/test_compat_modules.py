@@ -28,6 +28,7 @@ def load(folder: pathlib.Path, text: str) -> Config:
     [
         ("from returnn.pretrain import WrapEpochValue", "WrapEpochValue"),
         ("from Pretrain import WrapEpochValue", "WrapEpochValue"),
+        ("from returnn.forward_iface import ForwardCallbackIface", "ForwardCallbackIface"),
         ("from returnn.tf.util.basic import where_bc, nd_indices, tile_transposed", "where_bc"),
         ("from TFUtil import where_bc, safe_log, dropout, get_shape, Data, DimensionTag", "where_bc"),
         ("import returnn.tf.util.basic as tf_util\nfound = tf_util.where_bc", "found"),

@@ -101,6 +101,25 @@ def test_forms_of_a_callback() -> None:
     assert [tag for tag, _, _ in made[1].seen] == ["seq-3", "seq-2", "seq-1", "seq-0"]  # the order of the dataset
 
 
+def test_a_callback_of_a_config_file() -> None:
+    """Derived from the class that configs import; what it does not implement does nothing."""
+    text = """#!returnn
+from returnn.forward_iface import ForwardCallbackIface
+
+class Shapes(ForwardCallbackIface):
+    def process_seq(self, *, seq_tag, outputs):
+        seen.append((seq_tag, outputs["output"].raw_tensor.shape))
+
+seen = []
+forward_callback = Shapes
+"""
+    pathlib.Path("my.config").write_text(text)
+    config = Config.from_file("my.config")
+    config.update({**{key: value for key, value in SETTINGS.items() if key != "in_python"}, "task": "forward"})
+    assert run_task(config) == 0
+    assert sorted(config.typed("seen")) == [("seq-%d" % i, (len(seq["data"]), 3)) for i, seq in enumerate(DATA)]
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [

@@ -1,0 +1,31 @@
+"""``from returnn.forward_iface import ForwardCallbackIface``: the base of classes for ``forward_callback``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returnn_tf.config.compat_modules import register_compat
+
+register_compat(__name__, "returnn.forward_iface")
+
+__all__ = ["ForwardCallbackIface"]
+
+
+class ForwardCallbackIface:
+    """Receives the outputs of task forward; a subclass implements `process_seq`, and the others if it needs them."""
+
+    def init(self, *, model: Any) -> None:
+        """Begin.
+
+        :param model: `Network`
+        """
+
+    def process_seq(self, *, seq_tag: str, outputs: Any) -> None:
+        """Take the outputs of a sequence.
+
+        :param outputs: name -> output with ``raw_tensor`` (array without batch axis) and ``dims``
+        """
+        raise NotImplementedError("%s.process_seq" % type(self).__name__)
+
+    def finish(self) -> None:
+        """End, after the last sequence."""
