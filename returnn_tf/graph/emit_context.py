@@ -8,10 +8,10 @@ from typing import Any, Callable, Optional, TypeVar
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.aux_values import Aux
-from returnn_tf.graph.custom_param import emit_custom
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
-from returnn_tf.graph.reuse import CustomParam
+from returnn_tf.graph.params.custom import emit_custom
+from returnn_tf.graph.params.reuse import CustomParam
 from returnn_tf.ops.frames.shape import expand_at, to_layout
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf

@@ -53,7 +53,7 @@ class Node(Freezable):
     :param scope: the scope of its parameters
     :param sources: the nodes in ``from``
     :param deps: all nodes it needs: sources, layers named in options, inner layers
-    :param param_deps: nodes of which it needs only parameters, see `returnn_tf.graph.reuse`
+    :param param_deps: nodes of which it needs only parameters, see `returnn_tf.graph.params.reuse`
     :param output: the template; set when the node is planned
     :param sub_outputs: templates of further outputs by name, which configs reach as ``path/name``
     :param params: own and shared parameters by their name in the layer

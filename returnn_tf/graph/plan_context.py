@@ -10,12 +10,12 @@ from typing import Any, Optional, Protocol
 from returnn_tf.config import ConfigError
 from returnn_tf.config.option_types import fits_type
 from returnn_tf.config.options import axis_size
-from returnn_tf.graph.init_names import LayerInExpression
 from returnn_tf.graph.kept_state import KeptSpec
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.graph.params.init_names import LayerInExpression
+from returnn_tf.graph.params.reuse import OpenParam, ReuseLevel
 from returnn_tf.graph.registry import LOSSES
-from returnn_tf.graph.reuse import OpenParam, ReuseLevel
 from returnn_tf.ops.initial_values import Constant, Drawn, FromTensorFlow
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.tensor import AxisDesc, Data, Dim, DimKind, resolve_axes, resolve_axis

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from returnn_tf.config import Config
-from returnn_tf.graph.reuse import ReuseLevel
+from returnn_tf.graph.params.reuse import ReuseLevel
 from returnn_tf.network.loops.step_network import plan_step_network
 from returnn_tf.network.planning.build_state import BuildState
 from returnn_tf.network.planning.builder import NetworkBuilder

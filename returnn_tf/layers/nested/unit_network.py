@@ -7,8 +7,8 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options, map_strings
+from returnn_tf.graph.params.reuse import map_names
 from returnn_tf.graph.registry import LAYERS
-from returnn_tf.graph.reuse import map_names
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.nested import is_network, network_options
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from returnn_tf.config.options import declared_options
+from returnn_tf.graph.params.reuse import output_references, owner_references
 from returnn_tf.graph.registry import LAYERS
-from returnn_tf.graph.reuse import output_references, owner_references
 
 
 def network_options(cls: Optional[type[Any]]) -> tuple[str, ...]:

@@ -10,8 +10,8 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.options import OptionError
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import Node
+from returnn_tf.graph.params.reuse import ReuseLevel
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.graph.reuse import ReuseLevel
 from returnn_tf.layers.loops.loop_nodes import PrevLayer, StepIndexLayer
 from returnn_tf.network.loops.analysis import Zone, Zones
 from returnn_tf.network.planning.builder import NetworkBuilder

@@ -12,8 +12,8 @@ from returnn_tf.graph.batch_norm import declare_batch_norm_option
 from returnn_tf.graph.constraints import check_output_constraints
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import Node
+from returnn_tf.graph.params.reuse import ReuseLevel
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.graph.reuse import ReuseLevel
 from returnn_tf.graph.source import SourceLayer
 from returnn_tf.network.planning.build_state import BuildState
 from returnn_tf.network.planning.checks import LayerError, check_complex, cycle_error, located, with_beam

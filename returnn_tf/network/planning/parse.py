@@ -10,8 +10,8 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.errors import shown
 from returnn_tf.config.options import check_options, declared_options, referenced_names
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.params.reuse import output_references, owner_references
 from returnn_tf.graph.registry import LAYERS, LOSSES
-from returnn_tf.graph.reuse import output_references, owner_references
 from returnn_tf.network.planning.code_references import code_references
 
 #: Keys of a layer dict that are not options of the class.

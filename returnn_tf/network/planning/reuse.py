@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Optional, Union
 
 from returnn_tf.config import ConfigError, did_you_mean
-from returnn_tf.graph.custom_param import trace_custom
 from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
-from returnn_tf.graph.reuse import CustomParam, OpenParam, Reuse, ReuseLevel, relative_name
+from returnn_tf.graph.params.custom import trace_custom
+from returnn_tf.graph.params.reuse import CustomParam, OpenParam, Reuse, ReuseLevel, relative_name
 from returnn_tf.network.planning.checks import located
 from returnn_tf.network.planning.parse import join_scope
 from returnn_tf.network.planning.reuse_option import owner_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Optional
 
 from returnn_tf.graph.node import Node
-from returnn_tf.graph.reuse import Reuse, ReuseLevel
+from returnn_tf.graph.params.reuse import Reuse, ReuseLevel
 from returnn_tf.network.planning.checks import located
 from returnn_tf.network.planning.scope import Scope
 from returnn_tf.tensor import Dim

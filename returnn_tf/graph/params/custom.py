@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
-from returnn_tf.graph.reuse import CustomParam, relative_name
+from returnn_tf.graph.params.reuse import CustomParam, relative_name
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.util.lazy_tf import tf
 
