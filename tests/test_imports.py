@@ -39,7 +39,7 @@ INNER_FLOORS = {
     "layers": [
         ["shared"],
         ["math"],
-        ["dumping", "random", "rec", "sequence", "shape"],
+        ["dumping", "gradients", "random", "rec", "sequence", "shape"],
         ["loops", "nested", "signal"],
         ["attention", "search"],
         ["losses", "masked"],

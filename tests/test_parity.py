@@ -15,10 +15,6 @@ GROUPS = sorted({case.parent.name for case in ROOT.glob("*/*.config")} - {"updat
 
 #: Recorded cases of layers and losses which do not exist here, with the class that is missing and the reason.
 MISSING = {
-    "variable/framewise_statistics": ("framewise_statistics", "nothing would collect its statistics"),
-    "variable/image_summary": ("image_summary", "nothing would write its pictures"),
-    "variable/synthetic_gradient": ("synthetic_gradient", "its meta loss needs support in the updater"),
-    "variable/tikhonov": ("tikhonov_regularization", "its meta loss needs support in the updater"),
     "loss/triplet": ("triplet_loss", "its formula could not be recovered from the recorded numbers"),
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, Optional, TypeVar
 
 from returnn_tf.config import ConfigError
+from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
@@ -305,17 +306,28 @@ class EmitContext:
         """Schedule a side effect to run once after the outputs of this step are computed, e.g. running means."""
         self.lowering.updates.append(func)
 
-    def set_sink_values(self, values: dict[str, Any]) -> None:
-        """Set the values that the sink of this layer gets after the step, see `returnn_tf.graph.sinks`.
+    def add_meta_loss(self, loss: MetaLoss) -> None:
+        """Add a loss on the gradient of the objective, see `returnn_tf.graph.after_step.meta_loss`.
 
         :raises ConfigError: the layer is computed conditionally, or within a loop
         """
+        self._need_outside()
+        self.lowering.meta_losses.append(loss)
+
+    def set_sink_values(self, values: dict[str, Any]) -> None:
+        """Set the values that the sink of this layer gets after the step, see `returnn_tf.graph.after_step.sinks`.
+
+        :raises ConfigError: the layer is computed conditionally, or within a loop
+        """
+        self._need_outside()
+        self.lowering.sinks[self.node.path] = values
+
+    def _need_outside(self) -> None:
         if self.lowering.is_child:
             raise ConfigError(
                 "Layer %r (class %r) can't be in a loop, a branch of 'cond' or the like. Put it outside."
                 % (self.node.path, self.node.layer.class_name)
             )
-        self.lowering.sinks[self.node.path] = values
 
     def set_aux(self, node: Node, aux: Aux[T], value: T) -> None:
         """Store an auxiliary value of a node, to be read by `aux`."""

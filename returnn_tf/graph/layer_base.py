@@ -65,7 +65,7 @@ class LayerBase(Freezable):
     joins_features: ClassVar[bool] = False
     #: Whether the values are a distribution over the features, whatever the activation is.
     normalizes_features: ClassVar[bool] = False
-    #: Whether the layer passes values on after each step of a task, see `returnn_tf.graph.sinks`.
+    #: Whether the layer passes values on after each step of a task, see `returnn_tf.graph.after_step.sinks`.
     has_sink: ClassVar[bool] = False
     #: Whether the layer is a batch normalisation itself, so that the option ``batch_norm`` adds none.
     normalizes_batch: ClassVar[bool] = False

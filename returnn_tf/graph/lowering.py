@@ -9,6 +9,7 @@ from typing import Any, Callable, TypeVar
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.settings import DEFAULT_SEED
+from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.node import Node
 from returnn_tf.tensor import Dim
@@ -54,6 +55,8 @@ class Lowering:
     params: dict[Any, Any] = dataclasses.field(default_factory=dict)
     noisy_params: dict[tuple[Node, str], Any] = dataclasses.field(default_factory=dict)
     updates: list[Callable[[], Any]] = dataclasses.field(default_factory=list)
+    #: Losses on the gradient at a layer, see `returnn_tf.graph.after_step.meta_loss`.
+    meta_losses: list[MetaLoss] = dataclasses.field(default_factory=list)
     constraints: list[Any] = dataclasses.field(default_factory=list)
     #: Of layers with ``has_sink``: path -> values to pass on after the step.
     sinks: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)

@@ -15,8 +15,8 @@ from returnn_tf.config.epoch_value import network_of
 from returnn_tf.config.settings import DEFAULT_SEED, NetworkSettings, TrainingSettings
 from returnn_tf.config.user_code import using_config
 from returnn_tf.graph import check_numerics
+from returnn_tf.graph.after_step.sinks import OpenSinks
 from returnn_tf.graph.node import Node, ParamSpec
-from returnn_tf.graph.sinks import OpenSinks
 from returnn_tf.layers.search.decide import scores_of
 from returnn_tf.network.feed import FeedFormat, batch_major_order
 from returnn_tf.network.feed_function import FeedFunction

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from returnn_tf.engine.distributed.world import World
-from returnn_tf.graph.sinks import OpenSinks, RunInfo
+from returnn_tf.graph.after_step.sinks import OpenSinks, RunInfo
 from returnn_tf.logging.log import log
 from returnn_tf.network.network import Network
 
@@ -39,13 +39,16 @@ class Dump:
         self.sinks.write(values, batch.seq_tags)
 
 
-def dump_of(net: Network, dataset: str, epoch: int, world: Optional[World]) -> Optional[Dump]:
+def dump_of(
+    net: Network, dataset: str, epoch: int, world: Optional[World], *, events: Optional[str] = None
+) -> Optional[Dump]:
     """Return what the layers of a network write, if any of them does.
 
     :param dataset: its name
     :param world: the processes which share the batches; None: this one alone
+    :param events: folder of the event files
     """
     if not net.sinks:
         return None
     rank, size = (0, 1) if world is None else (world.rank, world.size)
-    return Dump(net.sinks, RunInfo(dataset, epoch, rank, size))
+    return Dump(net.sinks, RunInfo(dataset, epoch, rank, size, events))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Optional
 
@@ -132,6 +133,9 @@ class Trainer:
             raise ConfigError(_nothing_to_train(self.net))
         graph = self.ranks.share(graph, inputs)
         grads = self.updater.gradients(graph)
+        meta, meta_values, meta_counts = self.updater.meta_gradients(graph)
+        if meta_values and self.world.size > 1:
+            raise ConfigError("%s: losses on gradients are not supported with several processes." % min(meta_values))
         rate = self.updater.learning_rate(rate, step)
         grads, graph, total_loss, common = self.ranks.reduce(grads, graph, self.updater.total_loss(graph), inputs)
         if self.updater.tolerates_nonfinite:
@@ -143,12 +147,16 @@ class Trainer:
 
         def update() -> Any:
             self.updater.apply(grads, rate, step)
+            self.updater.apply_meta(meta, rate)
             self.ranks.run_updates(graph.updates, common)
             return tf.constant(True)
 
         updated = tf.cond(good, update, lambda: tf.constant(False))
         # A skipped step counts too if training continues: noise and schedules must advance.
         self.net.global_step.assign_add(tf.cast(counts, "int64"))
+        graph = dataclasses.replace(
+            graph, losses={**graph.losses, **meta_values}, counts={**graph.counts, **meta_counts}
+        )
         vector = self._packer.pack(
             graph,
             {

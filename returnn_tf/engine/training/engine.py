@@ -211,7 +211,7 @@ class Engine:
             world=self.world,
             join=lambda batches: ranks.join(batches, lambda: self._any_tensors(progress.epoch)),
             common_sums=ranks.in_step,
-            dump=dump_of(self.net, "train", progress.epoch, self.world),
+            dump=dump_of(self.net, "train", progress.epoch, self.world, events=self._parts.reports.summaries.folder),
         )
 
     def _return_to_best(self, epoch: int) -> None:

@@ -116,6 +116,35 @@ class Updater:
         norm = gradients.global_norm([grad for _, grad in sorted(raw.items())])
         return Gradients(raw=raw, norm=norm, constraints=constraints)
 
+    def meta_gradients(self, graph: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Return the gradients of the losses on the gradient at layers, their values, and how many numbers each is of.
+
+        :param graph: lowered training graph
+        :return: parameter name -> gradient of the scaled sum; loss name -> value; loss name -> count
+        """
+        losses = graph.lowering.meta_losses
+        if not losses:
+            return {}, {}, {}
+        found = tf.gradients(self.total_loss(graph), [loss.point for loss in losses])
+        values, counts, total = {}, {}, tf.zeros([])
+        for loss, grad in zip(losses, found):
+            grad = tf.zeros_like(loss.point) if grad is None else gradients.dense(grad)
+            values[loss.name], counts[loss.name] = tf.cast(loss.value(grad), "float32"), tf.size(grad)
+            total += loss.scale * values[loss.name]
+        names = list(self._variables)
+        grads = _gradients(total, names, [self._variables[name] for name in names])
+        return {name: gradients.dense(grad) for name, grad in grads.items()}, values, counts
+
+    def apply_meta(self, grads: Mapping[str, Any], learning_rate: Any) -> None:
+        """Emit the second update of a step, by the same optimizers, without clipping or accumulation.
+
+        :param grads: of `meta_gradients`
+        """
+        for group in self._groups:
+            pairs = [(name, grads[name], self._variables[name]) for name in group.names if name in grads]
+            if pairs:
+                group.optimizer.apply(pairs, learning_rate)
+
     def apply(self, grads: Gradients, learning_rate: Any, step: Any) -> None:
         """Emit the update of all parameters.
 

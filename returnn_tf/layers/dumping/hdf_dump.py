@@ -10,12 +10,12 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.errors import did_you_mean
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import option
+from returnn_tf.graph.after_step.sinks import RunInfo
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.graph.sinks import RunInfo
 from returnn_tf.layers.dumping.hdf_sink import HdfSink
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data

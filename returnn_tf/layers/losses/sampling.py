@@ -119,6 +119,7 @@ class SamplingLoss(FramewiseLoss):
         weights, bias = self._weights.params(ctx.ctx)
         if bias is None:
             bias = tf.zeros([weights.shape[0]], weights.dtype)
+        assert ctx.target.dim is not None
         sampler = draws_by(self.sampler, ctx.target.dim, **(self.sampler_args or {}))
         remove = self.remove_accidental_hits
         logits = sampled_logits(

@@ -24,12 +24,14 @@ class RunInfo:
     :param epoch: of the model
     :param rank: of this process
     :param size: number of processes, each of which has a part of the sequences
+    :param events: folder of the event files for TensorBoard, if there are any
     """
 
     dataset: str
     epoch: int
     rank: int = 0
     size: int = 1
+    events: Optional[str] = None
 
 
 class Sink(Protocol):
@@ -108,7 +110,7 @@ class OpenSinks:
     def _opened(self, path: str, run: RunInfo) -> Sink:
         sink = self._layers[path].open_sink(run)
         for other, there in self._open.items():
-            if os.path.abspath(there.path) == os.path.abspath(sink.path):
+            if sink.path and os.path.abspath(there.path) == os.path.abspath(sink.path):
                 raise ConfigError("The layers %r and %r write the same file %r." % (other, path, sink.path))
         return sink
 

@@ -1,0 +1,1 @@
+"""Layers with losses on the gradient that passes through them."""
