@@ -199,6 +199,24 @@ class LikeTargetLayer(LayerBase):
         self.output.placeholder = tf.one_hot(target.get_placeholder_as_batch_major(), self.output.dim)
 
 
+class TiedLayer(_ConcatInputLayer):
+    """Scores by the weights of another layer, and a dense layer."""
+
+    layer_class = "tied"
+
+    def __init__(self, embedding, **kwargs):
+        super(TiedLayer, self).__init__(**kwargs)
+        name = embedding.get_base_absolute_name_scope_prefix() + "W/read:0"
+        weights = tf.get_default_graph().get_tensor_by_name(name)
+        hidden = tf.layers.dense(self.input_data.placeholder, 2, activation="tanh", name="hidden")
+        self.output.placeholder = tf.tensordot(hidden, weights, [[2], [0]])
+
+    @classmethod
+    def transform_config_dict(cls, d, network, get_layer):
+        super(TiedLayer, cls).transform_config_dict(d, network=network, get_layer=get_layer)
+        d["embedding"] = get_layer(d["embedding"])
+
+
 class NamedCopyLayer(CopyLayer):
     """A copy, doubled."""
 

@@ -151,6 +151,23 @@ def test_the_same_in_a_loop() -> None:
     assert result.layers["output"].value.shape[-1] == 4 and numpy.isfinite(result.layers["output"].value).all()
 
 
+def test_weights_of_another_layer() -> None:
+    network = {
+        "small": {"class": "copy", "from": "data"},
+        "two": {"class": "slice", "axis": "F", "slice_end": 2, "from": "data"},
+        "embed": {"class": "linear", "activation": None, "with_bias": False, "n_out": 5, "from": "two"},
+        "output": {"class": "tied", "embedding": "embed", "from": "data", "n_out": 5, "loss": "as_is"},
+    }
+    net = net_of(network)
+    values = net.get_param_values()
+    assert {k: v.shape for k, v in values.items()} == {
+        "embed/W": (2, 5), "output/hidden/kernel": (3, 2), "output/hidden/bias": (2,)}  # fmt: skip
+    result = net.run(feed(), with_grad=True)
+    hidden = numpy.tanh(feed()["data"] @ values["output/hidden/kernel"] + values["output/hidden/bias"])
+    numpy.testing.assert_allclose(result.layers["output"].value, hidden @ values["embed/W"], rtol=1e-4)
+    assert numpy.abs(result.grads["embed/W"]).max() > 0
+
+
 def test_running_sum_in_and_outside_of_loops() -> None:
     x = feed()["data"].cumsum(axis=1)
     for network in ({"output": {"class": "running_sum", "from": "data"}},

@@ -78,6 +78,10 @@ class Host:
             self.not_trained.add(name)
         return name
 
+    def param_of_network(self, name: str) -> Any:
+        """Return the variable of a parameter of another layer by its whole name, or None."""
+        return self._ctx.lowering.variables.get(name)
+
     def target_view(self, target: str) -> Any:
         """Return the view of a target."""
         return LayerView(self._ctx, self._target_node(target)).output
