@@ -120,6 +120,7 @@ class OutTypeOptions:
         None, check=axis_sizes, help="sizes without the batch axis, None where dynamic"
     )
     dim: Optional[int] = option(None, check=axis_size, help="size of the feature axis, or number of labels")
+    same_dim_tags_as: Optional[dict[Any, Dim]] = option(None, help="{axis: dim that this axis has}")
     sparse: Optional[bool] = option(None, help="the values are label indices")
     sparse_dim: Optional[Dim] = option(None, help="the labels")
     feature_dim: Optional[Dim] = option(None, help="the feature dim", inert="the axes determine it")

@@ -220,7 +220,10 @@ class _DataKey:
             index = resolve_axis(data, axis)
         except ConfigError as exc:
             raise self.error("%s" % exc) from exc
-        old = data.dims[index]
+        old, dim = data.dims[index], dim.declared()
+        if dim.size is None and dim.expr is None and old.size is not None and not dim.is_batch:
+            dim.declare_same_as(Dim(dim.kind, old.size, dim.description))
+            dim = dim.declared()
         if old.is_batch != dim.is_batch or old.size != dim.size:
             raise self.error(
                 "the axis %r is %s, so it can't have the dim %s. Give a dim of its size." % (axis, old, dim)

@@ -162,3 +162,13 @@ def test_errors_name_the_key(options: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as info:
         parse_data_key("speech", options)
     assert "extern_data['speech']" in str(info.value)
+
+
+def test_same_dim_tags_as_gives_a_free_dim_its_size() -> None:
+    feature, time = FeatureDim("shared"), SpatialDim("shared time")
+    options = {"dim": 4, "same_dim_tags_as": {"F": feature, "T": time}}
+    first, second = parse_data_key("data", options), parse_data_key("other", options)
+    assert feature.declared().size == 4
+    assert first.dims == second.dims == (batch_dim, time, feature.declared())
+    with pytest.raises(ConfigError, match=r"extern_data\['third'\]: the axis 'F' is .*, so it can't have the dim"):
+        parse_data_key("third", {"dim": 5, "same_dim_tags_as": {"F": feature}})

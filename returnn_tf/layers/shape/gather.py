@@ -148,6 +148,7 @@ class GatherLayer(ConcatInputLayer):
 
     Axes that the positions share with the source (except the gathered one) are matched; the others replace the gathered
     axis. Output axes: shared ones, axes in front of the gathered one, axes of the positions, the rest.
+    Where the feature axis is gathered, that of the positions takes its place, unless it is one of `extern_data`.
     Lengths: those of the axes of the positions.
 
     Example::
@@ -175,7 +176,10 @@ class GatherLayer(ConcatInputLayer):
         if self.clip_to_valid and dim.is_dynamic:
             position = with_batch(position, data)
         self.gather = GatherAxes(data, position, axis, match_ones=ctx.behavior_version < 11)
-        return with_feature_default(self.gather.output(data).with_time_axis_default())
+        out = self.gather.output(data).with_time_axis_default()
+        if data.feature_axis == axis and isinstance(self.position, Node) and _is_default(self.position):
+            return out.replace(feature_axis=None)
+        return with_feature_default(out)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one gather op."""
@@ -231,6 +235,14 @@ class GatherNdLayer(ConcatInputLayer):
         position = emit_position(ctx, self.position, gather.position)
         position = gather.arrange_position(ctx, safe_padding(ctx, self.position.output, gather, position))
         return tf.gather(x, position, axis=gather.rank_before, batch_dims=len(gather.common))
+
+
+def _is_default(position: Node) -> bool:
+    """Return whether the feature axis of the positions is that of `extern_data`, which is only one by default."""
+    dim = position.output.feature_dim
+    while dim is not None and position.sources and dim in position.sources[0].output.dims:
+        position = position.sources[0]
+    return dim is not None and position.extern_key is not None
 
 
 def _is_outside(position: Any, dim: Dim) -> bool:

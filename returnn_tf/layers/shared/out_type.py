@@ -17,6 +17,19 @@ def apply_out_type(ctx: PlanContext, data: Data, out_type: Optional[Mapping[str,
     :param data: the known part: the common layout of the sources
     :param out_type: dtype, shape (sizes without batch, None where dynamic), dim, sparse, dims and axes, all optional
     """
+    data = _changed(ctx, data, out_type)
+    changed = data
+    for desc, dim in ((out_type or {}).get("same_dim_tags_as") or {}).items():
+        axis = ctx.axis(data, desc)
+        old = data.dims[axis]
+        if old.is_batch or dim.is_batch:
+            raise ctx.error("out_type: same_dim_tags_as is not for the batch axis.")
+        changed = changed.with_dim(axis, ctx.bind(dim, old))
+    return changed
+
+
+def _changed(ctx: PlanContext, data: Data, out_type: Optional[Mapping[str, Any]]) -> Data:
+    """Apply all changes but same_dim_tags_as."""
     if not out_type:
         return data
     check_options(OutTypeOptions, out_type, where="out_type")  # it may come from a function
@@ -83,8 +96,8 @@ def _sparse_dim(ctx: PlanContext, data: Data, out_type: Mapping[str, Any]) -> Op
     size = out_type.get("dim", data.dim)
     if size is None and data.sparse_dim is not None:
         return data.sparse_dim
-    if size is None:
-        raise ctx.error("out_type: sparse output needs 'dim', the number of labels.")
+    if size is None:  # labels of unknown number, an error only where the number matters
+        return Dim(DimKind.FEATURE, None, "%s:labels" % ctx.node.path)
     if data.sparse_dim is not None and data.sparse_dim.size == size:
         return data.sparse_dim
     return ctx.new_feature(size, "%s:labels" % ctx.node.path)

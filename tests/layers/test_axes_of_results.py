@@ -1,0 +1,247 @@
+"""Order and marks of the axes that layers give their results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+
+from returnn_tf import Config, ConfigError, Network
+from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
+
+TIME, FEAT, PLACE, INDEX = SpatialDim("time"), FeatureDim("feat", 4), SpatialDim("place", 3), SpatialDim("index", 2)
+N = SpatialDim("n")
+EXTERN = {
+    "data": {"dim_tags": [batch_dim, TIME, FEAT]},
+    "places": {"dim_tags": [batch_dim, TIME, PLACE, FEAT]},
+    "index": {"dim_tags": [batch_dim, INDEX], "dtype": "int32"},
+    "sizes": {"dim_tags": [batch_dim, N], "dtype": "int32"},
+    "label": {"dim": 7, "sparse": True},
+    "plain": {"shape": (None,), "time_dim_axis": 1},
+}
+LENS = [5, 3]
+
+
+def run(layers: dict[str, Any], *, n: int = 2, labels: int = 1) -> tuple[dict[str, Any], dict[str, numpy.ndarray]]:
+    """Return the results, and the inputs.
+
+    :param n: frames of "sizes"
+    :param labels: frames of "label"
+    """
+    net = Network.from_config(Config({"extern_data": EXTERN, "network": layers, "behavior_version": 21}))
+    rng = numpy.random.RandomState(1)
+    feed = {
+        "data": rng.normal(size=(2, 5, 4)).astype("float32"),
+        "places": rng.normal(size=(2, 5, 3, 4)).astype("float32"),
+        "plain": rng.normal(size=(2, 5)).astype("float32"),
+        "index": numpy.array([[1, 0], [2, 2]], "int32"),
+        "sizes": numpy.array([[2, 2, 1], [1, 3, 1]], "int32")[:, :n],
+        "label": rng.randint(7, size=(2, labels)).astype("int32"),
+    }
+    feed.update({key + "/size0": numpy.array(LENS, "int32") for key in ("data", "places", "plain")})
+    feed["sizes/size0"], feed["label/size0"] = numpy.array([n, n], "int32"), numpy.array([labels] * 2, "int32")
+    return net.run(feed).layers, feed
+
+
+HALF, TWO, ONE = SpatialDim("half"), SpatialDim("two", 2), SpatialDim("one", 1)
+F2, G2 = FeatureDim("f2", 2), FeatureDim("g2", 2)
+
+
+@pytest.mark.parametrize(
+    "layer, axes, expected",
+    [
+        ({"class": "repeat", "axis": "F", "repetitions": 2}, "BFT", lambda x: x.repeat(2, 2).transpose(0, 2, 1)),
+        ({"class": "repeat", "axis": "T", "repetitions": 2}, "BTF", lambda x: x.repeat(2, 1)),
+        ({"class": "split_dims", "axis": FEAT, "dims": (FEAT, ONE)}, "BTFS", lambda x: x[..., None]),
+        ({"class": "split_dims", "axis": FEAT, "dims": (F2, TWO)}, "BTFS", lambda x: x.reshape(2, 5, 2, 2)),
+        ({"class": "split_dims", "axis": FEAT, "dims": (TWO, HALF)}, "BTSF", lambda x: x.reshape(2, 5, 2, 2)),
+        ({"class": "split_dims", "axis": FEAT, "dims": (F2, G2)}, "BTSF", lambda x: x.reshape(2, 5, 2, 2)),
+        ({"class": "split_dims", "axis": "F", "dims": (2, -1)}, "BTSF", lambda x: x.reshape(2, 5, 2, 2)),
+        ({"class": "split_dims", "axis": "T", "dims": (TWO, HALF)}, "BSTF", lambda x: _padded(x).reshape(2, 2, 3, 4)),
+        ({"class": "gather", "axis": "F", "position": "data:index"}, "BTS", lambda x: _gathered(x)),
+        ({"class": "expand_dims", "axis": "F"}, "BTSF", lambda x: x[..., None]),
+        ({"class": "reinterpret_data", "set_dim_tags": {"B": SpatialDim("new")}}, "TTF", lambda x: x),
+        ({"class": "unflatten_nd", "sizes": "data:sizes", "num_axes": 2}, "BTTF", lambda x: _unflat(x)),
+        ({"class": "merge_dims", "axes": ["F", "T"]}, "BF", lambda x: x.transpose(0, 2, 1).reshape(2, 20)),
+    ],
+)  # fmt: skip
+def test_axes(layer: dict[str, Any], axes: str, expected: Any) -> None:
+    found, feed = run({"output": {**layer, "from": "data"}})
+    output, value = found["output"], expected(feed["data"])
+    assert "".join(output.axes) == axes
+    for axis, lens in output.sizes.items():  # frames after the end of a sequence may be anything
+        if output.axes[0] == "B" and lens.ndim == 1:
+            shape = [2] + [value.shape[axis] if a == axis else 1 for a in range(1, value.ndim)]
+            mask = (numpy.arange(value.shape[axis]) < lens[:, None]).reshape(shape)
+            output.value[:], value = numpy.where(mask, output.value, 0), numpy.where(mask, value, 0)
+    numpy.testing.assert_allclose(output.value, value, rtol=1e-6)
+
+
+def _padded(x: numpy.ndarray) -> numpy.ndarray:
+    return numpy.pad(x, [(0, 0), (0, 1), (0, 0)])
+
+
+def _gathered(x: numpy.ndarray) -> numpy.ndarray:
+    return numpy.stack([x[0][:, [1, 0]], x[1][:, [2, 2]]])
+
+
+def _unflat(x: numpy.ndarray) -> numpy.ndarray:
+    y = numpy.zeros((2, 2, 3, 4), "float32")
+    y[0, :2, :2] = x[0, :4].reshape(2, 2, 4)
+    y[1, 0, :3] = x[1, :3]
+    return y
+
+
+def test_repeat_of_an_axis_behind_the_time() -> None:
+    found, feed = run({"output": {"class": "repeat", "axis": PLACE, "repetitions": 2, "from": "data:places"}})
+    assert "".join(found["output"].axes) == "BSTF"
+    numpy.testing.assert_allclose(found["output"].value, feed["places"].repeat(2, 2).transpose(0, 2, 1, 3))
+
+
+def test_split_of_merged_axes_gives_them_back() -> None:
+    layers = {
+        "merged": {"class": "merge_dims", "axes": [batch_dim, TIME], "from": "data"},
+        "more": {"class": "eval", "eval": "source(0) + 1.0", "from": "merged"},
+        "output": {"class": "split_dims", "axis": "B", "dims": (batch_dim, TIME), "from": "more"},
+        "inner": {"class": "merge_dims", "axes": [PLACE, TIME], "from": "data:places"},
+        "again": {"class": "split_dims", "axis": "stag:place", "dims": (PLACE, TIME), "from": "inner"},
+    }
+    found, feed = run({**layers, "again": {**layers["again"], "is_output_layer": True}})
+    numpy.testing.assert_allclose(found["output"].value, feed["data"] + 1, rtol=1e-6)
+    assert found["output"].sizes[1].tolist() == LENS
+    numpy.testing.assert_allclose(found["again"].value, feed["places"].transpose(0, 2, 1, 3))
+    assert found["again"].sizes[2].tolist() == LENS
+
+
+@pytest.mark.parametrize(
+    "layers, kwargs, message",
+    [
+        ({"output": {"class": "squeeze", "axis": "T", "from": "data:label"}}, {"labels": 3},
+         "the axis time:label can only be removed where it has size 1"),
+        ({"output": {"class": "unflatten_nd", "sizes": "data:sizes", "num_axes": 2, "from": "data"}}, {"n": 3},
+         "num_axes is 2, but the number of sizes is"),
+    ],
+)  # fmt: skip
+def test_sizes_are_checked_in_each_step(layers: Any, kwargs: Any, message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        run(layers, **kwargs)
+
+
+def test_squeeze_of_a_dynamic_axis() -> None:
+    found, feed = run({"output": {"class": "squeeze", "axis": "T", "from": "data:label"}})
+    assert found["output"].axes == ("B",)
+    assert found["output"].value.tolist() == feed["label"][:, 0].tolist()
+
+
+SLICE = SpatialDim("slice")
+FRAMES = {
+    "i": {"class": "range_in_axis", "axis": "T", "from": "data"},
+    "l": {"class": "length", "axis": "T", "from": "data"},
+    "rest": {"class": "combine", "kind": "sub", "from": ["l", "i"], "allow_broadcast_all_sources": True},
+    "size": {"class": "eval", "eval": "tf.clip_by_value(source(0) - 1, 1, 3)", "from": "rest"},
+    "start": {"class": "eval", "eval": "source(0) * 0 + source(1)", "from": ["rest", "i"]},
+    "s": {"class": "slice_nd", "start": "start", "size": "size", "out_spatial_dim": SLICE, "from": "data"},
+}
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max", "min", "logsumexp", "argmax"])
+@pytest.mark.parametrize("by_size", [True, False])
+def test_reduction_over_slices_of_each_frame(mode: str, by_size: bool) -> None:
+    layers = {**FRAMES, "output": {"class": "reduce", "mode": mode, "axis": SLICE, "from": "s"}}
+    if not by_size:
+        layers["s"] = {**FRAMES["s"], "size": None, "min_size": 1}
+    found, feed = run(layers)
+    functions: dict[str, Any] = {"argmax": numpy.argmax, "logsumexp": lambda x, axis: numpy.log(numpy.exp(x).sum(axis))}
+    function = functions.get(mode) or getattr(numpy, mode)
+    for b, n in enumerate(LENS):
+        for t in range(n):
+            size = min(max(n - t - 1, 1), 3) if by_size else n - t
+            expected = function(feed["data"][b, t : t + size], axis=0)
+            numpy.testing.assert_allclose(found["output"].value[b, t], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_softmax_over_slices_of_each_frame() -> None:
+    layers = {**FRAMES, "output": {"class": "softmax_over_spatial", "axis": SLICE, "from": "s"}}
+    found, feed = run(layers)
+    assert "".join(found["output"].axes) == "BTFT"
+    weights = numpy.exp(feed["data"][0, 1:4])  # the second frame of the first sequence has size 3
+    numpy.testing.assert_allclose(found["output"].value[0, 1].T, weights / weights.sum(0), rtol=1e-5)
+    numpy.testing.assert_allclose(found["output"].value[0, 4].T, [[1] * 4, [0] * 4, [0] * 4])
+
+
+def test_lengths_of_slices_need_their_frames() -> None:
+    layers = {**FRAMES, "one": {"class": "reduce", "mode": "max", "axis": "T", "from": "s"}}
+    layers["output"] = {"class": "reduce", "mode": "max", "axis": SLICE, "from": "one"}
+    with pytest.raises(ConfigError, match="the lengths of the axis slice vary with the frames of the axis time"):
+        run(layers)
+
+
+@pytest.mark.parametrize("size", ["l2", TIME, 2, None])
+@pytest.mark.parametrize("start", [None, 0, 1, "one"])
+def test_slice_nd_by_start_and_size(start: Any, size: Any) -> None:
+    layers = {
+        "l2": {"class": "eval", "eval": "source(0) - 2", "from": "l"},
+        "one": {"class": "eval", "eval": "source(0) * 0 + 1", "from": "l"},
+        "l": FRAMES["l"],
+        "output": {"class": "slice_nd", "start": start, "size": size, "from": "data"},
+    }
+    if start is None:
+        del layers["output"]["start"]
+    found, feed = run(layers)
+    first = 1 if start in (1, "one") else 0
+    for b, n in enumerate(LENS):
+        length = {"l2": n - 2, TIME: n, 2: 2, None: n - first}[size]
+        got = found["output"].value[b]
+        inside = min(length, n - first if start == "one" else 5 - first)
+        numpy.testing.assert_allclose(got[:inside], feed["data"][b, first : first + inside])
+        assert size == 2 or found["output"].sizes[1][b] == length
+        assert start != "one" or not got[inside:].any()
+
+
+def test_axes_that_are_no_axes_of_the_source() -> None:
+    layers = {
+        "expr": {"class": "length", "axis": TIME + 2, "from": "data"},
+        "no_source": {"class": "length", "axis": TIME.ceildiv_right(2)},
+        "static": {"class": "length", "axis": FEAT, "from": "data:label"},
+        "labels": {"class": "length", "axis": "sparse_dim", "from": "data:label"},
+        "batch": {"class": "length", "axis": "B", "from": "data"},
+        "batch_range": {"class": "range_from_length", "from": "batch"},
+        "range": {"class": "range_in_axis", "axis": 2 * TIME},
+        "label_range": {"class": "range_in_axis", "axis": "sparse_dim", "from": "data:label"},
+        "time_range": {"class": "range_from_length", "from": "no_source"},
+    }
+    found, _ = run(
+        {**{k: {**v, "is_output_layer": True} for k, v in layers.items()}, "output": {"class": "copy", "from": "data"}}
+    )
+    values = {name: found[name].value.tolist() for name in layers}
+    assert values["expr"] == [7, 5] and values["no_source"] == [3, 2]
+    assert (values["static"], values["labels"], values["batch"]) == (4, 7, 2)
+    assert values["batch_range"] == [0, 1] and found["batch_range"].axes == ("B",)
+    assert values["range"] == list(range(10)) and found["range"].sizes[0].tolist() == [10, 6]
+    assert values["label_range"] == list(range(7)) and values["time_range"] == [0, 1, 2]
+    assert found["time_range"].sizes[0].tolist() == [3, 2]
+
+
+@pytest.mark.parametrize(
+    "layer, message",
+    [
+        ({"class": "length", "axis": SpatialDim("x"), "from": "data"}, "the lengths of the dim x are not known"),
+        ({"class": "length", "axis": SpatialDim("x") + TIME}, "the lengths of the dim x are not known"),
+        ({"class": "length", "axis": "sparse_dim", "from": "data"}, "needs a source with labels"),
+        ({"class": "length", "axis": "T"}, "needs exactly one source|the option 'from'|'from'"),
+        ({"class": "split_dims", "axis": "T", "dims": (batch_dim, 2), "from": "data"}, "is split into batch_dim"),
+        ({"class": "split_dims", "axis": "B", "dims": (2, -1), "from": "data"}, "is split into batch_dim"),
+        ({"class": "split_dims", "axis": "T", "dims": (HALF, SpatialDim("q")), "from": "data"}, "only one of them"),
+        ({"class": "slice_nd", "size": -1, "from": "data"}, "size must not be negative"),
+        ({"class": "slice_nd", "start": "data", "from": "data"}, "start must hold integers"),
+        ({"class": "slice_nd", "size": SpatialDim("x"), "from": "data"}, "the lengths of the dim x are not known"),
+        ({"class": "squeeze", "axis": "F", "from": "data"}, "only axes of size 1"),
+        ({"class": "squeeze", "axis": "B", "from": "data"}, "only axes of size 1"),
+        ({"class": "reinterpret_data", "set_dim_tags": {"B": TIME}, "from": "data"}, "can't become time"),
+        ({"class": "linear", "n_out": 2, "activation": None, "from": "data", "out_dim": batch_dim}, "dim batch does"),
+    ],
+)  # fmt: skip
+def test_mistakes(layer: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match="Layer 'output'.*(%s)" % message):
+        run({"output": layer})
