@@ -237,6 +237,41 @@ def test_an_epoch_without_training(capsys: pytest.CaptureFixture[str]) -> None:
             assert epochs[3].error[":meta:global_train_step"] == epochs[2].error[":meta:global_train_step"]
 
 
+ALIGNED = """
+import glob
+
+def get_network(epoch, **_):
+    if epoch == 1:
+        dump = {"class": "hdf_dump", "filename": "of-epoch-1.hdf", "from": "output", "is_output_layer": True}
+        return {"output": network["output"] | {"from": "data"}, "dump": dump, "#trainable": False}
+    found = glob.glob("of-epoch-*.hdf")
+    return {**network, "#config": {"batch_size": 100 if found else 400, "found": found}}
+del pretrain
+"""
+
+
+def test_a_network_which_depends_on_what_earlier_epochs_wrote(capsys: pytest.CaptureFixture[str]) -> None:
+    """The files are complete when the next epoch begins; going on gives the same."""
+    pathlib.Path("my.config").write_text(TEXT + ALIGNED)
+    config = run(num_epochs=2)
+    out = capsys.readouterr().out
+    assert "get_network(epoch=2) returns another network, or other settings, than before the training." in out
+    assert "Settings now: batch_size = 100, found = ['of-epoch-1.hdf']" in out and "found" not in config
+    with h5py.File("of-epoch-1.hdf") as file:
+        assert len(file["seqTags"]) > 8  # of the evaluation, too
+    whole = everything("net/network.002")
+    shutil.rmtree("net")
+    os.remove("of-epoch-1.hdf")
+    os.remove("newbob.data")
+    run(num_epochs=1)
+    run(num_epochs=2)
+    assert "returns another network" not in capsys.readouterr().out
+    again = everything("net/network.002")
+    assert sorted(whole) == sorted(again)
+    for name, value in whole.items():
+        np.testing.assert_array_equal(again[name], value, err_msg=name)
+
+
 def test_mistakes_in_late_steps_are_found_before_the_training() -> None:
     text = TEXT.replace('"batch_size": 60', '"batch_size": -3')
     pathlib.Path("my.config").write_text(text)

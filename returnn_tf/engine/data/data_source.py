@@ -116,6 +116,10 @@ class DataSource:
         if not self._in_process:
             self._started = {_key(epoch, **position): self.batches(epoch, **position)}
 
+    def forget_started(self) -> None:
+        """Discard what `start` has begun to load, as the settings of the epoch have changed since."""
+        self._started = {}
+
     def batches(
         self, epoch: int, *, start_batch: int = 0, shared: Sequence[Sequence[int]] = (), **changes: Any
     ) -> Iterable[Any]:

@@ -75,6 +75,10 @@ class TrainingData:
         if self._stays(self._config_of(epoch)):
             self._train.start(epoch, **position)
 
+    def forget_started(self) -> None:
+        """Discard the training batches which `start` has begun to load."""
+        self._train.forget_started()
+
     def start_evaluated(self, epoch: int) -> None:
         """Start to load the evaluation batches of an epoch."""
         for source in self._evaluated.values():

@@ -30,8 +30,9 @@ Without ``use_learning_rate_control_always`` pretraining is done with ``pretrain
 ``learning_rate``) unless learning_rates sets the rate of the epoch.
 
 **By epoch.** ``get_network(epoch, **kwargs)`` returns the network dict of an epoch, and ``WrapEpochValue(lambda epoch:
-...)`` in a network dict stands for a value that changes. Both are called for all epochs before the first one, so they
-should depend on nothing but the epoch. Nothing is rebuilt while the dict stays equal.
+...)`` in a network dict stands for a value that changes. Both are called for all epochs before the first one, to find
+mistakes in late networks; ``get_network`` is called again when its epoch begins, and the result of this call counts. So
+it may look for files that earlier epochs have written. Nothing is rebuilt while the dict stays equal.
 
 **From one network to the next** parameters are carried over by name; new ones are initialised as always, and the
 optimizer state is reset. The blocks of "subset" are taken for each part of an axis: for each gate of a recurrent cell,

@@ -105,6 +105,18 @@ class NetworkSchedule:
             self._by_epoch[epoch] = self._make(epoch)
         return self._by_epoch[epoch]
 
+    def renewed(self, epoch: int) -> EpochNetwork:
+        """Return the network of an epoch that begins now; ``get_network`` is asked again.
+
+        It may depend on files which earlier epochs have written, e.g. alignments.
+        """
+        if self._get_network is not None:
+            before = self._by_epoch.pop(epoch, None)
+            now = self.at(epoch)
+            if before is not None and not now.same_training(before):
+                log.write(3, "%s returns another network, or other settings, than before the training." % now.name)
+        return self.at(epoch)
+
     def distinct(self, first: int, last: int) -> list[EpochNetwork]:
         """Return the networks of these epochs, without repetitions in successive epochs."""
         found: list[EpochNetwork] = []

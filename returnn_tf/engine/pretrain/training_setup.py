@@ -58,7 +58,10 @@ class TrainingSetup:
     def enter(self, entry: EpochNetwork) -> bool:
         """Switch to the network and the settings of another epoch; what is unchanged stays as it is.
 
+        Files that layers of the old network write are complete before the new one is built.
+
         :return: whether the network has changed
+        :raises DataError: such a file can't be written
         """
         if entry.same_network(self.entry):
             if not entry.same_settings(self.entry):
@@ -71,6 +74,7 @@ class TrainingSetup:
         self._set(entry)
         plan = plan_of(entry)
         transfer = plan_transfer(old_plan, plan, entry.mode_of)
+        self.net.sinks.close()
         del self.net, self.trainer, self.evaluator  # their memory is needed
         self._build(entry, plan)
         self._carry(transfer, values)

@@ -22,7 +22,7 @@ from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
 from returnn_tf.engine.support.scores import Scores
 from returnn_tf.engine.support.signals import Stopped, StopRequest
 from returnn_tf.engine.support.step_result import StepResult
-from returnn_tf.engine.training.best_model import best_epoch, load_best
+from returnn_tf.engine.training.epoch_start import entry_of, return_to_best
 from returnn_tf.engine.training.parts import TrainingParts
 from returnn_tf.engine.update.update_guard import skipped_text
 from returnn_tf.logging.lines import phase_text, start_line
@@ -107,8 +107,8 @@ class Engine:
     def train_epoch(self, epoch: int) -> None:
         """Train an epoch, or the rest of it: steps, checkpoint, evaluation, cleanup."""
         if self._parts.resume.begun is None:
-            self._return_to_best(epoch)
-        entry = self.schedule.at(epoch)
+            return_to_best(self._parts, epoch)
+        entry = entry_of(self._parts, epoch)
         if self._parts.setup.enter(entry):
             self.trainer.ranks.broadcast(self.trainer)
         resume = self._parts.resume
@@ -213,16 +213,6 @@ class Engine:
             common_sums=ranks.in_step,
             dump=dump_of(self.net, "train", progress.epoch, self.world, events=self._parts.reports.summaries.folder),
         )
-
-    def _return_to_best(self, epoch: int) -> None:
-        """Load the best model so far, if ``use_last_best_model`` says so."""
-        best = best_epoch(self.config, self.learning_rates, self.schedule, epoch)
-        if best is None:
-            return
-        if self.world.is_chief:
-            self.saver.wait()
-            load_best(self.config, self.trainer, best, epoch)
-        self.trainer.ranks.broadcast(self.trainer)
 
     def _pass_without_training(self, phase: str, epoch: int, batches: Any) -> PassResult:
         """Go through the training data in the mode of evaluation, for an epoch with ``#trainable`` False.
