@@ -48,6 +48,8 @@ class LayerBase(Freezable):
     is_connector: ClassVar[bool] = False
     #: Parameter scope where the layer is the unit of another one, such as `masked_computation`.
     scope_as_unit: ClassVar[str] = ""
+    #: Whether a network inside is a part of the network around, so that in a loop ``prev:`` in it refers to its layers.
+    steps_with_loop: ClassVar[bool] = False
     #: Whether the output has no hypotheses of a search, even if a source has them.
     ends_search: ClassVar[bool] = False
     #: Whether the state that this layer carries from step to step of a loop grows in each step.

@@ -20,7 +20,8 @@ from returnn_tf.tensor import Data
 class SubnetworkLayer(ConcatInputLayer):
     """A nested network whose layer "output" is the output. Inside, ``data`` is the concatenated input.
 
-    ``base:x`` inside is layer x of the outer network. Other layers are reached from outside as ``<name>/<layer>``.
+    ``base:x`` inside is layer x of the outer network, and ``prev:x`` in a loop the inner layer x in the previous step.
+    Other layers are reached from outside as ``<name>/<layer>``.
     Parameters: those of the inner layers, ``<name>/<layer>/...``; the names don't depend on the depth of the graph.
     Losses inside are reported as ``<name>/<layer>``.
     Lengths: those of the inner network.
@@ -33,6 +34,7 @@ class SubnetworkLayer(ConcatInputLayer):
     """
 
     needs_sources = False
+    steps_with_loop = True
     subnetwork: dict[str, Any] = option(help="the nested network", network=True)
     concat_sources: bool = option(
         True, help="False: the sources are data:0, data:1, ... and data:<layer name>; data is the first"
@@ -63,10 +65,18 @@ class SubnetworkLayer(ConcatInputLayer):
         if not self.sources:
             return {}
         if not self.concat_sources:
+            if self.dropout or self.in_dim is not None:
+                raise ctx.error(
+                    "dropout and in_dim are for the concatenated input, but concat_sources is False. Use a layer with "
+                    "dropout as the source instead."
+                )
             inputs = {}
+            around = ctx.node.path.rpartition("/")[0]
             for i, node in enumerate(self.sources):
                 inputs[str(i)] = node
                 inputs[node.path.rpartition("/")[2].replace("data:", "")] = node
+                if node.path.startswith(around + "/" if around else ""):
+                    inputs[node.path[len(around) :].lstrip("/")] = node
             inputs["data"] = self.sources[0]
             return inputs
         if len(self.sources) == 1 and not self.dropout and self.in_dim is None:

@@ -20,6 +20,34 @@ def is_network(value: Any) -> bool:
     return isinstance(value, Mapping) and not isinstance(value.get("class"), str)
 
 
+def has_inner_prev(cls: type[Any], options: Mapping[str, Any]) -> bool:
+    """Return whether a network inside a layer refers to its layers in the previous step of the loop around.
+
+    :param options: the dict of the layer
+    """
+    if not cls.steps_with_loop:
+        return False
+    networks = [options.get(key) for key in network_options(cls)]
+    return any(_has_prev(layer) for net in networks if isinstance(net, Mapping) for layer in net.values())
+
+
+def _has_prev(layer: Any) -> bool:
+    if not isinstance(layer, Mapping):
+        return False
+    cls = LAYERS.find(layer.get("class"))
+    nested = network_options(cls)
+    texts = [item for key, item in layer.items() if key not in nested]
+    return any(map(_is_prev, texts)) or (cls is not None and has_inner_prev(cls, layer))
+
+
+def _is_prev(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.startswith("prev:")
+    if isinstance(value, Mapping):
+        return any(map(_is_prev, value.values()))
+    return isinstance(value, (list, tuple)) and any(map(_is_prev, value))
+
+
 def base_references(value: Any, *, of_params: bool = False) -> Iterator[str]:
     """Iterate over the names ``x`` of all strings ``base:x`` inside a nested network, deeper ones included.
 

@@ -46,7 +46,7 @@ def plan_initial_output(builder: ZoneBuilder, spec: LayerSpec, node: Node) -> In
         if given in _CONSTANTS:
             return InitialOutput(constant=_CONSTANTS[given])
         if given == "var":
-            name = "init_%s_var" % spec.name
+            name = "init_%s_var" % spec.name.rpartition("/")[2]
             if name not in node.params:
                 ctx = PlanContext(node, builder)
                 ctx.param(name, (ctx.need_feature(node.output, "the output"),), 0.0)
@@ -72,6 +72,8 @@ def _on_zeros(builder: ZoneBuilder, node: Node, state: Any) -> InitialOutput:
 
 def _layer(builder: ZoneBuilder, spec: LayerSpec, name: str, output: Data) -> Node:
     """Return the layer that provides the value; its axes must be among those of the output."""
+    for _ in range(spec.name.count("/")):  # of a layer in a subnetwork: as seen from the loop
+        name = name[len("base:") :] if name.startswith("base:") else spec.name
     inside = builder.any_name(name[len("prev:") :] if name.startswith("prev:") else name)
     if inside is not None and (name.startswith("prev:") or builder.loop.zones.zones.get(inside) is not Zone.BEFORE):
         raise LayerError(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer, asks_for_state
+from returnn_tf.layers.shared.nested import has_inner_prev
 from returnn_tf.network.loops.analysis import Links, Zone, Zones, find_zones, reachable
 from returnn_tf.network.loops.varying import varying_layers
 from returnn_tf.network.planning.parse import LayerSpec, has_loss
@@ -76,6 +77,8 @@ class StepLayers:
             name = self.layer_of(ref[len("prev:") :] if is_prev else ref)
             if name is not None:  # else planning the layer will report the mistake, if something needs the layer
                 (prev if is_prev else now).append(name)
+        if has_inner_prev(spec.cls, spec.options):
+            prev.append(spec.name)
         params = [self.layer_of(ref) for ref in spec.param_references()]
         return Links(now, prev, [name for name in params if name is not None])
 

@@ -91,6 +91,8 @@ class NetworkBuilder:
             for name, spec in self.specs.items()
             if spec.options.get("register_as_extern_data") and spec.error is None
         }
+        #: The layer that contains the network.
+        self.owner: Optional[Node] = None
         self._nodes: dict[str, Node] = {}
         self._marks: dict[str, str] = {}
 
@@ -202,6 +204,9 @@ class NetworkBuilder:
                 )
             return self.parent.resolve(ref[len("base:") :], where)
         if ref.startswith("prev:"):
+            in_loop = self.in_step or self.loop_dim is not None
+            if in_loop and self.parent is not None and self.owner is not None and self.owner.layer.steps_with_loop:
+                return self.parent.resolve("prev:" + self._name_outside(ref[len("prev:") :], where), where)
             raise LayerError(
                 "%s: %r needs the previous step of a loop, but this network is not in a 'rec' layer." % (where, ref)
             )
@@ -220,6 +225,16 @@ class NetworkBuilder:
         if self.parent is not None and (ref in self.parent.specs or extra is not None):
             hint = "Write 'base:%s' for the outer layer." % ref
         raise LayerError("%s: there is no layer %r. %s" % (where, ref, hint))
+
+    def _name_outside(self, name: str, where: str) -> str:
+        """Return the name of a layer of this network in the network around."""
+        assert self.parent is not None
+        if self._local_name(name) is None:
+            raise LayerError(
+                "%s: there is no layer %r in this network, so 'prev:%s' is undefined. %s"
+                % (where, name, name, did_you_mean(name, self.specs))
+            )
+        return "%s/%s" % (self.path[len(self.parent.path) :].lstrip("/"), name)
 
     def resolve_if_right(self, ref: str, where: str) -> Optional[Node]:
         """Return the node of a name that nothing needs in this mode, or None if there is a mistake in the layer."""
@@ -447,6 +462,7 @@ class NetworkBuilder:
         builder = NetworkBuilder(
             network, self.state, self.plan_steps, path=owner.path, scope=scope, parent=self, inputs=inputs
         )
+        builder.owner = owner
         if loop_dim is not None:
             builder.loop_dim = loop_dim
         if "output" not in builder.specs:

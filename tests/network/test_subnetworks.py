@@ -1,0 +1,167 @@
+"""Subnetworks: their sources by name, and ``prev:`` inside those in loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.network.network import Network, plan_from_config
+from tests.layers.rec.searching import hypotheses
+
+ADD = {"class": "combine", "kind": "add"}
+DATA = {"data": {"dim": 4}, "classes": {"dim": 5, "sparse": True}}
+
+
+def config_of(network: dict[str, Any]) -> Config:
+    return Config({"behavior_version": 21, "extern_data": DATA, "network": network})
+
+
+def net_of(network: dict[str, Any], **options: Any) -> Any:
+    net = Network.from_config(config_of(network), **options)
+    rng = numpy.random.default_rng(0)
+    values = {n: rng.normal(size=v.shape).astype("float32") for n, v in sorted(net.get_param_values().items())}
+    net.set_param_values(values)
+    return net
+
+
+def feed() -> dict[str, Any]:
+    x = numpy.random.default_rng(1).normal(size=(2, 4, 4)).astype("float32")
+    lens = numpy.array([4, 3], "int32")
+    return {"data": x, "data/size0": lens, "classes": numpy.ones((2, 4), "int32"), "classes/size0": lens}
+
+
+def valid(value: Any) -> Any:
+    return numpy.concatenate([row[:n] for row, n in zip(value, (4, 3))])
+
+
+def subnetwork(layers: dict[str, Any], source: Any = "data:source", **options: Any) -> dict[str, Any]:
+    return {"class": "subnetwork", "from": source, "subnetwork": layers, **options}
+
+
+def loop(unit: dict[str, Any], **options: Any) -> dict[str, Any]:
+    return {"output": {"class": "rec", "from": "data", "unit": unit, **options}}
+
+
+# --- prev: inside ---
+
+SUM = {"acc": {**ADD, "from": ["prev:acc", "data"]}, "output": {"class": "copy", "from": "acc"}}
+DEEP = {"deep": subnetwork(SUM, "data"), "output": {"class": "copy", "from": "deep"}}
+ONLY_OUTPUT = {"output": {**ADD, "from": ["prev:output", "data"]}}
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("layers", [SUM, DEEP, ONLY_OUTPUT], ids=["sum", "deep", "output"])
+def test_prev_of_an_inner_layer(layers: dict[str, Any], moved: bool) -> None:
+    unit = {"sub": subnetwork(layers), "output": {"class": "copy", "from": "sub"}}
+    network = loop(unit, **({} if moved else {"optimize_move_layers_out": False}))
+    found = net_of(network).run(feed()).layers["output"].value
+    numpy.testing.assert_allclose(valid(found), valid(feed()["data"].cumsum(axis=1)), rtol=1e-5, atol=1e-5)
+
+
+def test_prev_of_an_inner_layer_from_outside() -> None:
+    unit = {"sub": subnetwork(SUM), "output": {**ADD, "from": ["prev:sub/acc", "data:source"]}}
+    found = net_of(loop(unit)).run(feed()).layers["output"].value
+    x = feed()["data"]
+    expected = x + numpy.concatenate([0 * x[:, :1], x.cumsum(axis=1)[:, :-1]], axis=1)
+    numpy.testing.assert_allclose(valid(found), valid(expected), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "value"), [(2.0, 2.0), ("ones", 1.0), ("base:start", None), ("base:base:start", None), ("var", None)]
+)
+def test_initial_output_of_an_inner_layer(given: Any, value: Any) -> None:
+    start = {"class": "eval", "eval": "source(0) + 1", "from": "mean"}
+    layers = {**SUM, "acc": {**SUM["acc"], "initial_output": given}}
+    unit = {"sub": subnetwork(layers), "output": {"class": "copy", "from": "sub"}}
+    network = {**loop(unit), "mean": {"class": "reduce", "mode": "mean", "axis": "T", "from": "data"}}
+    if given == "base:start":
+        unit["start"] = {**start, "from": "base:mean"}
+    network["start"] = start
+    net = net_of(network)
+    found = net.run(feed()).layers["output"].value
+    if given == "var":
+        assert list(net.params) == ["output/rec/sub/acc/init_acc_var"]
+        value = net.get_param_values()["output/rec/sub/acc/init_acc_var"]
+    elif value is None:
+        value = numpy.stack([row[:n].mean(0) for row, n in zip(feed()["data"], (4, 3))])[:, None] + 1
+    numpy.testing.assert_allclose(valid(found), valid(feed()["data"].cumsum(axis=1) + value), rtol=1e-4, atol=1e-5)
+
+
+def test_a_cell_inside_is_that_outside() -> None:
+    cell = {"class": "rnn_cell", "unit": "lstm", "n_out": 3}
+    inside = {"s": {**cell, "from": ["data", "prev:s"]}, "output": {"class": "copy", "from": "s"}}
+    first = net_of(loop({"sub": subnetwork(inside), "output": {"class": "copy", "from": "sub"}}))
+    second = net_of(loop({"s": {**cell, "from": ["data:source", "prev:s"]}, "output": {"class": "copy", "from": "s"}}))
+    second.set_param_values({n.replace("/sub/s/", "/s/"): v for n, v in first.get_param_values().items()})
+    found, expected = (net.run(feed()).layers["output"].value for net in (first, second))
+    numpy.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_states_follow_the_hypotheses_of_a_search() -> None:
+    """The sum of the embeddings of all labels so far, in a subnetwork and outside of it."""
+
+    def decoder(inside: bool) -> dict[str, Any]:
+        unit = {
+            "emb": {"class": "linear", "activation": None, "n_out": 4, "from": "prev:output"},
+            "sum": subnetwork(SUM, "emb") if inside else {**ADD, "from": ["prev:sum", "emb"]},
+            "prob": {"class": "softmax", "n_out": 5, "from": ["sum", "base:mean"]},
+            "output": {"class": "choice", "target": "classes", "beam_size": 3, "from": "prob", "initial_output": 0},
+            "end": {"class": "compare", "value": 0, "from": "output"},
+        }
+        rec = {"class": "rec", "from": [], "target": "classes", "max_seq_len": 4, "unit": unit}
+        return {"output": rec, "mean": {"class": "reduce", "mode": "mean", "axis": "T", "from": "data"}}
+
+    inside, outside = net_of(decoder(True), search=True), net_of(decoder(False), search=True)
+    outside.set_param_values(inside.get_param_values())
+    found, expected = (hypotheses(net.run(feed()).layers["output"]) for net in (inside, outside))
+    for mine, other in zip(found, expected):
+        assert [labels for _, labels in mine] == [labels for _, labels in other]
+        numpy.testing.assert_allclose([s for s, _ in mine], [s for s, _ in other], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("network", "text"),
+    [
+        (
+            loop({"output": subnetwork({"output": {**ADD, "from": ["prev:aac", "data"]}, "acc": ADD})}),
+            "Did you mean 'acc'",
+        ),
+        ({"output": subnetwork(ONLY_OUTPUT, "data")}, "'prev:output' needs the previous step of a loop"),
+        (
+            loop({"output": subnetwork({**SUM, "acc": {**SUM["acc"], "initial_output": "output"}})}),
+            "'output.*' has no value before the first step",
+        ),
+    ],
+)
+def test_mistakes(network: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        plan_from_config(config_of(network))
+
+
+# --- several sources ---
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("data", 1), ("data:data", 1), ("data:0", 1), ("data:1", 0), ("data:a", 1), ("data:x/b", 2)]
+)
+def test_sources_by_name(name: str, expected: int) -> None:
+    network = {
+        "a": {"class": "eval", "eval": "source(0) * 2", "from": "data"},
+        "x": subnetwork({"b": {"class": "eval", "eval": "source(0) * 3", "from": "data"}, "output": ADD}, "data"),
+        "s": subnetwork({"output": {"class": "copy", "from": name}}, ["a", "data", "x/b"], concat_sources=False),
+        "output": {"class": "copy", "from": "s"},
+    }
+    network["x"]["subnetwork"]["output"] = {"class": "copy", "from": "b"}
+    found = net_of(network).run(feed()).layers["output"].value
+    numpy.testing.assert_allclose(found, feed()["data"] * (expected + 1), rtol=1e-6)
+
+
+def test_dropout_of_sources_that_are_not_concatenated() -> None:
+    network = {
+        "output": subnetwork({"output": {"class": "copy", "from": "data"}}, "data", concat_sources=False, dropout=0.1)
+    }
+    with pytest.raises(ConfigError, match="concat_sources is False"):
+        plan_from_config(config_of(network))
