@@ -178,6 +178,25 @@ def test_running_sum_in_and_outside_of_loops() -> None:
             numpy.testing.assert_allclose(value[i, :n], x[i, :n], rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        {"class": "doubled"},
+        {"class": "half_of_mean"},
+        {"class": "add_one_hot_to_time", "n_positions": 3},
+    ],
+)
+def test_layers_moved_out_of_a_loop(layer: dict[str, Any]) -> None:
+    """They see the frames of all steps as time."""
+    results = [
+        output(network) for network in (
+            {"output": {**layer, "from": "data"}}, in_loop({**layer, "from": "data:source"}))
+    ]  # fmt: skip
+    values = [r.value if r.axes[0] == "B" else r.value.transpose(1, 0, 2) for r in results]
+    for i, n in enumerate(LENS):
+        numpy.testing.assert_allclose(values[0][i, :n], values[1][i, :n], rtol=1e-5)
+
+
 def test_a_growing_history() -> None:
     net = net_of(in_loop({"class": "history_attention", "total_key_dim": 2, "from": "data:source"}))
     (weights,) = net.get_param_values().values()

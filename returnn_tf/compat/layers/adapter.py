@@ -140,6 +140,8 @@ class ConfigLayer(Layer):
                 "__init__ of %s, e.g. to {0: lengths}; axes are counted without batch."
                 % (view.get_batch_axis_excluding_batch(missing[0]), data, _name(self))
             )
+        if data.time_axis in data.loop_axes:  # for the class it is the time; in a loop, no name of an axis means it
+            data = data.replace(time_axis=None)
         #: The axes whose lengths `__init__` computes, with dims of this plan.
         self._own: dict[int, Dim] = {}
         for axis in data.dynamic_axes:
