@@ -15,7 +15,7 @@ import importlib.util
 import inspect
 import pkgutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Generic, Optional, TypeVar
 
 from returnn_tf.config.errors import ConfigError, did_you_mean, nearest_name, shown
@@ -34,6 +34,7 @@ class Registry(Generic[E]):
     :param key: maps names that mean the same to one, e.g. `str.lower`
     :param module_per_entry: each entry is in the module of its name, so that looking it up imports no other one
     :param max_listed: how many names an error lists
+    :param absent: names that configs use but that are not there -> why, and what to use instead
     """
 
     def __init__(
@@ -45,8 +46,10 @@ class Registry(Generic[E]):
         key: Callable[[str], str] = str,
         module_per_entry: bool = False,
         max_listed: int = 12,
+        absent: Optional[Mapping[str, str]] = None,
     ) -> None:
         self.what = what
+        self._absent = dict(absent or {})
         self._package = package
         self._plugins = plugins
         self._key = key
@@ -115,6 +118,8 @@ class Registry(Generic[E]):
 
     def unknown(self, name: Any) -> str:
         """Return the error message for an unknown name, with the nearest known one."""
+        if isinstance(name, str) and name in self._absent:
+            return "the %s %r is not available: %s" % (self.what, name, self._absent[name])
         names = self.names()
         near = nearest_name(name, [*names, *self._entries])
         hint = did_you_mean(name, names, max_listed=self._max_listed) if near is None else "Did you mean %r?" % near

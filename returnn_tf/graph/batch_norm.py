@@ -1,4 +1,8 @@
-"""Batch normalisation, for the layer `batch_norm` and for the option ``batch_norm`` that every layer has."""
+"""Batch normalisation, for the layer `batch_norm` and for the option ``batch_norm`` that every layer has.
+
+Before behavior version 12 every run changes the running statistics, also an evaluation or a search, batch by batch, and
+uses them as changed; they stay so for what follows in the process.
+"""
 
 from __future__ import annotations
 

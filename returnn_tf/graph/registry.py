@@ -5,7 +5,17 @@ from __future__ import annotations
 from returnn_tf.config.registry import OptionClasses
 
 LAYERS = OptionClasses("layer class", "returnn_tf.layers", plugins="returnn_tf.layers")
-LOSSES = OptionClasses("loss", "returnn_tf.layers.losses", plugins="returnn_tf.losses")
+
+_NEEDS_RASR = (
+    "it gets its values from RASR as another process, which is not supported yet. For a sum over alignments without it, "
+    "use the loss 'via_layer' with a layer 'fast_bw' whose align_target is 'ctc', 'hmm' or 'automaton'."
+)
+LOSSES = OptionClasses(
+    "loss",
+    "returnn_tf.layers.losses",
+    plugins="returnn_tf.losses",
+    absent={"sprint": _NEEDS_RASR, "fast_bw": _NEEDS_RASR},
+)
 
 register_layer = LAYERS.register
 register_loss = LOSSES.register

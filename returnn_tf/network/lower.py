@@ -44,6 +44,11 @@ class Lowered:
     #: Whether any layer has a constraint.
     has_constraints: bool = False
 
+    def run_updates(self) -> None:
+        """Emit the updates outside of training: running statistics that every run changes, as in old configs."""
+        for update in self.updates:
+            update()
+
     @property
     def sinks(self) -> dict[str, dict[str, Any]]:
         """Return what layers with a sink pass on after the step, by path."""

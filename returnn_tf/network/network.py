@@ -319,8 +319,7 @@ class Network:
                 result["total_loss"] = total_loss
             if with_grad and (out.objective is not None or out.has_constraints):
                 result["grads"] = dense_gradients(tape, total_loss, self.trainable_params)
-            for update in out.updates:
-                update()
+            out.run_updates()
             return result
 
         return self.feed_function(emit, self.data_keys(nodes))

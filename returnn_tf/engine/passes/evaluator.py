@@ -84,7 +84,9 @@ class Evaluator:
 
     def _emit(self, feed: dict[str, Any]) -> Any:
         graph = self.net.lower(feed, train=False)
-        return self._packer.pack(graph, {"total_loss": graph.total_loss}), graph.sinks
+        packed = self._packer.pack(graph, {"total_loss": graph.total_loss})
+        graph.run_updates()
+        return packed, graph.sinks
 
 
 def normalized_losses(net: Network) -> list[str]:

@@ -69,4 +69,5 @@ class Forwarder:
         value = transpose(graph.values[self._node.path], self.order)
         lens = graph.lens_by_axis(self.output)
         batch = tf.shape(value)[:1]
+        graph.run_updates()
         return value, [tf.broadcast_to(lens[axis], batch) for axis in self._dynamic], graph.sinks

@@ -73,6 +73,7 @@ class Searcher:
         graph = self.net.lower(feed, train=False, outputs=self._computed, with_losses=self.with_losses)
         found = {name: self._hypotheses(graph, node) for name, node in self.nodes.items()}
         packed = self._packer.pack(graph, {"total_loss": graph.total_loss})
+        graph.run_updates()
         return found, packed, dict(graph.lowering.not_ended), graph.sinks
 
     def _hypotheses(self, graph: Any, node: Node) -> tuple[Any, Any, Any]:

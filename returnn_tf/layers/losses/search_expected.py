@@ -12,6 +12,10 @@ from returnn_tf.graph.registry import LOSSES, register_loss
 from returnn_tf.util.lazy_tf import tf
 
 _KINDS = {"error": True, "value": False, "loss": False}
+_NO_HYPOTHESES = (
+    "the loss 'expected_loss' needs the hypotheses of a search, but the output %s has none. Put it on a layer before "
+    "'decide', and give the choice search=True to search in training."
+)
 
 
 @register_loss("expected_loss")
@@ -60,11 +64,8 @@ class ExpectedLoss(Loss):
 
     def check(self, ctx: LossPlanContext) -> None:
         """Check that there are hypotheses, and that the other loss fits."""
-        if ctx.output.beam is None:
-            raise ctx.error(
-                "the loss 'expected_loss' needs the hypotheses of a search, but the output %s has none. Put it on a "
-                "layer before 'decide', and give the choice search=True to search in training." % ctx.output
-            )
+        if ctx.output.beam is None and ctx.train:
+            raise ctx.error(_NO_HYPOTHESES % ctx.output)
         if self.loss_kind not in _KINDS:
             raise ctx.error("unknown loss_kind %r. %s" % (self.loss_kind, did_you_mean(self.loss_kind, _KINDS)))
         self._inner = self._inner_loss()
@@ -92,7 +93,8 @@ class ExpectedLoss(Loss):
     def value(self, ctx: LossContext) -> Optional[Any]:
         """Sum over the sequences."""
         beam = ctx.output.beam
-        assert beam is not None
+        if beam is None:
+            raise ConfigError("Layer %r: %s" % (ctx.node.path, _NO_HYPOTHESES % ctx.output))
         scores = ctx.ctx.lowering.beam_scores[beam.of]
         if self.norm_scores:
             total = tf.reduce_logsumexp(scores, axis=1, keepdims=True)

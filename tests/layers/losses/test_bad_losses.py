@@ -45,6 +45,8 @@ CASES = [
     (_softmax(loss_opts={"safe_log_opts": {"epsilon": 1}}), "safe_log_opts: unknown option 'epsilon'"),
     (_softmax(loss="crossentropy"), "unknown loss 'crossentropy'"),
     ({"class": "copy", "from": "data:classes", "loss": "ce", "target": "classes"}, "needs dense float output"),
+    ({"class": "softmax", "from": "data", "loss": "sprint"}, "loss 'sprint' is not available: .* RASR"),
+    ({"class": "softmax", "from": "data", "loss": "fast_bw"}, "loss 'fast_bw' is not available: .* 'via_layer'"),
     (
         {"class": "constant", "value": "text", "from": [], "loss": "as_is"},
         "'as_is' sums up the output, so it must be numbers",

@@ -149,3 +149,10 @@ def test_bad_input(layer: dict[str, Any], match: str) -> None:
         layer["from"] = "data:labels"
     with pytest.raises(ConfigError, match=match):
         search_net({**free_loop(SEARCH), "output": layer}, train=True, search=False)
+
+
+def test_expected_loss_may_be_planned_without_hypotheses_where_it_is_not_computed() -> None:
+    layer = {"class": "copy", "from": "data:labels", "loss": "expected_loss", "target": "labels", "loss_opts": RISK}
+    net = search_net({**free_loop(SEARCH), "output": layer}, train=False, search=False)
+    with pytest.raises(ConfigError, match="Layer 'output'.*needs the hypotheses of a search"):
+        net.run(feed())
