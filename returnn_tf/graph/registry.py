@@ -7,8 +7,8 @@ from returnn_tf.config.registry import OptionClasses
 LAYERS = OptionClasses("layer class", "returnn_tf.layers", plugins="returnn_tf.layers")
 
 _NEEDS_RASR = (
-    "it gets its values from RASR as another process, which is not supported yet. For a sum over alignments without it, "
-    "use the loss 'via_layer' with a layer 'fast_bw' whose align_target is 'ctc', 'hmm' or 'automaton'."
+    "it gets its values from RASR as another process, which is not supported yet. For a sum over alignments without "
+    "it, use the loss 'via_layer' with a layer 'fast_bw' whose align_target is 'ctc', 'hmm' or 'automaton'."
 )
 LOSSES = OptionClasses(
     "loss",
