@@ -165,6 +165,8 @@ class UnflattenNdLayer(ConcatInputLayer):
         data = self.input = concat_template(ctx, self.sources)
         self.in_axis = ctx.axis(data, "T" if self.in_dim is None else self.in_dim)
         sizes = self.sizes.output
+        if self.in_axis == data.batch_axis:
+            raise ctx.error("in_dim must be another axis than the batch axis of %s." % data)
         if data.batch_axis is None or not is_int(sizes.dtype) or sizes.rank != 2 or sizes.batch_axis is None:
             raise ctx.error("needs a source with batch axis and integer sizes [batch, num_axes], got sizes %s." % sizes)
         other = sizes.dims[1 - sizes.batch_axis]

@@ -52,6 +52,8 @@ class SliceNdLayer(ConcatInputLayer):
         """Infer the output: the axis of the slice in the place of the axis, after those of the start."""
         data = self.input_template(ctx)
         axis = ctx.axis(data, self.axis)
+        if data.dims[axis].is_batch:
+            raise ctx.error("the batch axis can't be sliced.")
         for what, value in (("start", self.start), ("size", self.size)):
             if isinstance(value, Node) and not is_int(value.output.dtype):
                 raise ctx.error("%s must hold integers, but layer %r is %s." % (what, value.path, value.output))

@@ -43,6 +43,13 @@ def match_leftovers(
     strict = ctx.behavior_version >= _STRICT_VERSION
     if red1 and red2:
         _check_reduced(ctx, a, b, red1, red2, strict)
+    for index, (data, red, given) in enumerate(((a, red1, given_vars[0]), (b, red2, given_vars[1])), start=1):
+        both = [i for i in given or () if i in red]
+        if both:
+            raise ctx.error(
+                "the axis %s of source %d, %s, is both summed over and in var%d. Name it once."
+                % (data.dims[both[0]], index, data, index)
+            )
     rest1 = [i for i in range(a.rank) if i not in red1 and i not in (given_vars[0] or ())]
     rest2 = [i for i in range(b.rank) if i not in red2 and i not in (given_vars[1] or ())]
     pairs = _pair(a, b, rest1, rest2)
@@ -111,7 +118,8 @@ def _pair_by_size(a: Data, b: Data, left1: list[int], left2: list[int]) -> list[
     """
     pairs = []
     for i in list(left1):
-        found = next((j for j in left2 if a.dims[i].size == b.dims[j].size), None)
+        alike = (j for j in left2 if a.dims[i].size == b.dims[j].size and a.dims[i].is_batch == b.dims[j].is_batch)
+        found = next(alike, None)
         if found is not None:
             pairs.append((i, found))
             left1.remove(i)
