@@ -63,7 +63,7 @@ class _CompatModule(types.ModuleType):
             with contextlib.suppress(AttributeError):
                 return getattr(self._home, name)
         part = "%s.%s" % (self.__name__, name)
-        if _has_parts(part):
+        if part in _finder.modules or _has_parts(part):
             return _finder.module(part)
         return missing_name(self.__name__, name, line_of_caller())
 
@@ -183,7 +183,9 @@ def import_for_configs(name: str, globals: Any = None, locals: Any = None, froml
     root = name.partition(".")[0]
     ours = not level and (root == ROOT or (root in OLD_MODULES and not is_beside_configs(root)))
     if ours:
-        _finder.module(name)
+        parts = name.split(".")
+        for i in range(len(parts)):  # also modules of which there is nothing here
+            _finder.module(".".join(parts[: i + 1]))
         return _finder.module(name if fromlist else root)
     with compat_modules():
         try:

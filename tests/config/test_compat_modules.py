@@ -91,6 +91,8 @@ def test_a_file_beside_the_config_may_have_an_old_name(tmp_path: pathlib.Path) -
         ("from returnn.tf.engine import Runner as X", "X", "'Runner' of RETURNN's module 'returnn.tf.engine' is not"),
         ("from returnn.some.thing import X", "X", "Copy what you need of it into the config"),
         ("import TFSprint as X", "X.f", "'f' of RETURNN's module 'TFSprint'"),
+        ("import returnn.some.thing as X", "X.f", "'f' of RETURNN's module 'returnn.some.thing'"),
+        ("import returnn.some.thing", "returnn.some.thing.f", "'f' of RETURNN's module 'returnn.some.thing'"),
     ],
 )
 def test_what_there_is_not_is_an_error_when_it_is_used(
@@ -215,3 +217,30 @@ def test_a_config_may_be_the_first_to_import_numpy(tmp_path):
     code += "print(Config.from_file(sys.argv[1]).float('value'))"
     command = [sys.executable, "-c", code, str(config)]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "3.0\n"
+
+
+def test_everything_of_a_module(tmp_path: pathlib.Path) -> None:
+    text = "from returnn.tf.network import *\nfrom returnn.tf.layers.basic import *\nfrom returnn.some.thing import *\n"
+    config = load(tmp_path, text + "from Util import *\n")
+    assert {"LayerBase", "_ConcatInputLayer", "ExternData", "NumbersDict"} <= set(vars(config)["_values"])
+
+
+def test_packages_beside_the_config(tmp_path: pathlib.Path) -> None:
+    """With and without an __init__.py; functions import later, too, also TensorFlow with its old names."""
+    for folder in ("a_package_of_compat_test", "a_folder_of_compat_test"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "part.py").write_text(
+            "from .other import PY3\ndef later():\n    import tensorflow as tf\n    from TFUtil import where_bc\n"
+            "    return tf.log, where_bc, PY3\n"
+        )
+        (tmp_path / folder / "other.py").write_text("from Util import PY3\n")
+    (tmp_path / "a_package_of_compat_test" / "__init__.py").write_text("from Pretrain import WrapEpochValue\n")
+    config = load(
+        tmp_path,
+        "from a_package_of_compat_test.part import later\nfrom a_folder_of_compat_test import part\n"
+        "import a_package_of_compat_test as package\nother, value = part.later, package.WrapEpochValue\n",
+    )
+    assert config.typed("value") is WrapEpochValue
+    for name in ("later", "other"):
+        log, where_bc, flag = config.typed(name)()
+        assert callable(log) and callable(where_bc) and flag is True

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import pathlib
 import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import numpy
 import pytest
 
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.graph.registry import LAYERS, LOSSES
 from returnn_tf.network.network import Network, plan_from_config
 
 from .nets import EXTERN_DATA, LENS, feed
 
+_TABLES = ("_entries", "_spelled", "_places")
 CLASSES = pathlib.Path(__file__).parent / "config_classes.py"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _classes(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Load the classes as a config does."""
+def _classes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Load the classes as a config does; other tests see only ours."""
+    saved = [(registry, dict(vars(registry)[name]), name) for registry in (LAYERS, LOSSES) for name in _TABLES]
     folder = tmp_path_factory.mktemp("config")
     shutil.copy(CLASSES, folder / "classes_of_a_config.py")
     (folder / "my.config").write_text("#!returnn\nimport classes_of_a_config\n")
     Config.from_file(str(folder / "my.config"))
+    yield
+    for registry, table, name in saved:
+        setattr(registry, name, table)
 
 
 def config_of(network: dict[str, Any], **options: Any) -> Config:
@@ -149,6 +156,21 @@ def test_the_same_in_a_loop() -> None:
     assert net.get_param_values()["output/rec/output/factors/out_w"].shape == (3, 4)
     result = net.run(feed())
     assert result.layers["output"].value.shape[-1] == 4 and numpy.isfinite(result.layers["output"].value).all()
+
+
+def test_layers_that_the_code_asks_for(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "my.config").write_text(
+        "from TFNetworkLayer import LayerBase, register_layer_class\n"
+        "class Asks(LayerBase):\n    layer_class = 'asks'\n"
+        "    def __init__(self, **kwargs):\n        super().__init__(**kwargs)\n"
+        "        other = self.network.get_layer('other').output.placeholder\n"
+        "        self.output.placeholder = self.sources[0].output.placeholder + other\n"
+        "register_layer_class(Asks)\n"
+    )
+    Config.from_file(str(tmp_path / "my.config"))
+    other = {"class": "eval", "eval": "source(0) * 2", "from": "data"}
+    result = output({"output": {"class": "asks", "from": "data"}, "other": other})
+    numpy.testing.assert_allclose(result.value, 3 * feed()["data"], rtol=1e-6)
 
 
 def test_weights_of_another_layer() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, ClassVar, Optional
@@ -21,6 +22,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.views.data_view import DataView
 from returnn_tf.graph.views.layer_view import LayerView
 from returnn_tf.graph.views.network_view import NetworkView
+from returnn_tf.network.planning.code_references import code_references
 from returnn_tf.tensor import Data, Dim, DimKind, batch_dim
 from returnn_tf.util.lazy_tf import tf
 
@@ -56,6 +58,13 @@ class ConfigLayer(Layer):
         except Exception:  # it may need more than the names; then it is run again, with layers, by `template`
             pass
         yield from names
+        yield from cls._asked_for()
+
+    @classmethod
+    def _asked_for(cls) -> Iterator[str]:
+        """Yield the layers that the code of `__init__` asks its network for."""
+        methods = [vars(base).get("__init__") for base in cls.config_class.__mro__ if base is not object]
+        yield from code_references({str(i): method for i, method in enumerate(methods)})
 
     # --- planning ---
 
@@ -80,6 +89,9 @@ class ConfigLayer(Layer):
                 scratch.provide(self._nodes[key])
             return self._nodes[key]
 
+        for name in self._asked_for():
+            with contextlib.suppress(ConfigError):  # it may ask for it only if it exists
+                find(name)
         recorder = VariableRecorder()
         emit = EmitContext(ctx.node, scratch.lowering)
         host = Host(emit, recorder, find_target)
