@@ -124,6 +124,9 @@ class LoopFrame:
         loop, batch = self._loop, self._batch
         if loop.ending.end is None and not loop.choices:
             return {}
+        end = loop.ending.end
+        if end is not None and end.output.rank == 0 and not loop.choices:
+            return {"ended": tf.constant(False), "lens": tf.constant(0)}
         entries = batch * loop.beam_size
         search = {"ended": tf.fill([entries], False), "lens": tf.zeros([entries], tf.int32)}
         if loop.choices:
@@ -258,7 +261,7 @@ class LoopFrame:
         dim, beam = loop.ending.time_dim, loop.beam_size
         size = count
         if dim is not None:
-            size = tf.reduce_max(tf.concat([search["lens"], [0]], axis=0))
+            size = tf.reduce_max(tf.concat([tf.reshape(search["lens"], [-1]), [0]], axis=0))
             ctx.define_lens(dim, search["lens"], size)
             if loop.choices:
                 ctx.lowering.beam_dims[dim] = beam

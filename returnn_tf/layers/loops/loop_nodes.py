@@ -28,6 +28,10 @@ class EnterLayer(Layer):
         super().__init__()
         self._axis, self._loop_dim = axis, loop_dim
 
+    @property
+    def _loop(self) -> str:
+        return self.node.path.rpartition("/")[0]  # type: ignore[no-any-return]
+
     def template(self, ctx: Any) -> Data:
         """Infer the output: the loop axis is not marked as time inside."""
         data = self.source.output
@@ -35,8 +39,40 @@ class EnterLayer(Layer):
         return data.with_dim(self._axis, self._loop_dim).replace(time_axis=None if time == self._axis else time)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Emit no op."""
-        return ctx.source()
+        """Emit no op, or cut the frames to the steps of the loop if these have other lengths."""
+        x, dim = ctx.source(), self.source.output.dims[self._axis]
+        if dim.as_kind(DimKind.LOOP) is self._loop_dim or not ctx.has_lens(self._loop_dim):
+            return x
+        size, steps = ctx.size(dim), ctx.size(self._loop_dim)
+        text = "Layer %r: %r has fewer frames than the loop has steps. Longest sequence and steps:"
+        text %= (self._loop, self.source.path)
+        with tf.control_dependencies([tf.debugging.Assert(size >= steps, [text, size, steps])]):
+            return tf.gather(x, tf.range(steps), axis=self._axis)
+
+
+class LoopLengthLayer(Layer):
+    """The number of steps of a loop that only has a limit: it is the same for all sequences.
+
+    :param dim: of the steps, which this layer defines
+    :param steps: function of the `EmitContext` that returns the number
+    """
+
+    class_name = "length"
+    is_connector = True
+
+    def __init__(self, dim: Dim, steps: Any) -> None:
+        super().__init__()
+        self._dim, self._steps = dim, steps
+
+    def template(self, ctx: Any) -> Data:
+        """Infer the output: int32, scalar."""
+        return Data((), "int32")
+
+    def emit(self, ctx: EmitContext) -> Any:
+        """Define the lengths of the dim."""
+        steps = self._steps(ctx)
+        ctx.define_lens(self._dim, steps, steps)
+        return steps
 
 
 class ExitLayer(Layer):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Optional, Union
 
 from returnn_tf.config.option_types import Written
-from returnn_tf.config.options import option
+from returnn_tf.config.options import OptionalLayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.option_types import Axis, Init
 from returnn_tf.graph.param_parts import Part, Parts, equal_parts, total_size
@@ -23,6 +23,7 @@ from returnn_tf.tensor import Data, single_step_dim
 #: Options that apply only if the unit is a network for one step.
 _STEP_NETWORK_OPTIONS = (
     "max_seq_len",
+    "max_seq_len_via",
     "include_eos",
     "cheating",
     "declare_rec_time",
@@ -95,6 +96,9 @@ class RecLayer(ConcatInputLayer):
     back_prop: Optional[bool] = option(None, help="False: no gradient through the recurrence")
     unroll: bool = option(False, help="unroll the loop", inert="loops are never unrolled")
     max_seq_len: Union[None, str, int] = option(None, help="step network: maximum number of steps, or an expression")
+    max_seq_len_via: OptionalLayerRef = option(
+        None, help="step network: the same as max_seq_len, a layer with one whole number", refs=True
+    )
     include_eos: Optional[bool] = option(None, help="step network: include the step in which 'end' becomes true")
     cheating: Union[bool, str, None] = option(
         None, choices=(None, False, True, "exclusive"), help="step network: the search always keeps the reference"

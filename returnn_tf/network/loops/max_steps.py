@@ -1,19 +1,72 @@
-"""The option ``max_seq_len`` of a loop: a number, or an expression of the lengths of layers."""
+"""The limit of a loop: max_seq_len, a number or an expression of the lengths of layers; or max_seq_len_via, a layer."""
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.graph.node import Node
+from returnn_tf.network.planning.builder import NetworkBuilder
+from returnn_tf.network.planning.checks import LayerError
 from returnn_tf.util.lazy_tf import tf
 
 _LENGTH = "max_len_from"
 #: The names that the code may use.
 _NAMES = (_LENGTH, "tf", "min", "max")
 _FORM = "such as \"max_len_from('base:encoder') * 2\""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limit:
+    """The maximum number of steps.
+
+    :param steps: function of the `EmitContext` that returns it, int32 scalar
+    :param nodes: the layers that it uses
+    """
+
+    steps: Callable[[Any], Any]
+    nodes: list[Node]
+
+
+def plan_limit(owner: Node, parent: NetworkBuilder) -> Optional[Limit]:
+    """Plan the options max_seq_len and max_seq_len_via of a loop; None without them.
+
+    :param owner: the `rec` layer
+    :param parent: plans the enclosing network
+    :raises ConfigError: both are given, or one is wrong
+    """
+    layer: Any = owner.layer
+    where = "Layer %r" % owner.path
+    if layer.max_seq_len_via is not None:
+        if layer.max_seq_len is not None:
+            raise LayerError("%s: max_seq_len and max_seq_len_via exclude each other. Remove one." % where)
+        node: Node = layer.max_seq_len_via
+        if node.output.rank or not node.output.dtype.startswith("int"):
+            raise LayerError(
+                "%s: max_seq_len_via must name a layer with a single whole number, but %r is %s."
+                % (where, node.path, node.output)
+            )
+        return Limit(lambda ctx: tf.cast(ctx.value(node), tf.int32), [node])
+    if layer.max_seq_len is None:
+        return None
+    nodes: list[Node] = []
+
+    def resolve(ref: str) -> Node:
+        nodes.append(_outer_layer(ref, parent, "%s: max_seq_len" % where))
+        return nodes[-1]
+
+    return Limit(plan_max_steps(layer.max_seq_len, resolve, where), nodes)
+
+
+def _outer_layer(ref: str, parent: NetworkBuilder, where: str) -> Node:
+    """Return a layer outside of the loop. Its name may have the prefix "base:", as seen from within the loop."""
+    if ref.startswith("base:"):
+        found = None if parent.parent is None else parent.parent.find(ref[len("base:") :], where)
+        return parent.resolve(ref[len("base:") :], where) if found is None else found
+    return parent.resolve(ref, where)
 
 
 def plan_max_steps(given: Any, resolve: Callable[[str], Node], where: str) -> Callable[[Any], Any]:

@@ -19,14 +19,22 @@ class StepLayers:
     :param has_source: whether it has a source
     :param specs: of the layers inside
     :param losses: whether losses of layers in loops are computed
+    :param knows_axis: whether the option ``axis`` names an axis with known lengths
     """
 
     def __init__(
-        self, layer: Any, has_source: bool, specs: Mapping[str, LayerSpec], *, losses: bool, search: bool
+        self,
+        layer: Any,
+        has_source: bool,
+        specs: Mapping[str, LayerSpec],
+        *,
+        losses: bool,
+        search: bool,
+        knows_axis: bool = False,
     ) -> None:
         self._layer = layer
         self._has_source = has_source
-        self._losses = losses
+        self._losses, self.knows_axis = losses, knows_axis
         self.search = search
         self.target: Any = layer.target
         self.network: dict[str, Any] = layer.unit
@@ -107,12 +115,12 @@ class StepLayers:
         return list(dict.fromkeys(names))
 
     def _ends_by_layer(self) -> bool:
-        """Return whether the layer "end" decides when to stop: it does unless the target does.
+        """Return whether the layer "end" decides when to stop: it does unless the target or a known axis does.
 
         The target does in training, and in a search that always keeps it ("cheating"). A source never does.
         """
         follows_target = not self.search or any(s.options.get("cheating") for s in self.specs.values())
-        return "end" in self.specs and not (self._layer.target and follows_target)
+        return "end" in self.specs and not self.knows_axis and not (self._layer.target and follows_target)
 
     def outside_references(self) -> tuple[list[str], list[str]]:
         """Return the layers outside that the loop needs in any mode, as their parameters are in every checkpoint.

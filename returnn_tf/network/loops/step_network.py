@@ -16,6 +16,7 @@ from returnn_tf.layers.loops.loop_nodes import (
     EnterLayer,
     ExitLayer,
     InitialOutput,
+    LoopLengthLayer,
     ShiftLayer,
     StepSliceLayer,
     loop_dim_for,
@@ -34,9 +35,9 @@ from returnn_tf.network.loops.analysis import Zone, Zones, reachable
 from returnn_tf.network.loops.guess import nested_size
 from returnn_tf.network.loops.hints import warn_of_loop
 from returnn_tf.network.loops.initial import plan_initial_output
-from returnn_tf.network.loops.iterated_axis import iterated_axis
+from returnn_tf.network.loops.iterated_axis import iterated_axis, knows_axis
 from returnn_tf.network.loops.kept_beams import check_kept_beams
-from returnn_tf.network.loops.max_steps import plan_max_steps
+from returnn_tf.network.loops.max_steps import plan_limit
 from returnn_tf.network.loops.rounds import MAX_ROUNDS, Findings, same_template
 from returnn_tf.network.loops.step_layers import StepLayers
 from returnn_tf.network.loops.zone_builder import ZoneBuilder
@@ -76,7 +77,14 @@ class StepNetwork:
                 "Layer %r: the unit has no layer 'output'. %s" % (owner.path, did_you_mean("output", self.specs))
             )
         state = parent.state
-        self.layers = StepLayers(layer, bool(owner.sources), self.specs, losses=state.loop_losses, search=parent.search)
+        self.layers = StepLayers(
+            layer,
+            bool(owner.sources),
+            self.specs,
+            losses=state.loop_losses,
+            search=parent.search,
+            knows_axis=knows_axis(owner, parent, self.specs),
+        )
         warn_of_loop(owner.path, self.layers)
         state.omitted_losses.update(dict.fromkeys(self.layers.omitted_losses()))
         self.zones: Zones = self.layers.zones
@@ -91,6 +99,7 @@ class StepNetwork:
         self._accums: dict[Node, Node] = {}
         self._shifts: dict[tuple[str, Zone], Node] = {}
         self._entered: Optional[Node] = None
+        self._targets: dict[str, Node] = {}
         self._run: Optional[Node] = None
         self._loop: Optional[LoopPlan] = None
         self._beam: Optional[Beam] = None
@@ -102,13 +111,13 @@ class StepNetwork:
     def plan(self) -> Node:
         """Plan all zones and return the output for all steps."""
         self.parent.state.inner_owners[self.owner] = self._owner_of_params
+        self._plan_limit()
         for zone in Zone:
             self.builders[zone] = ZoneBuilder(self, zone, self.network, self.parent)
         step_layers = [name for name, zone in self.zones.zones.items() if zone is Zone.STEP]
         for name, zone in self.zones.zones.items():
             if zone is Zone.BEFORE:
                 self.builders[zone].node(name)
-        self._plan_limit(self.builders[Zone.BEFORE])
         values, params = self.layers.outside_references()
         for ref in values:
             outside = self.parent.resolve_if_right(ref, "Layer %r" % self.owner.path)
@@ -196,7 +205,7 @@ class StepNetwork:
             checkpoint_steps=bool(self.layer.checkpoint_steps),
             swap_memory=bool(self.layer.swap_memory),
             back_prop=self.layer.back_prop is not False,
-            source_dim=self._axis.source_dim if self.layers.has_end else None,
+            source_dim=None if self._axis.known else self._axis.source_dim,
         )
         if loop.choices:
             check_kept_beams(loop.choices)
@@ -253,7 +262,7 @@ class StepNetwork:
         if not self.layers.has_end:
             return Ending(None, include_eos, None, None)
         end = builder.node("end")
-        if end.output.dtype != "bool" or end.output.rank > 1:
+        if end.output.dtype != "bool" or end.output.rank > (0 if end.output.batch_axis is None else 1):
             raise LayerError("Layer %r: 'end' must be a bool per sequence, it is %s." % (end.path, end.output))
         self._check_end(builder, end)
         if self._limit is None and self._axis.source_dim is None:
@@ -278,20 +287,23 @@ class StepNetwork:
                 % (end.path, choices[-1].path, choices[-1].path.rpartition("/")[2])
             )
 
-    def _plan_limit(self, builder: ZoneBuilder) -> None:
-        """Plan the option max_seq_len.
+    def _plan_limit(self) -> None:
+        """Plan the options max_seq_len and max_seq_len_via.
 
-        Its layers are part of the network even where they have no effect, as in training.
+        Their layers are part of the network even where they have no effect, as in training.
         """
-
-        def layer(ref: str) -> Node:
-            node = builder.resolve(ref, "Layer %r: max_seq_len" % self.owner.path)
+        limit = plan_limit(self.owner, self.parent)
+        if limit is None:
+            return
+        self._limit = limit.steps
+        for node in limit.nodes:
             self._length_deps.append(node)
             self.owner.depend(node)
-            return node
-
-        if self.layer.max_seq_len is not None:
-            self._limit = plan_max_steps(self.layer.max_seq_len, layer, "Layer %r" % self.owner.path)
+        if not self.layers.has_end and not self._axis.known:
+            # Then it is the number of steps of all sequences.
+            length = self.add(self.parent, "length", LoopLengthLayer(self.time_dim, limit.steps), limit.nodes)
+            self._length_deps.append(length)
+            self.owner.depend(length)
 
     def guess(self, node: Node, ctx: PlanContext) -> Data:
         """Guess the output of a layer with unknown sources: a vector per sequence, if its size is known."""
@@ -319,8 +331,21 @@ class StepNetwork:
             raise LayerError("%s: the loop has no source, so there is no 'data:source'." % where)
         if self._entered is None:
             source = self.layer.input_node(PlanContext(self.owner, self.parent))
-            self._entered = self.add(self.parent, "source", EnterLayer(axis, loop_dim_for(dim)), [source])
+            loop_dim = loop_dim_for(dim) if self.layers.has_end else self.loop_dim
+            self._entered = self.add(self.parent, "source", EnterLayer(axis, loop_dim), [source])
         return self.bring(self._entered, Zone.BEFORE, builder)
+
+    def target_in(self, builder: ZoneBuilder, key: str) -> Optional[Node]:
+        """Return the label of the current step if a data key is the target of the loop in this mode, else None."""
+        if self.parent.search or self.layers.has_end or key not in self.layer.target_names:
+            return None
+        if key not in self._targets:
+            node = self.parent.target_node(self.owner, key)
+            axis = node.output.time_axis
+            if axis is None:
+                return None
+            self._targets[key] = self.add(self.parent, "target " + key, EnterLayer(axis, self.loop_dim), [node])
+        return self.bring(self._targets[key], Zone.BEFORE, builder)
 
     def bring(self, node: Node, zone: Zone, builder: ZoneBuilder) -> Node:
         """Return a node of one zone for use in another."""

@@ -35,6 +35,9 @@ class Loop(Protocol):
     def source_in(self, builder: ZoneBuilder, where: str) -> Node:
         """Return the source of the loop: all steps, or the current one."""
 
+    def target_in(self, builder: ZoneBuilder, key: str) -> Optional[Node]:
+        """Return the label of the current step if a data key is the target of the loop in this mode, else None."""
+
     def bring(self, node: Node, zone: Zone, builder: ZoneBuilder) -> Node:
         """Return a node of one zone for use in another."""
 
@@ -102,6 +105,10 @@ class ZoneBuilder(NetworkBuilder):
             return self._step_index()
         if ref in ("data", "data:source"):
             return self.loop.source_in(self, where)
+        if ref.startswith("data:"):
+            target = self.loop.target_in(self, ref[len("data:") :])
+            if target is not None:
+                return target
         name = self.any_name(ref)
         if name is None or self.loop.zones.zones.get(name) is self.zone:
             return super().resolve(ref, where)
