@@ -13,6 +13,7 @@ from returnn_tf.graph.option_types import InitialOutput
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.history import mask_history
+from returnn_tf.layers.masked.frames import own_frames, time_of_source
 from returnn_tf.layers.masked.held_initial import KEYWORDS, plan_held_initial
 from returnn_tf.layers.masked.pack import (
     PackLayer,
@@ -35,6 +36,8 @@ _STATE = "output"
 @register_layer("masked_computation")
 class MaskedComputationLayer(Layer):
     """``y = unit(x)`` in the frames where the mask is true; the unit never sees the others.
+
+    The source is "data" in the unit; without one, the unit names layers itself, whose frames are selected likewise.
 
     In a loop, a step outside the mask keeps the output of the previous step, and so do all states inside the unit;
     before the first selected step the output is ``initial_output``, else the initial state of a recurrent unit, else
@@ -64,6 +67,10 @@ class MaskedComputationLayer(Layer):
     masked_from: OptionalLayerRef = option(
         None, help="layer with the selected frames, replacing source and mask where all steps are known", refs=True
     )
+    in_spatial_dim: Optional[Dim] = option(
+        None, help="outside of loops: the dim of the frames; other layers that the unit uses are masked along it too"
+    )
+    out_spatial_dim: Optional[Dim] = option(None, help="with in_spatial_dim: the new dim of the selected frames")
     initial_output: InitialOutput = option(
         None, help="in a loop: the output before the first selected frame", refs=True, keywords=KEYWORDS
     )
@@ -72,6 +79,13 @@ class MaskedComputationLayer(Layer):
     inner: Any = None
     #: The dim of the packed frames, if the output has it.
     frames: Optional[Dim] = None
+
+    @classmethod
+    def takes_data(cls, options: Mapping[str, Any]) -> bool:
+        """Return whether the unit has a source of its own, which defaults to "data"."""
+        unit = options.get("unit")
+        given = unit.get("from", "data") if isinstance(unit, Mapping) else "data"
+        return "data" in ([given] if isinstance(given, str) else list(given or ()))
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
@@ -85,25 +99,26 @@ class MaskedComputationLayer(Layer):
 
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the unit."""
-        source = ctx.single_source()
+        if len(self.sources) > 1:
+            ctx.single_source()
         self.frames = None
         if self.n_out is None and isinstance(self.unit, Mapping):
             self.n_out = self.unit.get("n_out")  # guess of the output, while the loop is not known yet
-        if ctx.in_step and ctx.loop_dim is None:
+        own = own_frames(ctx, self)
+        if own is None and ctx.in_step and ctx.loop_dim is None:
             return self._step_template(ctx)
         if isinstance(self.masked_from, Node):
             # Source and mask are not even computed: in training they may belong to an unknown alignment.
-            ctx.node.deps = [dep for dep in ctx.node.deps if dep not in (self.source, self.mask)]
+            ctx.node.deps = [dep for dep in ctx.node.deps if dep not in (*self.sources, self.mask)]
             ctx.depend(self.masked_from)
             self.inner = self._plan_unit(ctx, {"data": self.masked_from})
-            self.frames = self.masked_from.output.time_dim
+            dims = self.masked_from.output.dims
+            self.frames = self.out_spatial_dim if self.out_spatial_dim in dims else self.masked_from.output.time_dim
             self._prepare_initial(ctx, self.inner.output, self.frames)
             self._mode = self._emit_inner
             output: Data = self.inner.output
             return output
-        frames = ctx.loop_dim if ctx.loop_dim is not None else source.time_dim
-        if frames is None:
-            raise ctx.error("the source %s has no time axis with frames to select." % source)
+        frames = own or ctx.loop_dim or time_of_source(ctx)
         check_mask(ctx, self.mask, frames)
         return self._packed_template(ctx, frames)
 
@@ -120,21 +135,21 @@ class MaskedComputationLayer(Layer):
         inner = ctx.subnetwork(network, inputs, loop_dim=loop_dim)
         prefix = ctx.node.path + "/"
         self._unit_nodes = [node for node in ctx.builder.sink[before:] if node.path.startswith(prefix)]
-        self._unit_source = inputs["data"]
+        self._unit_sources = [inputs["data"]] if "data" in inputs else []
         return inner
 
     def _prepare_initial(self, ctx: PlanContext, data: Data, frames: Optional[Dim] = None) -> None:
-        on_zeros = UnitOnZeros(self._unit_nodes, self.inner, [self._unit_source], frames)
+        on_zeros = UnitOnZeros(self._unit_nodes, self.inner, self._unit_sources, frames)
         self.initial = plan_held_initial(ctx, self.initial_output, data, self.inner, self.unit, on_zeros)
 
     # --- one step of a loop ---
 
     def _step_template(self, ctx: PlanContext) -> Data:
         check_mask(ctx, self.mask, None)
-        source = self.source
-        if PickedIndexLayer.suits(source.output, self.mask.output):
-            source = ctx.implicit("picked", PickedIndexLayer(), [source, self.mask])
-        self.inner = self._plan_unit(ctx, {"data": source})
+        inputs = {"data": self.source} if self.sources else {}
+        if self.sources and PickedIndexLayer.suits(self.source.output, self.mask.output):
+            inputs["data"] = ctx.implicit("picked", PickedIndexLayer(), [self.source, self.mask])
+        self.inner = self._plan_unit(ctx, inputs)
         for node in self._unit_nodes:
             if node.layer.history_grows and node.loop_states:  # it cannot be held, but may skip unselected steps
                 mask_history(node, self.mask)
@@ -186,8 +201,13 @@ class MaskedComputationLayer(Layer):
     def _packed_template(self, ctx: PlanContext, frames: Dim) -> Data:
         kind = DimKind.LOOP if frames.is_loop else DimKind.SPATIAL
         packed = Dim(kind, None, "%s:masked" % ctx.node.path, auto=True)
-        inputs = {"data": ctx.implicit("packed", PackLayer(frames, packed), [self.source, self.mask])}
-        for name in unit_references(self.unit, own_data=True) if frames.is_loop else ():
+        if not frames.is_loop:
+            packed = ctx.bind(self.out_spatial_dim, packed)
+        inputs = {}
+        if self.sources:
+            inputs["data"] = ctx.implicit("packed", PackLayer(frames, packed), [self.source, self.mask])
+        all_masked = frames.is_loop or self.in_spatial_dim is not None
+        for name in unit_references(self.unit, own_data=True) if all_masked else ():
             copy = {"output": {"class": "copy", "from": "base:" + name}}
             node = ctx.builder.subnetwork(ctx.node, copy, {}, ctx.node.scope)
             if frames in node.output.dims:

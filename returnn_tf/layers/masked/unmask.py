@@ -80,6 +80,8 @@ class UnmaskLayer(Layer):
         if data.unknown:
             return None
         if not ctx.in_step and ctx.loop_dim is None:
+            if self._masked is not None and self._masked.frames in data.dims:
+                return self._masked.frames
             if data.time_dim is None:
                 raise ctx.error("the source %s has no time axis with selected frames." % data)
             return data.time_dim
