@@ -30,7 +30,7 @@ class EnterLayer(Layer):
 
     @property
     def _loop(self) -> str:
-        return self.node.path.rpartition("/")[0]  # type: ignore[no-any-return]
+        return self.node.path.rpartition("/")[0]
 
     def template(self, ctx: Any) -> Data:
         """Infer the output: the loop axis is not marked as time inside."""
