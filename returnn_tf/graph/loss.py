@@ -14,6 +14,7 @@ from returnn_tf.graph.freezing import Freezable
 from returnn_tf.graph.node import Node
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -168,13 +169,13 @@ class Loss(Freezable):
     def count(self, ctx: LossContext) -> Any:
         """Return the number of frames (or sequences without time axis) that reports divide by, float scalar."""
         if self.custom_inv_norm_factor is not None:
-            return tf.cast(tf.reduce_sum(ctx.ctx.value(self.custom_inv_norm_factor)), tf.float32)
+            return tf.cast(tf.reduce_sum(ctx.ctx.value(self.custom_inv_norm_factor)), float_dtype())
         if isinstance(self.custom_norm_factor, Node):
-            return 1.0 / tf.cast(tf.reduce_sum(ctx.ctx.value(self.custom_norm_factor)), tf.float32)
+            return 1.0 / tf.cast(tf.reduce_sum(ctx.ctx.value(self.custom_norm_factor)), float_dtype())
         if self.custom_norm_factor is not None:
-            return tf.constant(1.0 / self.custom_norm_factor, tf.float32)
+            return tf.constant(1.0 / self.custom_norm_factor, float_dtype())
         data = ctx.target if ctx.target_node is not None else ctx.output
-        return tf.cast(tf.reduce_sum(ctx.lens(data)), tf.float32)
+        return tf.cast(tf.reduce_sum(ctx.lens(data)), float_dtype())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.tensor import AxisDesc, Data, Dim, DimKind, resolve_axes, resolve_axis
 from returnn_tf.tensor.axes import axes_of
 from returnn_tf.tensor.dim_binding import DeclaredDims, bind
+from returnn_tf.tensor.precision import float_dtype
 
 #: Numbers in one parameter: 16 GiB of float32. A larger one is a mistake in the config.
 _MAX_PARAM_SIZE = 2**32
@@ -228,7 +229,7 @@ class PlanContext:
         shape: Sequence[Any],
         init: Any,
         *,
-        dtype: str = "float32",
+        dtype: Optional[str] = None,
         trainable: Optional[bool] = None,
     ) -> None:
         """Declare a parameter; `emit` gets it by ``ctx.param(name)``.
@@ -245,6 +246,7 @@ class PlanContext:
                 "the parameter %r would have the shape %s, i.e. %.3g numbers. Is an option such as n_out wrong?"
                 % (name, sizes, math.prod(sizes))
             )
+        dtype = dtype or float_dtype()
         layer = self.node.layer
         if layer.trainable is False:
             trainable = False

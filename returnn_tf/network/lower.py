@@ -17,6 +17,7 @@ from returnn_tf.graph.node import Node
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -108,7 +109,7 @@ def lower(
     for node in plan.nodes:
         if node in needed and node.extern_key is None:
             emit_node(state, node)
-    result = Lowered({}, {}, {}, {}, None, tf.zeros([]), state.updates, state)
+    result = Lowered({}, {}, {}, {}, None, tf.zeros([], float_dtype()), state.updates, state)
     result.values = {node.path: state.values[node] for node in outputs}
     for loss, owner in owners.items():
         _emit_loss(result, loss, owner)
@@ -164,7 +165,7 @@ def _emit_loss(result: Lowered, loss_node: LossNode, node: Node) -> None:
         error = loss.error(ctx)
     result.counts[loss_node.name] = count
     if error is not None:
-        result.errors[loss_node.name] = tf.cast(error, tf.float32)
+        result.errors[loss_node.name] = tf.cast(error, float_dtype())
     if value is None:
         return
     if loss.use_normalized_loss:

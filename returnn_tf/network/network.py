@@ -26,6 +26,7 @@ from returnn_tf.network.plan_network import plan_network
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.network.result import LayerResult, RunResult
 from returnn_tf.tensor import Data, extern_data_options, parse_extern_data
+from returnn_tf.tensor.precision import using_float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -46,19 +47,19 @@ def plan_from_config(config: Config, *, train: bool = False, search: bool = Fals
         "num_inputs": settings.num_inputs,
         "num_outputs": settings.num_outputs,
     }
-    extern_data = parse_extern_data(extern_data_options(declared))
     searched = TrainingSettings(config).search_train_network_layers or ()
-    return plan_network(
-        network,
-        extern_data,
-        behavior_version=settings.behavior_version,
-        train=train,
-        search=search,
-        evaluate=evaluate,
-        searched_layers=[searched] if isinstance(searched, str) else searched,
-        default_target=settings.target,
-        config=config,
-    )
+    with using_float_dtype(settings.float_dtype):
+        return plan_network(
+            network,
+            parse_extern_data(extern_data_options(declared)),
+            behavior_version=settings.behavior_version,
+            train=train,
+            search=search,
+            evaluate=evaluate,
+            searched_layers=[searched] if isinstance(searched, str) else searched,
+            default_target=settings.target,
+            config=config,
+        )
 
 
 class _PlanAttribute:
@@ -218,7 +219,7 @@ class Network:
         :param step: the global step; default: `global_step`
         :param outputs: the requested layers; default: those whose values are results
         """
-        with using_config(self.plan.config):
+        with using_config(self.plan.config), using_float_dtype(self.plan.float_dtype):
             return lower(
                 self.plan,
                 self.stored_params,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Callable, Optional
 
 from returnn_tf.tensor.dim import Dim, DimKind
+from returnn_tf.tensor.precision import float_dtype
 
 #: Names of the dtypes of tensors.
 NUMERIC_DTYPES = (
@@ -38,7 +39,7 @@ class Data:
     """Template of a tensor.
 
     :param dims: all dims in order, batch included; the same dim may occur twice
-    :param dtype: numpy name, e.g. "float32"
+    :param dtype: numpy name, e.g. "float32"; default: that of floats in this network
     :param feature_axis: index of the feature axis, or None
     :param time_axis: index of the axis denoted by ``"T"``, or None
     :param sparse_dim: if the entries are label indices: the dim they index
@@ -48,7 +49,7 @@ class Data:
     """
 
     dims: tuple[Dim, ...]
-    dtype: str = "float32"
+    dtype: str = dataclasses.field(default_factory=float_dtype)
     feature_axis: Optional[int] = None
     time_axis: Optional[int] = None
     sparse_dim: Optional[Dim] = None
@@ -61,7 +62,7 @@ class Data:
         cls,
         dims: Iterable[Dim],
         *,
-        dtype: str = "float32",
+        dtype: Optional[str] = None,
         sparse_dim: Optional[Dim] = None,
         feature_axis: Optional[int] = _UNSET,
         time_axis: Optional[int] = _UNSET,
@@ -77,7 +78,7 @@ class Data:
             time_axis = default_time_axis(dims)
         if feature_axis is _UNSET:
             feature_axis = None if sparse_dim is not None else default_feature_axis(dims, time_axis)
-        return cls(dims, dtype, feature_axis, time_axis, sparse_dim, **kwargs)
+        return cls(dims, dtype or float_dtype(), feature_axis, time_axis, sparse_dim, **kwargs)
 
     # --- axes ---
 

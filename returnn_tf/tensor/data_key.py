@@ -13,6 +13,7 @@ from returnn_tf.config.options import axis_size, axis_sizes, from_options, optio
 from returnn_tf.tensor.axes import resolve_axis
 from returnn_tf.tensor.data import DTYPES, Data, default_feature_axis, default_time_axis
 from returnn_tf.tensor.dim import EXTERN_PREFIX, Dim, DimKind
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.tensor.user_dims import batch_dim
 
 
@@ -39,7 +40,9 @@ class DataKeyOptions:
     dim: Optional[int] = option(None, check=axis_size, help="size of the feature axis; if sparse the number of labels")
     sparse: Optional[bool] = option(None, help="whether the entries are label indices")
     sparse_dim: Union[Dim, int, None] = option(None, help="the dim of the labels")
-    dtype: Optional[str] = option(None, choices=(None, *DTYPES), help="numpy name; float32, or int32 if sparse")
+    dtype: Optional[str] = option(
+        None, choices=(None, *DTYPES), help="numpy name; that of floats in the network, or int32 if sparse"
+    )
     dim_tags: Optional[tuple[Dim, ...]] = option(None, help="all dims in order, batch included")
     dims: Optional[tuple[Dim, ...]] = option(None, help="the same as dim_tags")
     batch_dim_axis: Optional[int] = option(0, help="index of the batch axis, counted with batch, or None")
@@ -124,7 +127,7 @@ class _DataKey:
         return Dim(DimKind.FEATURE, dim if size is None else size, "labels:%s" % self.key, auto=True)
 
     def _dtype(self) -> str:
-        dtype = self.opts.dtype or ("float32" if self.sparse_dim is None else "int32")
+        dtype = self.opts.dtype or (float_dtype() if self.sparse_dim is None else "int32")
         if self.sparse_dim is not None and not dtype.startswith(("int", "uint")):
             raise self.error("sparse data are label indices, so dtype must be an int type, not %r." % dtype)
         return dtype

@@ -222,6 +222,34 @@ def test_float64(case: Case) -> None:
             assert dtype == ("float64" if "float32" in _dtypes(case.feed) else "float32"), path
 
 
+#: Classes whose examples fix a dtype, or that no float64 network can have.
+NOT_IN_FLOAT64 = {
+    "layer:resize": "needs a source of float32",
+    "layer:boolean_mask": None,  # its example declares the dtype of the data
+}
+
+
+@pytest.mark.parametrize("case", EVAL, indirect=True, scope="module")
+def test_network_in_float64(case: Case) -> None:
+    """The setting float_dtype holds for everything: the same values, but parameters, outputs, losses in float64."""
+    name = case.label.rpartition("-")[0]
+    config = Config({**example_settings(name), "float_dtype": "float64"})
+    refused = NOT_IN_FLOAT64.get(name)
+    if refused:
+        with pytest.raises(ConfigError, match=refused):
+            Network.from_config(config)
+        return
+    net = Network.from_config(config)
+    assert {v.dtype.name for v in net.params.values() if v.dtype.is_floating} <= {"float64"}
+    net.set_param_values(case.values)
+    out = _run(net, case.feed)
+    assert_same_results(dataclasses.replace(case.first, grads={}), dataclasses.replace(out, grads={}))
+    floats = [r.value.dtype for r in out.layers.values()] + [
+        v.dtype for v in (*out.losses.values(), *out.grads.values())
+    ]
+    assert name in NOT_IN_FLOAT64 or not {"float32"} & {str(dtype) for dtype in floats}
+
+
 def _dtypes(feed: dict[str, Any]) -> set[str]:
     return {str(value.dtype) for value in feed.values()}
 

@@ -29,6 +29,9 @@ class NetworkSettings(SettingGroup):
         help="data key -> (dim, number of axes)",
         old='extern_data = {"classes": {"dim": ..., "sparse": True}, ...}',
     )
+    float_dtype: str = setting(
+        "float32", help="type of the data, parameters and computation", choices=("float32", "float64")
+    )
     target: str = setting("classes", help="default data key of targets")
     beam_size: Optional[int] = setting(
         None,

@@ -16,6 +16,7 @@ from returnn_tf.ops.frames.positions import sinusoids
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import common_layout
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -66,7 +67,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
         out = ctx.out_feature(default=frames.feature_dim)
         ctx.need_static(out, "out_dim")
         sparse = frames.sparse_dim is not None
-        data = frames.replace(dtype="float32", sparse_dim=None, vocab=None)
+        data = frames.replace(dtype=float_dtype(), sparse_dim=None, vocab=None)
         if sparse or data.feature_axis is None:
             return data.with_axis(data.rank, out, feature=True)
         return data.with_feature(data.feature_axis, out)
@@ -88,7 +89,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
         assert n_out is not None and data.feature_dim is not None
         signal = sinusoids(self._positions(ctx), n_out)
         layout = self._position.with_axis(self._position.rank, data.feature_dim, feature=True)
-        signal = to_layout(signal, layout.replace(dtype="float32"), data)
+        signal = to_layout(signal, layout, data)
         if not self.add_to_input:
             return tf.broadcast_to(signal, _shape(ctx, data))
         return with_frames(ctx, self.emit_input(ctx), self.input, self._frames) + tf.cast(signal, data.dtype)
@@ -101,7 +102,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
         if self.offset is None:
             return position
         if not isinstance(self.offset, Node):
-            return tf.cast(position, tf.float32) + float(self.offset)
+            return tf.cast(position, float_dtype()) + float(self.offset)
         position = to_layout(position, self._steps, self._position)
         return position + tf.cast(to_layout(ctx.value(self.offset), self.offset.output, self._position), tf.int32)
 

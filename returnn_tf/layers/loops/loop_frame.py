@@ -18,6 +18,7 @@ from returnn_tf.layers.loops.recompute import recomputed
 from returnn_tf.layers.rec.cell_step import ALL_STEPS, STEP_INPUT
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.sequence.beam import along_hypotheses, read_backwards
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -130,7 +131,7 @@ class LoopFrame:
         entries = batch * loop.beam_size
         search = {"ended": tf.fill([entries], False), "lens": tf.zeros([entries], tf.int32)}
         if loop.choices:
-            search["scores"] = tf.zeros([batch, loop.beam_size])
+            search["scores"] = tf.zeros([batch, loop.beam_size], float_dtype())
         for value in search.values():
             value.set_shape([None, *value.shape[1:]])
         if loop.choices:
@@ -308,7 +309,7 @@ class LoopFrame:
         if not last.normalize:
             return scores
         if not loop.independent_of_batch:
-            return scores / tf.cast(size + (0 if include_eos else 1), tf.float32)
+            return scores / tf.cast(size + (0 if include_eos else 1), scores.dtype)
         steps = steps_taken(search["ended"], search["lens"], count, include_eos)
         if loop.ending.end is None:
             steps = self._known_lens

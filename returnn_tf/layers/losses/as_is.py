@@ -8,6 +8,7 @@ from returnn_tf.config.options import option
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
 from returnn_tf.tensor import Data
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -49,7 +50,7 @@ class AsIsLoss(Loss):
     def _sum(self, ctx: LossContext) -> Any:
         x = ctx.output_value
         if not x.dtype.is_floating:
-            x = tf.cast(x, tf.float32)
+            x = tf.cast(x, float_dtype())
         axes = [axis for axis in ctx.output.dynamic_axes if axis != ctx.output.feature_axis]
         mask = ctx.ctx.masks(ctx.output, axes)
         if mask is not None:

@@ -21,6 +21,7 @@ from returnn_tf.ops.sequence.ctc import (
 from returnn_tf.ops.sequence.ctc_variants import softmax_gradient
 from returnn_tf.ops.sequence.edit_distance import sparse_edit_distance, sparse_sequences
 from returnn_tf.tensor import Data
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -111,7 +112,7 @@ class CtcLoss(Loss):
     def unreduced_template(self, output: Data) -> Data:
         """Return the template [batch]."""
         assert output.batch_axis is not None
-        return Data((output.dims[output.batch_axis],), "float32")
+        return Data((output.dims[output.batch_axis],), float_dtype())
 
     def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
         """Return the value of each sequence, [batch]."""

@@ -10,6 +10,7 @@ from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext, frame_axis
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -90,7 +91,7 @@ class FramewiseLoss(Loss):
             wanted = tf.cast(frames.target, tf.int32)
         else:
             wanted = tf.argmax(frames.target, axis=-1, output_type=tf.int32)
-        return tf.cast(tf.not_equal(best, wanted), tf.float32)
+        return tf.cast(tf.not_equal(best, wanted), float_dtype())
 
     def value(self, ctx: LossContext) -> Optional[Any]:
         """Sum over the frames."""
@@ -106,7 +107,7 @@ class FramewiseLoss(Loss):
     def unreduced_template(self, output: Data) -> Data:
         """Return the template of the output without its feature axis."""
         assert output.feature_axis is not None
-        return output.without_axes([output.feature_axis]).replace(dtype="float32", sparse_dim=None, vocab=None)
+        return output.without_axes([output.feature_axis]).replace(dtype=float_dtype(), sparse_dim=None, vocab=None)
 
     def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
         """Return the value of every frame; padded ones are arbitrary."""

@@ -100,7 +100,7 @@ class ExpectedLoss(Loss):
             total = tf.reduce_logsumexp(scores, axis=1, keepdims=True)
             scores -= tf.stop_gradient(total) if self.norm_scores_stop_gradient else total
         weights = tf.exp(scores)
-        losses = tf.reshape(self._by_sequence(ctx), [-1, beam.size])
+        losses = tf.cast(tf.reshape(self._by_sequence(ctx), [-1, beam.size]), weights.dtype)
         plain = weights * losses
         if self.subtract_average_loss:
             corrected = weights * (losses - tf.reduce_mean(losses, axis=1, keepdims=True))

@@ -28,6 +28,7 @@ from returnn_tf.layers.shared.out_type_function import out_type_of_function
 from returnn_tf.ops.activations import check_activation, get_activation
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import common_layout, match_axes
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -63,7 +64,7 @@ class ElementwiseLayer(Layer):
         if len(dtypes) > 1:
             found = " and ".join("%s (%r)" % (dtype, path) for dtype, path in dtypes.items())
             raise ctx.error("the sources have different dtypes, %s. Cast one by a layer of class 'cast'." % found)
-        return next(iter(dtypes), "float32")
+        return next(iter(dtypes), float_dtype())
 
     def values(self, ctx: EmitContext) -> list[Any]:
         """Return all sources in the common layout, size 1 where they lack an axis."""

@@ -17,6 +17,7 @@ from returnn_tf.ops.activations import check_activation, get_activation, is_over
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.gradients import drop_large_gradients
 from returnn_tf.tensor import Data
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -56,7 +57,7 @@ class LinearLayer(ConcatInputLayer):
         if self.with_bias:
             ctx.param("b", (n_out,), self.bias_init)
         if data.sparse_dim is not None:
-            data = data.replace(sparse_dim=None, dtype="float32")
+            data = data.replace(sparse_dim=None, dtype=float_dtype())
             return data.with_axis(data.rank, out, feature=True)
         assert data.feature_axis is not None
         data = data.with_feature(data.feature_axis, out)

@@ -14,6 +14,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import common_layout
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -63,7 +64,7 @@ class SwitchLayer(Layer):
                 data = data.replace(feature_axis=None)
         else:
             numbers = (self.true_from, self.false_from)
-            data = data.replace(dtype="int32" if all(isinstance(n, int) for n in numbers) else "float32")
+            data = data.replace(dtype="int32" if all(isinstance(n, int) for n in numbers) else float_dtype())
         return data
 
     def _static_condition(self) -> bool:

@@ -15,6 +15,7 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.axis_marks import with_feature_default
 from returnn_tf.tensor import NUMERIC_DTYPES, Data, Dim, DimKind, batch_dim
 from returnn_tf.tensor.match import match_axes
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -36,7 +37,9 @@ class VariableLayer(Layer):
     shape: Annotated[Any, Written(Union[int, Dim, list[Union[int, Dim]]])] = option(
         help="dims or sizes; with sizes, the last is the feature axis"
     )
-    dtype: str = option("float32", choices=NUMERIC_DTYPES, help="dtype of the parameter")
+    dtype: Optional[str] = option(
+        None, choices=(None, *NUMERIC_DTYPES), help="dtype of the parameter; default: that of floats in the network"
+    )
     init: Init = option(None, help="initialiser: a number, an array, or a name such as 'glorot_uniform' (default 0)")
     init_by_layer: Optional[LayerRef] = option(None, help="constant layer with the initial value", refs=True)
     param_name: Optional[str] = option(None, help="name of the parameter; default: the name of the layer")
@@ -58,6 +61,7 @@ class VariableLayer(Layer):
             raise ctx.error("takes no sources: 'from' must be [].")
         dims = self._dims(ctx)
         self.name = self.param_name or self.node.path.rpartition("/")[2]
+        self.dtype = self.dtype or float_dtype()
         is_float = self.dtype.startswith(("float", "bfloat", "complex"))
         init = 0 if self.init is None else self.init
         if self.init_by_layer is not None:

@@ -17,6 +17,7 @@ from returnn_tf.layers.random.state import ALGORITHMS, check_seed, constant_stat
 from returnn_tf.layers.shared.random_shape import check_scalar, random_dims, scalar, sizes, with_steps
 from returnn_tf.ops import philox
 from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 _FLOATS = ("float16", "float32", "float64")
@@ -62,7 +63,9 @@ class RandomLayer(Layer):
     bound: Optional[LayerOrNumber] = option(None, help="uniform: number or scalar layer", refs=True)
     minval: Optional[LayerOrNumber] = option(None, help="uniform: number or scalar layer (default 0)", refs=True)
     maxval: Optional[LayerOrNumber] = option(None, help="uniform: number or scalar layer, excluded", refs=True)
-    dtype: str = option("float32", choices=_FLOATS + _INTS, help="dtype of the numbers")
+    dtype: Any = option(
+        None, choices=(None, *_FLOATS, *_INTS), help="dtype of the numbers; default: that of floats in the network"
+    )
     sparse_dim: Optional[Dim] = option(None, help="the numbers are indices of these labels")
     feature_dim: Optional[Dim] = option(None, help="which dim of the shape is the feature dim; default: the last one")
     seed: Union[None, int, list[int]] = option(
@@ -84,6 +87,7 @@ class RandomLayer(Layer):
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the dims of the shape; in a loop, where numbers differ by step, the steps in front."""
+        self.dtype = self.dtype or float_dtype()
         self._check_distribution(ctx)
         self._check_state(ctx)
         dims = random_dims(ctx, self.shape, last_is_feature=False)

@@ -12,6 +12,7 @@ from returnn_tf.layers.shared.loop_axis import with_frames, with_steps
 from returnn_tf.ops.cells import run_cell
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -61,7 +62,7 @@ class CellOverFrames:
             feature = None
         perm = [axis] + [i for i in (data.batch_axis,) if i is not None]
         perm += [i for i in range(data.rank) if i not in perm and i != feature]
-        output = data.replace(dtype="float32", sparse_dim=None, vocab=None)
+        output = data.replace(dtype=float_dtype(), sparse_dim=None, vocab=None)
         if feature is None:
             return perm, output.permuted(perm)
         return perm + [feature], output.permuted(perm + [feature]).without_axes([len(perm)])

@@ -16,6 +16,7 @@ from returnn_tf.layers.rec.initial_state import (
 from returnn_tf.layers.rec.state import HiddenState
 from returnn_tf.ops.cells import Cell, unit_class
 from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -44,7 +45,7 @@ class PlannedCell:
         """Return the state before the first frame, each tensor in the layout of `HiddenState.data`."""
         state = self.given_state(ctx)
         if state is None:
-            return (tf.zeros(tf.stack(ctx.shape(self.state.data)), "float32"),) * self.state.count
+            return (tf.zeros(tf.stack(ctx.shape(self.state.data)), float_dtype()),) * self.state.count
         return state
 
     def keep(self, ctx: EmitContext, state: tuple[Any, ...]) -> None:
@@ -63,7 +64,7 @@ def vectors_of(ctx: PlanContext, data: Data) -> tuple[list[int], Data]:
 
     :param data: the input; labels have no feature axis
     """
-    base = data.replace(dtype="float32", sparse_dim=None, vocab=None)
+    base = data.replace(dtype=float_dtype(), sparse_dim=None, vocab=None)
     if data.sparse_dim is not None:
         return list(range(data.rank)), base.replace(feature_axis=None)
     ctx.need_feature(data)

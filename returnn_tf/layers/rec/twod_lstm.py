@@ -17,6 +17,7 @@ from returnn_tf.ops.dense.mdlstm import GATES, native_mdlstm_or_none
 from returnn_tf.ops.dense.twod_lstm import POOLINGS, Weights, pooled_grid, pooled_image, pooled_row, row, whole_grid
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 _STATES = ("h", "c")
@@ -86,13 +87,13 @@ class TwoDLstmLayer(Layer):
         self._target_axes = _axes(ctx, self.sources[1], self._steps if self._steps in target.dims else None)
         out, batch = ctx.out_feature(), source.dims[self._source_axes[1]]
         self._declare_params(ctx, ctx.need_static(out, "n_out"))
-        output = Data((batch, out), "float32", feature_axis=1)
+        output = Data((batch, out), float_dtype(), feature_axis=1)
         self._row = output.with_axis(0, frames).replace(time_axis=0)
         if self._steps is not None:
             output = output.with_axis(0, self._steps)
             return output.replace(time_axis=None if self._steps.is_loop else 0)
         for key in _STATES:
-            ctx.loop_state(key, self._row, lambda emit: tf.zeros(tf.stack(emit.shape(self._row))))
+            ctx.loop_state(key, self._row, lambda emit: tf.zeros(tf.stack(emit.shape(self._row)), self._row.dtype))
         return output
 
     def _target_dim(self, ctx: PlanContext, target: Data) -> Dim:
@@ -129,7 +130,7 @@ class TwoDLstmLayer(Layer):
 
     def _grid(self, z_source: Any, z_target: Any, lens: Any, weights: Weights) -> Any:
         """Compute all rows, by the native MDLSTM where possible."""
-        native = native_mdlstm_or_none()
+        native = native_mdlstm_or_none(z_source.dtype)
         if native is None:
             return pooled_grid(z_source, z_target, lens, weights, self.pooling)
         z = whole_grid(z_source, z_target)

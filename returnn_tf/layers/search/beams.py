@@ -11,6 +11,7 @@ from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 #: Of a choice: int32 [batch * beam], the previous entry that each hypothesis continues.
@@ -45,7 +46,7 @@ class BeamScoresLayer(Layer):
         batch = next((d for d in source.dims if d.is_batch), None)
         if batch is None:
             raise ctx.error("the source %s has no batch axis, so no hypotheses." % source)
-        return Data((batch,), "float32")
+        return Data((batch,), float_dtype())
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit zero without search."""
@@ -54,7 +55,7 @@ class BeamScoresLayer(Layer):
             return tf.reshape(hyps.scores, [-1])
         beam = self.source.output.beam
         if beam is None:
-            return tf.zeros([ctx.size(ctx.output.dims[0])])
+            return tf.zeros([ctx.size(ctx.output.dims[0])], ctx.output.dtype)
         return tf.reshape(ctx.lowering.beam_scores[beam.of], [-1])
 
 

@@ -58,7 +58,7 @@ def candidates(
     if len(scores) == 1:
         return Candidates(scores[0])
     assert sizes is not None
-    total, kept = tf.zeros(tf.concat([tf.shape(ended), [1]], axis=0)), []
+    total, kept = tf.zeros(tf.concat([tf.shape(ended), [1]], axis=0), scores[0].dtype), []
     for values, size in zip(scores, sizes):
         best, index = tf.math.top_k(values, k=min(size, values.shape[2]))
         kept.append(index)

@@ -40,7 +40,7 @@ class ChoiceStep:
         copies = tf.logical_and(tf.equal(hyps.step, 0), tf.range(beam) > 0)
         if first:
             # Before the first choice all hypotheses are copies of one.
-            scores = tf.where(copies[None, :, None], float("-inf"), scores)
+            scores = tf.where(copies[None, :, None], tf.constant(float("-inf"), scores.dtype), scores)
         truth = true_label(ctx, self._layer.truths[0], beam) if self._layer.cheating else None
         if self._layer.cheating == "exclusive":
             scores = without_truth(scores, truth, hyps)
@@ -73,7 +73,7 @@ class ChoiceStep:
         """Return the scores so far, [batch, beam]."""
         base, first = self._hyps.scores, self._hyps.choices == 0
         if self._layer.length_normalization and first and not self._layer.independent_of_batch:
-            step = tf.cast(self._hyps.step, tf.float32)
+            step = tf.cast(self._hyps.step, base.dtype)
             factor = ((step + 1.0) / tf.maximum(step, 1.0)) ** self._layer.length_normalization_exponent
             base = tf.where(tf.logical_and(self._ended, step > 0), base * factor, base)
         if self._layer.recombine_by is not None:

@@ -40,7 +40,7 @@ def without_truth(scores: Any, truth: Any, hyps: Hypotheses) -> Any:
     """
     is_truth = tf.one_hot(truth, tf.shape(scores)[2], on_value=True, off_value=False)
     taken = tf.logical_and(is_truth[:, None], tf.equal(tf.range(hyps.beam), last_entry(hyps))[None, :, None])
-    return tf.where(taken, float("-inf"), scores)
+    return tf.where(taken, tf.constant(float("-inf"), scores.dtype), scores)
 
 
 def with_truth(scores: Any, truth: Any, hyps: Hypotheses, chosen: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:

@@ -77,7 +77,7 @@ class DecideLayer(Layer):
             lens = ctx.lowering.lens_in_beam(self._time, beam)
             lens = lens if lens.shape.rank else tf.fill([tf.size(scores)], lens)
         if self.length_normalization and lens is not None:
-            scores /= tf.maximum(tf.cast(tf.reshape(lens, [-1, beam]), tf.float32), 1.0)
+            scores /= tf.maximum(tf.cast(tf.reshape(lens, [-1, beam]), scores.dtype), 1.0)
         entry = tf.argmax(scores, axis=1, output_type=tf.int32)
         ctx.set_aux(self.node, DECIDED_SCORES, tf.gather(scores, entry, batch_dims=1))
         best = entry + tf.range(tf.shape(scores)[0]) * beam

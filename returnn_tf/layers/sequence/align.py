@@ -20,6 +20,7 @@ from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.ops.sequence.fast_bw import Topology, chain_topology, ctc_topology, label_topology
 from returnn_tf.ops.sequence.fsa import Acceptors, acceptors_by_function
 from returnn_tf.tensor import Data, Dim, DimKind
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 _ALIGN_TARGETS = ("ctc", "hmm", "staircase", "automaton")
@@ -206,7 +207,7 @@ class ForcedAlignLayer(Layer):
             if self.blank_included
             else Dim(DimKind.FEATURE, classes.size, classes.description, auto=True)
         )
-        ctx.sub_output("scores", Data((data.dims[1],), "float32"))
+        ctx.sub_output("scores", Data((data.dims[1],), float_dtype()))
         return Data(data.dims[:2], "int32", None, 0, sparse_dim)
 
     def emit(self, ctx: EmitContext) -> Any:

@@ -12,6 +12,7 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.sequence.alignments import ctc
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -53,7 +54,7 @@ class CtcLossLayer(Layer):
                 "logits have %d classes, but the targets %r are of %d labels. It needs one class per label, and one "
                 "for the blank." % (classes, self.targets.path, targets.dim)
             )
-        return Data((data.dims[data.batch_axis],), "float32")
+        return Data((data.dims[data.batch_axis],), float_dtype())
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one native op, or TensorFlow's own, or a loop over time."""

@@ -17,6 +17,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.ops.sequence.ngram import LabelScorer, load_ngram_model
 from returnn_tf.tensor import Data
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -82,7 +83,7 @@ class KenLmLayer(Layer):
             raise ctx.error("vocab_file has %d labels, but the source %s has %d." % (len(self._labels), source, size))
         history = source.replace(dtype="string", sparse_dim=None, vocab=None)
         ctx.loop_state("history", history, lambda emit: tf.fill(emit.shape(history), ""))
-        data = source.replace(dtype="float32", sparse_dim=None, vocab=None)
+        data = source.replace(dtype=float_dtype(), sparse_dim=None, vocab=None)
         return data.with_axis(1, ctx.new_feature(size), feature=True) if self.dense_output else data
 
     def emit(self, ctx: EmitContext) -> Any:
@@ -106,6 +107,6 @@ class KenLmLayer(Layer):
             earlier = [tuple(map(int, text.split())) for text in strings_before]
             return numpy.array([scorer.total(a) - scorer.total(b) for a, b in zip(histories, earlier)], "float32")
 
-        value = tf.numpy_function(score, [after, before], tf.float32, stateful=False)
+        value = tf.cast(tf.numpy_function(score, [after, before], tf.float32, stateful=False), float_dtype())
         value.set_shape(ctx.output.static_shape)
         return tf.stop_gradient(value)

@@ -13,6 +13,7 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.sequence.alignments import transducer
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -65,7 +66,7 @@ class TransducerLossLayer(Layer):
         label_axis = self._label_axis(ctx)
         (time_axis,) = set(range(4)) - {data.batch_axis, data.feature_axis, label_axis}
         self._axes = [data.batch_axis, time_axis, label_axis, data.feature_axis]
-        return Data((data.dims[data.batch_axis],), "float32")
+        return Data((data.dims[data.batch_axis],), float_dtype())
 
     def _label_axis(self, ctx: PlanContext) -> int:
         data, dim = self.logits.output, self.targets.output.time_dim

@@ -20,6 +20,7 @@ from returnn_tf.ops.signal.segments import (
     run_lengths,
 )
 from returnn_tf.tensor import Data
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -33,7 +34,7 @@ class SegmentTargetsLayer(SegmentsLayer):
         :param segments: [segments, window]
         :param frames: whether the output has the frames as its time axis; otherwise a single one
         """
-        data = segments.replace(dtype="float32", sparse_dim=None, time_axis=1)
+        data = segments.replace(dtype=float_dtype(), sparse_dim=None, time_axis=1)
         if not frames:
             data = data.with_dim(1, ctx.new_spatial(1, "one"))
         return with_features(ctx, data.with_axis(2, ctx.new_feature(features)), 2, features)

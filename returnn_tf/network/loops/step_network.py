@@ -46,6 +46,7 @@ from returnn_tf.network.planning.checks import LayerError
 from returnn_tf.network.planning.parse import LayerSpec, join_scope
 from returnn_tf.network.planning.sub_output import SubOutputLayer
 from returnn_tf.tensor import Beam, Data, Dim, batch_dim
+from returnn_tf.tensor.precision import float_dtype
 
 
 def plan_step_network(owner: Node, parent: NetworkBuilder) -> Node:
@@ -316,7 +317,7 @@ class StepNetwork:
             layer.n_out = size
         batch = next((d for s in node.deps for d in s.output.dims if d.is_batch), batch_dim)
         out = ctx.out_feature()
-        return Data((batch, out), "float32", feature_axis=1)
+        return Data((batch, out), float_dtype(), feature_axis=1)
 
     # --- from zone to zone ---
 

@@ -20,6 +20,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
+from returnn_tf.native.library import has_type
 from returnn_tf.native.mdlstm import mdlstm_ops, native_mdlstm
 from returnn_tf.util.lazy_tf import tf
 
@@ -86,10 +87,10 @@ def _run(diagonals: Any, weights: Any, width: Any, stable: bool) -> Any:
     n = weights.shape[1] // 2
     shape = tf.shape(diagonals)
     count, height = shape[0], shape[2]
-    inputs = tf.TensorArray(tf.float32, count, element_shape=diagonals.shape[1:]).unstack(diagonals)
-    nothing = tf.zeros(tf.stack([shape[1], height, shape[3], n]))
+    inputs = tf.TensorArray(diagonals.dtype, count, element_shape=diagonals.shape[1:]).unstack(diagonals)
+    nothing = tf.zeros(tf.stack([shape[1], height, shape[3], n]), diagonals.dtype)
     # Entry 0 is the state before the image, so that the array can be stacked without any pixel.
-    outputs = tf.TensorArray(tf.float32, count + 1, element_shape=[None, None, None, n]).write(0, nothing)
+    outputs = tf.TensorArray(diagonals.dtype, count + 1, element_shape=[None, None, None, n]).write(0, nothing)
 
     def step(d: Any, h: Any, c: Any, outputs: Any) -> Any:
         """Compute cell (i, d - i) for all i from ``begin`` to ``end``; h and c are indexed by i + 1, else 0."""
@@ -102,7 +103,7 @@ def _run(diagonals: Any, weights: Any, width: Any, stable: bool) -> Any:
         h, c = tf.pad(h, around), tf.pad(c, around)
         return d + 1, h, c, outputs.write(d + 1, h[:, 1:])
 
-    zeros = tf.zeros(tf.stack([shape[1], height + 1, shape[3], n]))
+    zeros = tf.zeros(tf.stack([shape[1], height + 1, shape[3], n]), diagonals.dtype)
     by_row = tf.TensorShape([None, None, None, n])
     invariants = (tf.TensorShape([]), by_row, by_row, tf.TensorShape(None))
     result = tf.while_loop(lambda d, *_: d < count, step, (0, zeros, zeros, outputs), shape_invariants=invariants)
@@ -141,12 +142,12 @@ def _straight(x: Any, height: Any, width: Any) -> Any:
     return tf.transpose(rows, [2, 3, 0, 1, 4])
 
 
-def native_mdlstm_or_none() -> Optional[Callable[..., list[Any]]]:
-    """Return the native op, with the parameters and the result of `mdlstm`, if it can be used."""
+def native_mdlstm_or_none(dtype: Any) -> Optional[Callable[..., list[Any]]]:
+    """Return the native op, with the parameters and the result of `mdlstm`, if it can be used for a type."""
     ops = mdlstm_ops()
-    return None if ops is None else functools.partial(native_mdlstm, ops)
+    return None if ops is None or not has_type("mdlstm", dtype) else functools.partial(native_mdlstm, ops)
 
 
 def run_mdlstm(*args: Any, **options: Any) -> list[Any]:
     """Run all directions by the native op if available, else by `mdlstm`."""
-    return (native_mdlstm_or_none() or mdlstm)(*args, **options)
+    return (native_mdlstm_or_none(args[0][0].dtype) or mdlstm)(*args, **options)

@@ -45,16 +45,16 @@ def row(z_source: Any, z_target: Any, h_up: Any, c_up: Any, weights: Weights) ->
     size, batch = tf.shape(h_up)[0], tf.shape(h_up)[1]
     # The contribution of the previous row is known for the whole row: one product.
     z = z_source + z_target[None] + _product(h_up, weights.up)
-    inputs = _array(size, GATES * n).unstack(z)
-    above = _array(size, n).unstack(c_up)
+    inputs = _array(size, GATES * n, z.dtype).unstack(z)
+    above = _array(size, n, c_up.dtype).unstack(c_up)
 
     def step(j: Any, h: Any, c: Any, h_all: Any, c_all: Any) -> Any:
         h, c = cell(inputs.read(j) + tf.matmul(h, weights.left), c, above.read(j))
         return j + 1, h, c, h_all.write(j + 1, h), c_all.write(j + 1, c)
 
-    zeros = tf.zeros([batch, n])
+    zeros = tf.zeros([batch, n], z.dtype)
     # Entry 0 is the state before the row, so that the arrays can be stacked without any frame.
-    arrays = [_array(size + 1, n).write(0, zeros) for _ in range(2)]
+    arrays = [_array(size + 1, n, z.dtype).write(0, zeros) for _ in range(2)]
     _, _, _, h_all, c_all = tf.while_loop(lambda j, *_: j < size, step, (0, zeros, zeros, *arrays))
     return h_all.stack()[1:], c_all.stack()[1:]
 
@@ -72,7 +72,7 @@ def pooled_grid(z_source: Any, z_target: Any, source_lens: Any, weights: Weights
     source, target = tf.shape(z_source)[0], tf.shape(z_target)[0]
     shape = tf.stack([target, tf.shape(z_target)[1], n])
     pool = POOLINGS[pooling]
-    pooled = tf.fill(shape, pool.initial)
+    pooled = tf.fill(shape, tf.constant(pool.initial, z_source.dtype))
     by_target = tf.range(target)
     backwards = tf.reverse(z_source, [0])
 
@@ -91,7 +91,7 @@ def pooled_grid(z_source: Any, z_target: Any, source_lens: Any, weights: Weights
         pooled = pool.add(pooled, h, inside[:, :, None], tf.equal(j, source_lens - 1)[:, :, None])
         return d + 1, h, c, pooled
 
-    zeros = tf.zeros(shape)
+    zeros = tf.zeros(shape, z_source.dtype)
     by_frame = tf.TensorShape([None, None, n])
     shapes = (tf.TensorShape([]), by_frame, by_frame, by_frame)
     count = tf.where(tf.logical_or(tf.equal(source, 0), tf.equal(target, 0)), 0, source + target - 1)
@@ -186,5 +186,5 @@ def _padded(x: Any, around: Any, n: int) -> Any:
     return x
 
 
-def _array(size: Any, width: int) -> Any:
-    return tf.TensorArray(tf.float32, size, element_shape=[None, width])
+def _array(size: Any, width: int, dtype: Any) -> Any:
+    return tf.TensorArray(dtype, size, element_shape=[None, width])

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from returnn_tf.ops.frames.shape import sizes_of
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 _MIN_TIMESCALE, _MAX_TIMESCALE = 1.0, 1e4
@@ -17,15 +18,15 @@ def sinusoids(position: Any, channels: int) -> Any:
     The time scales go from 1 to 10000, in equal ratios.
 
     :param position: int or float [...]
-    :return: float32 [..., channels]
+    :return: floats [..., channels]
     """
     count = channels // 2
     step = math.log(_MAX_TIMESCALE / _MIN_TIMESCALE) / max(count - 1, 1)
-    rates = tf.constant([math.exp(-i * step) / _MIN_TIMESCALE for i in range(count)], tf.float32)
-    angles = tf.cast(position, tf.float32)[..., None] * rates
+    rates = tf.constant([math.exp(-i * step) / _MIN_TIMESCALE for i in range(count)], float_dtype())
+    angles = tf.cast(position, float_dtype())[..., None] * rates
     parts = [tf.sin(angles), tf.cos(angles)]
     if channels % 2:
-        parts.append(tf.zeros_like(tf.cast(position, tf.float32))[..., None])
+        parts.append(tf.zeros_like(tf.cast(position, float_dtype()))[..., None])
     return tf.concat(parts, axis=-1)
 
 

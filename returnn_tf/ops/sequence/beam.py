@@ -56,7 +56,8 @@ def ended_scores(scores: Any, ended: Any, label: Optional[Any] = None) -> Any:
     :param label: int32 [batch, beam]: the one; default 0
     """
     labels = tf.range(tf.shape(scores)[2])
-    fixed = tf.where(labels == (0 if label is None else label[:, :, None]), 0.0, -1e30)
+    others = tf.constant(-1e30, scores.dtype)
+    fixed = tf.where(labels == (0 if label is None else label[:, :, None]), tf.zeros_like(others), others)
     return tf.where(tf.expand_dims(ended, 2), fixed, scores)
 
 

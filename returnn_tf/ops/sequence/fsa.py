@@ -113,7 +113,7 @@ def soft_alignment_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) ->
         return t + 1, tf.where((t < lens)[:, None], new, alpha), alphas
 
     alphas = tf.TensorArray(scores.dtype, size=frames, element_shape=[None, None])
-    start = tf.where(tf.range(states) > 0, _NEG, 0.0) + tf.zeros([batch, 1])
+    start = tf.cast(tf.where(tf.range(states) > 0, _NEG, 0.0), scores.dtype) + tf.zeros([batch, 1], scores.dtype)
     _, alpha, alphas = tf.while_loop(lambda t, *_: t < frames, forward, (0, start, alphas))
     total = tf.gather(alpha, (acceptors.num_states - 1)[:, None], batch_dims=1)[:, 0]
     found = tf.logical_not(total <= _NEG / 2)  # NaN is passed on for detection
@@ -128,7 +128,8 @@ def soft_alignment_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) ->
         posteriors = posteriors.write(t, tf.reshape(by_class, [batch, classes]))
         return t - 1, tf.where((t < lens)[:, None], arrive(ahead, origin), beta), posteriors
 
-    end = tf.where(tf.equal(tf.range(states), (acceptors.num_states - 1)[:, None]), 0.0, _NEG)
+    at_end = tf.equal(tf.range(states), (acceptors.num_states - 1)[:, None])
+    end = tf.cast(tf.where(at_end, 0.0, _NEG), scores.dtype)
     posteriors = tf.TensorArray(scores.dtype, size=frames, element_shape=[None, scores.shape[2]])
     _, _, posteriors = tf.while_loop(lambda t, *_: t >= 0, backward, (frames - 1, end, posteriors))
     # Without any frame, stack() does not know the other axes.

@@ -33,4 +33,4 @@ def merge_equal(scores: Any, identity: Any, kind: str) -> Any:
     tie = tf.logical_and(tf.equal(scores[:, None, :], scores[:, :, None]), (order[None, :] < order[:, None])[None])
     beaten = tf.reduce_any(tf.logical_and(same, tf.logical_or(worse, tie)), axis=2)
     merged = tf.reduce_logsumexp(others, axis=2) if kind == "sum" else scores
-    return tf.where(beaten, float("-inf"), merged)
+    return tf.where(beaten, tf.constant(float("-inf"), merged.dtype), merged)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from returnn_tf.ops.frames.shape import expand_at, sizes_of
+from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -32,9 +33,9 @@ def join_segments(x: Any) -> Any:
 
 
 def class_frequencies(classes: Any, count: int) -> Any:
-    """Return the relative frequencies of the classes up to each frame: int [n, size] -> float32 [n, size, count]."""
-    frames = tf.cast(tf.range(tf.shape(classes)[1]) + 1, tf.float32)
-    return tf.cumsum(tf.one_hot(classes, count), axis=1) / frames[:, None]
+    """Return the relative frequencies of the classes up to each frame: int [n, size] -> floats [n, size, count]."""
+    frames = tf.cast(tf.range(tf.shape(classes)[1]) + 1, float_dtype())
+    return tf.cumsum(tf.one_hot(classes, count, dtype=float_dtype()), axis=1) / frames[:, None]
 
 
 def run_lengths(classes: Any, lens: Any) -> Any:
@@ -42,7 +43,7 @@ def run_lengths(classes: Any, lens: Any) -> Any:
 
     :param classes: int [n, size]
     :param lens: int32 [n], at least 1
-    :return: float32 [n, size]; other frames are 0, the sum is 1
+    :return: floats [n, size]; other frames are 0, the sum is 1
     """
     size = classes.shape[1]
     index = tf.range(size)
@@ -50,7 +51,7 @@ def run_lengths(classes: Any, lens: Any) -> Any:
     ends = tf.logical_and(tf.logical_or(ends, index == lens[:, None] - 1), index < lens[:, None])
     earlier = tf.where(tf.logical_and(ends[:, None], index[None] < index[:, None]), index, -1)
     lengths = index - tf.reduce_max(earlier, axis=2)
-    return tf.where(ends, tf.cast(lengths, tf.float32), 0.0) / tf.cast(lens, tf.float32)[:, None]
+    return tf.where(ends, tf.cast(lengths, float_dtype()), 0.0) / tf.cast(lens, float_dtype())[:, None]
 
 
 def run_ends(classes: Any, lens: Any) -> Any:
@@ -69,13 +70,13 @@ def end_weights(ends: Any, lens: Any, falloff: float, smoothing: int) -> Any:
     :param ends: bool [n, size]
     :param lens: int32 [n], at least 1
     :param smoothing: an odd number
-    :return: float32 [n, size]
+    :return: floats [n, size]
     """
     index = tf.range(tf.shape(ends)[1])
     inside = index < lens[:, None]
     ends = tf.logical_and(ends, inside)
-    before = tf.cumsum(tf.cast(ends, tf.float32), axis=1, exclusive=True)
-    weights = tf.where(ends, falloff * tf.pow(tf.constant(1.0 - falloff), before), 0.0)
+    before = tf.cumsum(tf.cast(ends, float_dtype()), axis=1, exclusive=True)
+    weights = tf.where(ends, falloff * tf.pow(tf.constant(1.0 - falloff, before.dtype), before), 0.0)
     weights = tf.where(index == lens[:, None] - 1, tf.maximum(weights, 1e-4), weights)
     if smoothing > 1:
         weights = tf.nn.convolution(weights[..., None], tf.ones([smoothing, 1, 1]), padding="SAME")[..., 0]
@@ -88,8 +89,8 @@ def first_end_labels(labels: Any, ends: Any, lens: Any, count: int) -> Any:
 
     :param labels: int [n, size]
     :param ends: bool [n, size]
-    :return: float32 [n, size, count]; all other frames are 0
+    :return: floats [n, size, count]; all other frames are 0
     """
     ends = tf.logical_and(ends, tf.range(tf.shape(ends)[1]) < lens[:, None])
     first = tf.logical_and(ends, tf.equal(tf.cumsum(tf.cast(ends, tf.int32), axis=1, exclusive=True), 0))
-    return tf.one_hot(labels, count) * tf.cast(expand_at(first, [2]), tf.float32)
+    return tf.one_hot(labels, count, dtype=float_dtype()) * tf.cast(expand_at(first, [2]), float_dtype())
