@@ -31,7 +31,7 @@ FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 INNER_FLOORS = {
     "datasets": [["core"], ["config", "hdf", "label_file", "synthetic"], ["loading"]],
     "ops": [
-        ["activations", "frames", "gradients", "initial_values", "philox", "softmax", "tf1_names"],
+        ["activations", "frames", "gradients", "initial_values", "mixed_precision", "philox", "softmax", "tf1_names"],
         ["helpers", "initializers"],
         ["cross_entropy", "dense", "normalize", "sampled_loss", "signal"],
         ["cells", "sequence"],

@@ -14,6 +14,7 @@ from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
 from returnn_tf.graph.params.custom import emit_custom
 from returnn_tf.graph.params.reuse import CustomParam
 from returnn_tf.ops.frames.shape import expand_at, to_layout
+from returnn_tf.ops.mixed_precision import reduced
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
@@ -23,10 +24,14 @@ _KEEP_IN_LOOP = ", or set 'optimize_move_layers_out': False in the rec layer aro
 
 
 class EmitContext:
-    """The context passed to `Layer.emit`."""
+    """The context passed to `Layer.emit`.
 
-    def __init__(self, node: Node, lowering: Lowering) -> None:
+    :param may_reduce: whether values and parameters are given in the type of mixed_precision, if the layer supports it
+    """
+
+    def __init__(self, node: Node, lowering: Lowering, *, may_reduce: bool = False) -> None:
         self.node = node
+        self._reduces = may_reduce and node.layer.reduces_precision
         self.lowering = lowering
         self.train = lowering.train
         self.search = node.in_search
@@ -52,8 +57,12 @@ class EmitContext:
         value = self.lowering.values[node] if sub is None else self.lowering.sub_values[node, sub]
         data = node.output if sub is None else node.sub_outputs.get(sub, node.output)
         if self.beam > 1 and data.beam is None and data.batch_axis is not None:
-            return tf.repeat(value, self.beam, axis=data.batch_axis)
-        return value
+            value = tf.repeat(value, self.beam, axis=data.batch_axis)
+        return self._operand(value)
+
+    def _operand(self, value: Any) -> Any:
+        """Return a value or parameter in the precision in which this layer computes."""
+        return reduced(value) if self._reduces else value
 
     @property
     def beam(self) -> int:
@@ -226,11 +235,11 @@ class EmitContext:
         provider = self.node.params[name]
         layer = self.node.layer
         if not self.train or not (layer.param_variational_noise or layer.param_dropout):
-            return self._plain(provider)
+            return self._operand(self._plain(provider))
         known = self.lowering.noisy_params
         if (self.node, name) not in known:
             known[self.node, name] = self._noisy(name, provider, self._plain(provider))
-        return known[self.node, name]
+        return self._operand(known[self.node, name])
 
     def _plain(self, provider: Any) -> Any:
         """Return the value of a parameter, whatever provides it."""
@@ -299,7 +308,8 @@ class EmitContext:
         if not rate:
             return x
         shape = tf.shape(x) if noise_shape is None else tf.stack([tf.cast(s, tf.int32) for s in noise_shape])
-        keep = tf.random.stateless_uniform(shape, self.seed(seed, of=of), dtype=x.dtype.real_dtype) >= rate
+        # The same mask in any precision; numbers of few digits would round the rate.
+        keep = tf.random.stateless_uniform(shape, self.seed(seed, of=of)) >= rate
         return x * tf.cast(keep, x.dtype) * (1.0 / (1.0 - rate))
 
     def update(self, func: Callable[[], Any]) -> None:

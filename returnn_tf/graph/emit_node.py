@@ -16,6 +16,7 @@ from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.views.layer_view import LayerView
 from returnn_tf.ops.frames.pad import fit_dims
+from returnn_tf.ops.mixed_precision import full
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -33,15 +34,16 @@ def emit_node(state: Lowering, node: Node) -> None:
 
     :raises LoweringError: with the path of the layer, its sources and its output
     """
-    ctx = EmitContext(node, state)
+    ctx = EmitContext(node, state, may_reduce=True)
     with tf.name_scope(op_scope(node.path)):
         try:
             value = node.layer.emit(ctx)
             _check_tensor(node, value)
+            value = full(value) if node.output.dtype == "float32" else value
             if node.own_output is not None:
                 value = _with_declared_sizes(ctx, value, node.own_output)
             if node.layer.batch_norm and not node.layer.normalizes_batch:
-                value = apply_batch_norm_option(ctx, value)
+                value = apply_batch_norm_option(EmitContext(node, state), value)
             dependencies = node.layer.control_dependencies_on_output
             if dependencies:
                 with tf.control_dependencies(_dependencies(ctx, value, dependencies)):

@@ -26,7 +26,7 @@ from returnn_tf.network.plan_network import plan_network
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.network.result import LayerResult, RunResult
 from returnn_tf.tensor import Data, extern_data_options, parse_extern_data
-from returnn_tf.tensor.precision import using_float_dtype
+from returnn_tf.tensor.precision import using_precision
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -48,7 +48,12 @@ def plan_from_config(config: Config, *, train: bool = False, search: bool = Fals
         "num_outputs": settings.num_outputs,
     }
     searched = TrainingSettings(config).search_train_network_layers or ()
-    with using_float_dtype(settings.float_dtype):
+    if settings.mixed_precision and settings.float_dtype != "float32":
+        raise ConfigError(
+            "mixed_precision = %r needs parameters of float32, but float_dtype is %r. Remove one of them."
+            % (settings.mixed_precision, settings.float_dtype)
+        )
+    with using_precision(settings.float_dtype, settings.mixed_precision):
         return plan_network(
             network,
             parse_extern_data(extern_data_options(declared)),
@@ -219,7 +224,7 @@ class Network:
         :param step: the global step; default: `global_step`
         :param outputs: the requested layers; default: those whose values are results
         """
-        with using_config(self.plan.config), using_float_dtype(self.plan.float_dtype):
+        with using_config(self.plan.config), using_precision(self.plan.float_dtype, self.plan.mixed_precision):
             return lower(
                 self.plan,
                 self.stored_params,

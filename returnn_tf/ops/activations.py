@@ -135,6 +135,18 @@ def is_over_features(name: Any) -> bool:
     return any(word in OVER_FEATURES for part in _parts(name) for word in _words(part))
 
 
+#: Activations for which few digits do: their values are no larger than their argument, or bounded.
+_ROUGH = frozenset(
+    ("identity", "none", "linear", "relu", "relu6", "elu", "selu", "crelu", "leaky_relu", "gelu", "swish", "silu")
+    + ("softsign", "sigmoid", "tanh")
+)
+
+
+def may_reduce(name: Any) -> bool:
+    """Return whether the activation may be computed in the type of mixed_precision."""
+    return not name or (isinstance(name, str) and all(part in _ROUGH for part in _parts(name)))
+
+
 def changes_dtype(name: Any, dtype: str) -> str:
     """Return the dtype after the activation."""
     if isinstance(name, str) and _parts(name)[-1] in ("logical_not", "is_finite", "is_nan", "is_inf"):

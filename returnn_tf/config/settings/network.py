@@ -32,6 +32,12 @@ class NetworkSettings(SettingGroup):
     float_dtype: str = setting(
         "float32", help="type of the data, parameters and computation", choices=("float32", "float64")
     )
+    mixed_precision: Optional[str] = setting(
+        None,
+        help="type of matrix products, convolutions and their activations; parameters, losses, softmax, norms and "
+        "reductions stay float32",
+        choices=(None, "bfloat16", "float16"),
+    )
     target: str = setting("classes", help="default data key of targets")
     beam_size: Optional[int] = setting(
         None,

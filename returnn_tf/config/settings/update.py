@@ -20,6 +20,11 @@ def _is_switch_or_decay(value: Union[bool, float]) -> Optional[str]:
     return None if isinstance(value, bool) or 0 < value < 1 else "must be True, False, or a decay between 0 and 1"
 
 
+def _is_scaling(value: Union[None, str, float]) -> Optional[str]:
+    good = value in (None, "dynamic") or (not isinstance(value, (str, bool)) and value is not None and value > 0)
+    return None if good else "must be 'dynamic' or a number above 0"
+
+
 class UpdateSettings(SettingGroup):
     """Optimizer and gradients."""
 
@@ -45,6 +50,12 @@ class UpdateSettings(SettingGroup):
     optimizer_epsilon: Optional[float] = setting(None, help="epsilon of Adam and its relatives")
     accum_grad_multiple_step: int = setting(
         0, help="number of steps whose gradients are summed before an update", check=at_least(0)
+    )
+    loss_scaling: Union[None, str, float] = setting(
+        None,
+        help="factor on the loss for the gradients of mixed_precision, or 'dynamic': the largest factor without "
+        "overflow, whose steps are skipped; default: dynamic for float16, else none",
+        check=_is_scaling,
     )
     gradient_noise: float = setting(
         0.0, help="standard deviation of gradient noise, truncated at two deviations", check=at_least(0)

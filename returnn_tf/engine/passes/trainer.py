@@ -13,6 +13,7 @@ from returnn_tf.engine.distributed.world import World, start
 from returnn_tf.engine.passes.evaluator import normalized_losses
 from returnn_tf.engine.support.nonfinite import NonFiniteError
 from returnn_tf.engine.support.step_result import Packer, StepResult
+from returnn_tf.engine.update.loss_scaling import LossScaling
 from returnn_tf.engine.update.update_guard import UpdateGuard
 from returnn_tf.engine.update.updater import Updater
 from returnn_tf.network.network import Network
@@ -39,6 +40,7 @@ class Trainer:
         self.updater = Updater(net, config)
         self._default_rate = LearningRateSettings(config).learning_rate
         self._guard = UpdateGuard(config)
+        self._scaling = LossScaling(config)
         self._normalized = frozenset(normalized_losses(net))
         self.steps_started = 0  # in this process
         self._packer = Packer()
@@ -57,7 +59,7 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         """Return the variables needed for an exact resume beside parameters and step counter, by name."""
-        return {**self.updater.state(), **self._guard.state()}
+        return {**self.updater.state(), **self._guard.state(), **self._scaling.state()}
 
     def kept_states(self) -> dict[str, Any]:
         """Return what layers keep from batch to batch on all ranks, as arrays by name; all ranks must call it."""
@@ -132,7 +134,8 @@ class Trainer:
         if graph.objective is None:
             raise ConfigError(_nothing_to_train(self.net))
         graph = self.ranks.share(graph, inputs)
-        grads = self.updater.gradients(graph)
+        factor = self._scaling.factor()
+        grads = self.updater.gradients(graph, factor)
         meta, meta_values, meta_counts = self.updater.meta_gradients(graph)
         if meta_values and self.world.size > 1:
             raise ConfigError("%s: losses on gradients are not supported with several processes." % min(meta_values))
@@ -144,6 +147,8 @@ class Trainer:
             finite = tf.logical_and(tf.math.is_finite(grads.norm), tf.math.is_finite(total_loss))
         measured = {"loss": _mean_loss(graph, self._normalized), "grad_norm": grads.norm}
         good, spike, counts = self._guard.emit(finite, measured)
+        overflow = self._scaling.emit(factor, finite, total_loss)
+        finite, counts = tf.logical_or(finite, overflow), tf.logical_or(counts, overflow)
 
         def update() -> Any:
             self.updater.apply(grads, rate, step)

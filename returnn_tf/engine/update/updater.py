@@ -102,10 +102,18 @@ class Updater:
         """Return the objective to differentiate: scaled losses, plus the constraints unless decoupled."""
         return graph.objective if self._decouple else graph.total_loss
 
-    def gradients(self, graph: Any) -> Gradients:
-        """Return gradients of a lowered training graph with respect to all parameters which influence it."""
+    def gradients(self, graph: Any, loss_factor: Any = None) -> Gradients:
+        """Return gradients of a lowered training graph with respect to all parameters which influence it.
+
+        :param loss_factor: factor on the loss while they are computed, see `LossScaling`
+        """
         names, variables = list(self._variables), list(self._variables.values())
-        found = _gradients(self.total_loss(graph), names, variables)
+        if loss_factor is None:
+            found = _gradients(self.total_loss(graph), names, variables)
+        else:
+            loss = self.total_loss(graph)
+            found = _gradients(loss * tf.cast(loss_factor, loss.dtype), names, variables)
+            found = {name: _divided(grad, loss_factor) for name, grad in found.items()}
         found = self._with_norm_reward(found)
         raw = {name: gradients.dense(grad) for name, grad in found.items()}
         if self._check_numerics:
@@ -238,6 +246,14 @@ def _gradients(loss: Any, names: list[str], variables: list[Any]) -> dict[str, A
         return {}
     found = tf.gradients(loss, variables)
     return {name: grad for name, grad in zip(names, found) if grad is not None}
+
+
+def _divided(grad: Any, factor: Any) -> Any:
+    """Return the gradient divided by a factor; one of selected rows stays in this form."""
+    inverse = 1.0 / tf.cast(factor, grad.dtype)
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(grad.values * inverse, grad.indices, grad.dense_shape)
+    return grad * inverse
 
 
 def _groups(options: Mapping[str, UpdateOptions], epsilon: Optional[float]) -> list[_Group]:

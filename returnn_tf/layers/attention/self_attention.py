@@ -21,6 +21,7 @@ from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
 from returnn_tf.ops.dense.attention import empty_history, left_only_mask
 from returnn_tf.ops.frames.positions import by_distance
 from returnn_tf.ops.frames.shape import expand_at, transpose
+from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.ops.softmax import masked_softmax
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
@@ -148,7 +149,7 @@ class SelfAttentionLayer(ConcatInputLayer):
         """Emit products of queries and keys, softmax, products with the values."""
         x = with_frames(ctx, self.emit_input(ctx), self.input, self._frames)
         x = transpose(x, self._perm)
-        qkv = tf.tensordot(x, ctx.param("QKV"), [[-1], [0]])
+        qkv = full(tf.tensordot(reduced(x), reduced(ctx.param("QKV")), [[-1], [0]]))
         sizes = [*ctx.shape(self._rows), self.num_heads, 2 * self._key + self._value]
         q, k, v = tf.split(tf.reshape(qkv, tf.stack(sizes)), [self._key, self._key, self._value], axis=-1)
         q = q * self._key**-0.5
@@ -157,13 +158,13 @@ class SelfAttentionLayer(ConcatInputLayer):
             k, v = (extended(ctx, part, x, x.shape.rank - 2) for part, x in zip(_PARTS, (k, v)))
         elif self._kept is not None:
             k, v = (self._kept.extended(ctx, part, x) for part, x in zip(_PARTS, (k, v)))
-        energy = tf.einsum("...thd,...shd->...hts", q, k)
+        energy = full(tf.einsum("...thd,...shd->...hts", reduced(q), reduced(k)))
         if self.key_shift is not None:
             energy = energy + self._shift_energy(ctx, q, tf.shape(k)[-3])
         weights = masked_softmax(energy, self._mask(ctx, tf.shape(k)[-3]))
         if ctx.train:
             weights = ctx.dropout(weights, self.attention_dropout, seed="attention")
-        y = tf.einsum("...hts,...shd->...thd", weights, v)
+        y = full(tf.einsum("...hts,...shd->...thd", reduced(weights), reduced(v)))
         y = tf.reshape(y, tf.stack(ctx.shape(ctx.output)))
         y.set_shape(ctx.output.static_shape)
         return y

@@ -12,8 +12,9 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.linear import feature_last
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.ops.activations import changes_dtype, check_activation, get_activation, is_over_features
+from returnn_tf.ops.activations import changes_dtype, check_activation, get_activation, is_over_features, may_reduce
 from returnn_tf.ops.frames.shape import move_axis
+from returnn_tf.ops.mixed_precision import full
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -33,6 +34,7 @@ class ActivationLayer(ConcatInputLayer):
     takes_complex = False
     keeps_features = True
     joins_features = True
+    reduces_precision = True
     activation: Activation = option(help="name of the function, e.g. 'relu', or a function")
     opts: Optional[dict[str, Any]] = option(None, help="keyword arguments of the function")
 
@@ -51,7 +53,8 @@ class ActivationLayer(ConcatInputLayer):
         axis = self.input.feature_axis
         if is_over_features(self.activation) and axis is not None:
             x = move_axis(x, self.input.rank, axis, self.input.rank - 1)
-        ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(x, self.activation))
+        ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(full(x), self.activation))
+        x = x if may_reduce(self.activation) else full(x)
         return get_activation(self.activation, self.opts)(x)
 
 
@@ -66,6 +69,7 @@ class GatingLayer(ConcatInputLayer):
         network = {"output": {"class": "gating", "activation": "tanh", "from": "data"}}
     """
 
+    reduces_precision = True
     activation: Activation = option(help="name of f, or None")
     gate_activation: Activation = option("sigmoid", help="name of g")
 
@@ -88,4 +92,6 @@ class GatingLayer(ConcatInputLayer):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit split and multiply."""
         a, b = tf.split(self.emit_input(ctx), 2, axis=self.input.feature_axis)
+        if not (may_reduce(self.activation) and may_reduce(self.gate_activation)):
+            a, b = full(a), full(b)
         return get_activation(self.activation)(a) * get_activation(self.gate_activation)(b)

@@ -48,6 +48,7 @@ class ConvLayer(ConcatInputLayer, ConvParams):
                 "class": "conv", "filter_size": (3,), "padding": "same", "strides": 2, "n_out": 5, "from": "data"}}
     """
 
+    reduces_precision = True
     filter_size: FilterSizes = option(help="filter size per axis; determines the number of axes")
     padding: Padding = option(help="'same', 'valid', 'same_static', a number or a pair of frames; or a list of these")
     strides: Sizes = option(1, help="strides of the filter, one number or one per axis")

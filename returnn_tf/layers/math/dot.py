@@ -41,6 +41,7 @@ class DotLayer(Layer):
             "output": {"class": "dot", "red1": "F", "red2": "F", "var1": "T", "var2": None, "from": ["query", "last"]}}
     """
 
+    reduces_precision = True
     red1: Axes = option(_AUTO, help="axes of the first source to sum over")
     red2: Axes = option(_AUTO, help="axes of the second source to sum over, in the order of red1")
     reduce: Optional[Axes] = option(None, help="axes to sum over, of both sources; instead of red1 and red2")

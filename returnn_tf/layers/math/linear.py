@@ -13,9 +13,10 @@ from returnn_tf.graph.param_parts import Parts
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.ops.activations import check_activation, get_activation, is_over_features
+from returnn_tf.ops.activations import check_activation, get_activation, is_over_features, may_reduce
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.gradients import drop_large_gradients
+from returnn_tf.ops.mixed_precision import full
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
@@ -34,6 +35,7 @@ class LinearLayer(ConcatInputLayer):
         network = {"output": {"class": "linear", "activation": "tanh", "n_out": 3, "from": "data"}}
     """
 
+    reduces_precision = True
     activation: Activation = option(None, help="name of the activation function, or None")
     with_bias: bool = option(True, help="whether to add b")
     forward_weights_init: Init = option("glorot_uniform", help="initialiser of W")
@@ -80,7 +82,8 @@ class LinearLayer(ConcatInputLayer):
             y = drop_large_gradients(y, self.grad_filter, feature_last(data).batch_axis)
         if self.activation is None:
             return self._place(y, data)
-        ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(self._place(y, data), self.activation))
+        ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(self._place(full(y), data), self.activation))
+        y = y if may_reduce(self.activation) else full(y)
         return self._place(get_activation(self.activation)(y), data)
 
     def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Parts) -> Parts:

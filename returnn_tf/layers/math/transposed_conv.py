@@ -38,6 +38,7 @@ class TransposedConvLayer(ConcatInputLayer, ConvParams):
             "output": {"class": "transposed_conv", "filter_size": (3,), "strides": 2, "n_out": 5, "from": "data"}}
     """
 
+    reduces_precision = True
     filter_size: FilterSizes = option(help="filter size per axis; determines the number of axes")
     strides: Optional[Sizes] = option(None, help="factor of the length, one or one per axis (default: filter_size)")
     padding: str = option("same", help="'same' or 'valid'")

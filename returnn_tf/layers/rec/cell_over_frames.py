@@ -11,8 +11,9 @@ from returnn_tf.layers.rec.state import HIDDEN_STATE
 from returnn_tf.layers.shared.loop_axis import with_frames, with_steps
 from returnn_tf.ops.cells import run_cell
 from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.tensor import Data
-from returnn_tf.tensor.precision import float_dtype
+from returnn_tf.tensor.precision import float_dtype, product_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -77,15 +78,21 @@ class CellOverFrames:
         merge = len(batch_shape) != 1
         if merge:
             x = tf.reshape(x, tf.stack([shape[0], -1] + (shape[-1:] if has_feature else [])))
+        params, initial = self.cell.params(ctx), self._initial_state(ctx, merge)
+        low = product_dtype()
+        if low is not None and cell.native_kernel(tf.as_dtype(low)):  # else only the input projection is in that type
+            x, params = reduced(x), {name: reduced(value) for name, value in params.items()}
+            initial = None if initial is None else tuple(reduced(part) for part in initial)
         y, state = run_cell(
             cell,
-            self.cell.params(ctx),
+            params,
             x,
             self._lengths(ctx),
-            initial_state=self._initial_state(ctx, merge),
+            initial_state=initial,
             direction=layer.direction or 1,
             seed=ctx.seed("cell") if ctx.train else None,
         )
+        y, state = full(y), tuple(full(part) for part in state)
         n = cell.n_out
         if merge:
             y = tf.reshape(y, tf.stack([shape[0], *batch_shape, n]))

@@ -160,7 +160,9 @@ class ChoiceStep:
         else:
             scores = self._layer.prob_scale * scores_in + self._layer.base_beam_score_scale * scores_base
         if self._layer.random_sample_scale:
-            uniform = tf.random.stateless_uniform(tf.shape(scores), self._ctx.seed("sample"), minval=1e-20)
+            uniform = tf.random.stateless_uniform(
+                tf.shape(scores), self._ctx.seed("sample"), minval=1e-20, dtype=scores.dtype
+            )
             scores += self._layer.random_sample_scale * -tf.math.log(-tf.math.log(uniform))
         return scores
 

@@ -12,8 +12,9 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Activation, AxisOrder, Init
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.ops.activations import check_activation, get_activation
+from returnn_tf.ops.activations import check_activation, get_activation, may_reduce
 from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.ops.mixed_precision import full
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -86,5 +87,6 @@ class ConvParams:
             y = tf.nn.bias_add(y, bias)
         if self.activation is None:
             return y
-        ctx.set_aux(ctx.node, PRE_ACTIVATION, PreActivation(y, self.activation))
+        ctx.set_aux(ctx.node, PRE_ACTIVATION, PreActivation(full(y), self.activation))
+        y = y if may_reduce(self.activation) else full(y)
         return get_activation(self.activation)(y)

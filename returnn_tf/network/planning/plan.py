@@ -12,7 +12,7 @@ from returnn_tf.graph.kept_state import KeptSpec
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.tensor import Data
-from returnn_tf.tensor.precision import float_dtype
+from returnn_tf.tensor.precision import float_dtype, product_dtype
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Plan:
     :param outputs: the layers whose values are results, by path: "output" and those with is_output_layer
     :param losses: in the order of the network
     :param extern: the inputs by data key
-    :param float_dtype: see `returnn_tf.tensor.precision`
+    :param float_dtype, mixed_precision: see `returnn_tf.tensor.precision`
     :param config: the `Config` of the network, for functions defined in it
     :param mistakes: in layers that nothing needs; texts for the user
     :param omitted_losses: the layers in loops whose losses are not computed, as the network is neither for training nor
@@ -43,6 +43,7 @@ class Plan:
     omitted_losses: Sequence[str] = ()
 
     float_dtype: str = dataclasses.field(default_factory=float_dtype)
+    mixed_precision: Optional[str] = dataclasses.field(default_factory=product_dtype)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

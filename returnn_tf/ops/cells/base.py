@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import from_options
 from returnn_tf.native.product import matmul
+from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.util.lazy_tf import tf
 
 State = tuple["tf.Tensor", ...]
@@ -198,12 +199,14 @@ def project(x: tf.Tensor, weights: tf.Tensor, bias: Optional[tf.Tensor] = None) 
         z = tf.gather(weights, x)
         return z if bias is None else z + bias
     leading = tf.shape(x)[:-1]
-    rows = tf.reshape(x, [-1, x.shape[-1]])
+    rows, weights = reduced(tf.reshape(x, [-1, x.shape[-1]])), reduced(weights)
+    bias = None if bias is None else reduced(bias)
     if x.shape.rank == 2:  # a single frame of each sequence
         z = tf.matmul(rows, weights)
         z = z if bias is None else tf.nn.bias_add(z, bias)  # its gradient, unlike that of +, is a plain reduction
     else:
         z = matmul(rows, weights, bias)
+    z = z if x.dtype == weights.dtype else full(z)
     out = tf.reshape(z, tf.concat([leading, [weights.shape[-1]]], axis=0))
     out.set_shape(x.shape[:-1].concatenate([weights.shape[-1]]))
     return out
@@ -216,5 +219,5 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor, shape: Optional[Any] = N
     :param seed: int [2]
     :param shape: of the noise, broadcast to ``x``; default the shape of ``x``
     """
-    noise = tf.random.stateless_uniform(tf.shape(x) if shape is None else shape, seed=seed, dtype=x.dtype)
+    noise = tf.random.stateless_uniform(tf.shape(x) if shape is None else shape, seed=seed)
     return x * tf.cast(noise >= rate, x.dtype) * (1 / (1 - rate))

@@ -67,5 +67,5 @@ class ZoneoutLstm(KernelLstm):
         rates = self.opts.zoneout_factor_cell, self.opts.zoneout_factor_output
         if seed is None:
             return rates
-        noise = tf.random.stateless_uniform([2, tf.shape(like)[0], self.n_out], seed=seed, dtype=like.dtype)
+        noise = tf.random.stateless_uniform([2, tf.shape(like)[0], self.n_out], seed=seed)
         return tf.cast(noise[0] < rates[0], like.dtype), tf.cast(noise[1] < rates[1], like.dtype)

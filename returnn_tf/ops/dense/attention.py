@@ -6,6 +6,7 @@ import string
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -20,7 +21,7 @@ def product_sum(operands: Sequence[tuple[Any, Sequence[Hashable]]], out: Sequenc
     for _, labels in operands:
         terms.append("".join(letters.setdefault(label, string.ascii_letters[len(letters)]) for label in labels))
     equation = "%s->%s" % (",".join(terms), "".join(letters[label] for label in out))
-    return tf.einsum(equation, *(x for x, _ in operands))
+    return full(tf.einsum(equation, *(reduced(x) for x, _ in operands)))
 
 
 def left_only_mask(size: Any) -> Any:
