@@ -90,6 +90,7 @@ network = {
     }},
     "decision": {"class": "decide", "from": "output", "is_output_layer": True},
     "scores": {"class": "linear", "activation": None, "n_out": 4, "from": "data", "is_output_layer": True},
+    "sum": {"class": "reduce", "mode": "sum", "axis": ["B", "T"], "from": "data", "is_output_layer": True},
 }
 task = "search"
 """
@@ -100,7 +101,8 @@ task = "search"
     [
         ("decision", 0, ""),
         ("decison", 2, "Did you mean 'decision'?"),
-        ("scores", 2, "which is not a sequence of labels"),
+        ("scores", 0, ""),
+        ("sum", 2, "which is neither a sequence of labels nor an array for each sequence"),
     ],
 )
 def test_check_of_a_search(layer, code, message, tmp_path, capsys):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.search import searcher as searching
 from returnn_tf.engine.search.labels import labels_of
 from returnn_tf.tasks.registry import run_task
@@ -205,6 +206,22 @@ def test_pieces_of_words_are_put_together_for_word_errors(capsys: pytest.Capture
     assert "decision: word errors" in out and " of 5:" in out
 
 
+@pytest.mark.parametrize("file_format", ["txt", "py"])
+@pytest.mark.parametrize("layer", ["emb", "enc"])
+def test_arrays(layer: str, file_format: str) -> None:
+    """An output that is no labels, such as the spectrogram of a synthesis, is written as nested lists."""
+    text = run(search_output_layer=layer, search_output_file_format=file_format)
+    if file_format == "py":
+        found = list(ast.literal_eval(text).values())
+    else:
+        found = [ast.literal_eval(line) for line in text.splitlines()]
+    values = checkpoint.read("net/network.080")
+    for (data, _), value in zip(PAIRS, found):
+        embedded = values["emb/W"][data] + values["emb/b"]
+        expected = embedded if layer == "emb" else embedded.mean(axis=0)
+        np.testing.assert_allclose(np.array(value), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_search_data_may_be_a_dataset() -> None:
     text = run(search_data=SETTINGS["eval"], eval=None, search_output_layer="decision")
     assert text == (REFERENCE / "search_decision_txt.txt").read_text()
@@ -214,7 +231,16 @@ def test_search_data_may_be_a_dataset() -> None:
     "changes, message",
     [
         ({"search_output_layer": "decisoin"}, "layer 'decisoin' is not part of the network.*'decision'"),
-        ({"search_output_layer": "enc"}, "layer 'enc' gives .* not a sequence of labels"),
+        (
+            {
+                "search_output_layer": "all",
+                "network": {
+                    **SETTINGS["network"],
+                    "all": {"class": "reduce", "mode": "sum", "axis": "B", "from": "enc", "is_output_layer": True},
+                },
+            },
+            "layer 'all' gives .* neither a sequence of labels nor an array for each sequence",
+        ),
         ({"search_output_layer": 3}, "'search_output_layer' must be str"),
         ({"search_output_file": "there.txt"}, "'there.txt' exists already"),
         ({"search_output_file": "no/folder/out"}, "folder .* can't be written"),

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
+import numpy as np
+from numpy.typing import NDArray
+
 from returnn_tf.datasets.label_file import vocab_labels
 from returnn_tf.tensor import Data
 
@@ -34,15 +37,39 @@ class Labels:
         return (self.text(indices) + " ").replace(_BPE_JOIN, "").split()
 
 
+class ArrayText(str):
+    """An array as text, in the syntax of Python."""
+
+
+class Arrays(Labels):
+    """Converts values that are no labels to text: nested lists of numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def text(self, indices: Any) -> str:
+        """Return the array as nested lists."""
+        return ArrayText(_nested(np.asarray(indices)))
+
+
+def _nested(array: NDArray[Any]) -> str:
+    if array.ndim:
+        return "[%s]" % ", ".join(map(_nested, array))
+    number = str(array)  # the fewest digits that identify a float32
+    return number if np.isfinite(array) else "float(%r)" % number
+
+
 def labels_of(output: Data, dataset: Any, extern_data: Mapping[str, Data], target: Optional[str]) -> Labels:
     """Return the labels of a layer: those of the data key with the same labels, from the dataset or its ``vocab``.
 
-    :param output: of the layer, sparse
+    :param output: of the layer; one without labels is written as arrays
     :param dataset: Dataset
     :param target: fallback data key, used if its number of labels matches
     :raises ConfigError: the labels of a vocabulary of this class can't be read
     :raises DataError: a vocabulary file is missing or invalid
     """
+    if output.sparse_dim is None:
+        return Arrays()
     for key in _keys(output, extern_data, target):
         names = dataset.labels.get(key)
         vocab = extern_data[key].vocab

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.engine.search.labels import ArrayText
 from returnn_tf.engine.support.atomic_files import sync
 
 #: A text, or with scores the best ones first: [(score, text), ...]
@@ -86,7 +87,7 @@ def _python(rows: Sequence[tuple[str, Entry]]) -> str:
 
 def _value(entry: Entry) -> str:
     if isinstance(entry, str):
-        return repr(entry)
+        return _quoted(entry)
     if isinstance(entry, Mapping):
         return "{\n%s}" % "".join("%r: %s,\n" % (layer, _value(value)) for layer, value in entry.items())
     return "[\n%s]" % "".join(_pair(pair) + ",\n" for pair in entry)
@@ -95,7 +96,12 @@ def _value(entry: Entry) -> str:
 def _pair(pair: tuple[Any, str]) -> str:
     score, text = pair
     number = str(score)  # the fewest digits that identify the float32
-    return "(%s, %r)" % (number if number.lstrip("-")[:1].isdigit() else "float(%r)" % number, text)
+    return "(%s, %s)" % (number if number.lstrip("-")[:1].isdigit() else "float(%r)" % number, _quoted(text))
+
+
+def _quoted(text: str) -> str:
+    """Return a text in the syntax of Python; an array is in it already."""
+    return str(text) if isinstance(text, ArrayText) else repr(text)
 
 
 _FORMATS: dict[str, Callable[[list[tuple[str, Entry]]], str]] = {"txt": _text, "py": _python}

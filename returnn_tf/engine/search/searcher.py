@@ -18,7 +18,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 class Hypothesis(NamedTuple):
-    """Label indices [labels], and their log score if there is a beam."""
+    """Label indices [labels], or other values [frames, ...], and their log score if there is a beam."""
 
     labels: NDArray[Any]
     score: Optional[np.float32] = None
@@ -81,7 +81,8 @@ class Searcher:
         output = node.output
         batch = output.batch_axis
         assert batch is not None
-        labels = transpose(graph.values[node.path], [batch] + [a for a in range(output.rank) if a != batch])
+        first = [batch, *output.dynamic_axes]
+        labels = transpose(graph.values[node.path], first + [a for a in range(output.rank) if a not in first])
         rows = tf.shape(labels)[:1]
         lens = graph.lens_by_axis(output)
         if output.rank == 1:
@@ -98,7 +99,8 @@ def searched_node(plan: Plan, name: str) -> Node:
     """Return the layer named by ``search_output_layer``.
 
     :param plan: planned for search
-    :raises ConfigError: it does not exist, or its output is not labels [batch] or [batch, time]
+    :raises ConfigError: it does not exist, or its output is neither labels [batch] or [batch, time] nor other values
+        [batch, time, ...] with lengths of at most one axis
     """
     layers = {node.path: node for node in plan.nodes if node.extern_key is None}
     if name not in layers:
@@ -108,10 +110,11 @@ def searched_node(plan: Plan, name: str) -> Node:
         )
     node = layers[name]
     output = node.output
-    if not output.sparse or output.batch_axis is None or output.rank > 2:
+    if output.batch_axis is None or (output.sparse and output.rank > 2) or len(output.dynamic_axes) > 1:
         raise ConfigError(
-            "search_output_layer: layer %r gives %s, which is not a sequence of labels. Name the 'choice' or 'rec' "
-            "layer which searches, or the 'decide' layer after it." % (name, output)
+            "search_output_layer: layer %r gives %s, which is neither a sequence of labels nor an array for each "
+            "sequence. Name the 'choice' or 'rec' layer which searches, or the 'decide' layer after it."
+            % (name, output)
         )
     return node
 
