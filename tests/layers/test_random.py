@@ -238,6 +238,8 @@ def test_mistakes(options, message):
         ({"class": "rand_int", "shape": [3]}, "maxval"),
         ({"class": "rand_int", "shape": [3], "maxval": 0}, "no number from"),
         ({"class": "rand_int", "shape": [3], "maxval": 1.5}, "maxval is 1.5"),
+        ({"class": "rand_int", "shape": [3], "maxval": float("inf")}, "maxval is inf"),
+        ({"class": "rand_int", "shape": [3], "maxval": 3, "minval": float("nan")}, "minval is nan"),
         ({"class": "rand_int", "shape": [3], "maxval": "data"}, "single number"),
         ({"class": "random_state_init", "seed": [1, 2, 3, 4]}, "one to three"),
         ({"class": "random_state_init", "n_out": 4}, "has 3 numbers"),

@@ -241,6 +241,7 @@ def test_each_process_has_its_own_file() -> None:
         ({"filename": "{dataset}.hdf", "dump_per_run": True}, "no field {dataset}. Did you mean 'dataset_name'"),
         ({"filename": "{epoch.hdf", "dump_per_run": True}, "is no text with fields"),
         ({"extra": {"data": "data"}}, "extra: 'data' can't be a data key"),
+        ({"extra": "data"}, "extra must be a dict from data key to layer"),
         ({"extra": {"a/b": "data"}}, "extra: 'a/b' can't be a data key"),
         ({"extra": {"x": "nothing"}}, "there is no layer 'nothing'"),
         ({"labels": ["a"]}, "there are 1 labels, but the source"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Optional, Union
 
 from returnn_tf.config import ConfigError
@@ -66,6 +66,8 @@ class HDFDumpLayer(Layer):
         if data.time_axis is None or data.batch_axis is None:
             raise ctx.error("the source %s must have a batch axis and a time axis." % data)
         self._check_filename(ctx)
+        if not isinstance(self.extra, (Mapping, type(None))):
+            raise ctx.error("extra must be a dict from data key to layer, e.g. {'scores': 'output'}.")
         self._check_data(ctx, "the source", data)
         for key, node in self._extras().items():
             if key in (_MAIN, "sizes", "seq_sizes") or key.endswith("_seq_lens") or "/" in key:

@@ -51,7 +51,7 @@ class RandIntLayer(Layer):
         for name in ("minval", "maxval"):
             value = getattr(self, name)
             check_scalar(ctx, name, value)
-            if isinstance(value, float) and value != int(value):
+            if isinstance(value, float) and not value.is_integer():
                 raise ctx.error("%s is %s, but the numbers are %s." % (name, value, self.dtype))
         numbers = isinstance(self.minval, (int, float)) and isinstance(self.maxval, (int, float))
         if numbers and self.minval >= self.maxval:

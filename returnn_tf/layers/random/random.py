@@ -137,7 +137,7 @@ class RandomLayer(Layer):
             raise ctx.error("%s numbers need maxval (and minval)." % self.dtype)
         low, high = self.minval or 0, self.maxval
         for name, value in (("minval", low), ("maxval", high)):
-            if isinstance(value, float) and value != int(value):
+            if isinstance(value, float) and not value.is_integer():
                 raise ctx.error("%s is %s, but the numbers are %s." % (name, value, self.dtype))
         if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low >= high:
             raise ctx.error("there is no number from minval %s to maxval %s, which is excluded." % (low, high))
