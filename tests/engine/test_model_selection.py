@@ -71,3 +71,16 @@ def test_epoch_is_another_name(tmp_path):
     for epoch in (1, 2):
         (tmp_path / ("net.%03d.index" % epoch)).touch()
     assert choose_model(config_for(tmp_path, {"task": "eval", "epoch": 1})).epoch == 1
+
+
+def test_the_epoch_of_a_link_is_that_of_the_real_name(tmp_path):
+    """As links to the best checkpoint have it."""
+    real = tmp_path / "net.012"
+    for suffix in (".index", ".data-00000-of-00001"):
+        (tmp_path / ("net.012" + suffix)).write_text("")
+        os.symlink(tmp_path / ("net.012" + suffix), tmp_path / ("best" + suffix))
+    for name in ("best", "best.index"):
+        choice = choose_model(Config({"task": "eval", "load": str(tmp_path / name)}))
+        assert (choice.epoch, choice.path) == (12, os.path.realpath(real))
+    choice = choose_model(Config({"task": "eval", "load": str(tmp_path / "best"), "load_epoch": 3}))
+    assert (choice.epoch, choice.path) == (3, os.path.realpath(real))

@@ -142,6 +142,9 @@ def _path_to_load(path: str, where: str, exists: Callable[[str], bool]) -> Optio
     path = _SUFFIXES.sub("", path)
     if not exists(path):
         raise ConfigError("%s: there is no checkpoint %r (no file %s.index)" % (where, path, path))
+    if os.path.islink(path + ".index"):  # e.g. best.index -> net.012.index: the real name has the epoch
+        real = _SUFFIXES.sub("", os.path.realpath(path + ".index"))
+        return real if exists(real) else path
     return path
 
 
