@@ -253,7 +253,11 @@ MISTAKES: list[Any] = [
     ("source(0) + self.network.get_layer('outptu').output.placeholder", ["data"], "asks for the layer 'outptu'"),
     ("source(0, as_data=True).nothing", ["data"], "no attribute 'nothing'"),
     ("source(0) + self.sources[0].nothing", ["data"], "has no attribute 'nothing' here"),
-    ("source(0) + network.nothing", ["data"], "NameError"),
+    ("source(0) + network.nothing", ["data"], "unknown name 'network'. .* Give names of your own by eval_locals"),
+    ("saef_log(source(0))", ["data"], "unknown name 'saef_log'. Did you mean 'safe_log'"),
+    ("source(0) + source(1)", ["data"], r"has source\(1\), but there are 1 sources"),
+    ("source('x')", ["data"], r"has source\('x'\)"),
+    ("sum([source(i) for i in range(2)])", ["data"], r"source\(1\): the layer has only 1 sources"),
 ]
 
 

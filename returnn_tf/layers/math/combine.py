@@ -108,7 +108,7 @@ class CombineLayer(ElementwiseLayer):
         if self.kind == "eval":
             if self.eval is None:
                 raise ctx.error("kind 'eval' needs the option 'eval', e.g. 'eval': 'source(0) + source(1)'.")
-            compile_code(ctx, self.eval)
+            compile_code(ctx, self.eval, self.eval_locals)
         else:
             data = data.replace(dtype=self._result_dtype(ctx))
         data = data.replace(sparse_dim=None) if data.dtype == "bool" else data

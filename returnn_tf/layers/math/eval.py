@@ -45,7 +45,7 @@ class EvalLayer(ElementwiseLayer):
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the common layout, changed by out_type."""
         check_activation(self.activation)
-        compile_code(ctx, self.eval)
+        compile_code(ctx, self.eval, self.eval_locals)
         # The code may do anything with its sources, so they need not match unless it uses them broadcast.
         allow = True if self.out_type else self.allow_broadcast_all_sources
         data = self.common(ctx, allow).replace(vocab=None)

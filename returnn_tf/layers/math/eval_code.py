@@ -6,8 +6,9 @@ A string sees ``source``, ``self``, ``tf`` with the TensorFlow 1 names that are 
 
 from __future__ import annotations
 
+import ast
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import CodeType
 from typing import Any, Optional
 
@@ -18,26 +19,32 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.views.data_view import DataView
 from returnn_tf.graph.views.layer_view import LayerView
+from returnn_tf.layers.math.eval_checks import check_names, check_sources
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.ops.helpers.names import HELPERS
 from returnn_tf.ops.tf1_names import Tf1Names
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
+#: The names that every string sees.
+_NAMES = ("tf", "np", "numpy", "source", "self", *HELPERS)
 
-def compile_code(ctx: PlanContext, code: Any) -> None:
+
+def compile_code(ctx: PlanContext, code: Any, code_locals: Optional[Mapping[str, Any]] = None) -> None:
     """Check that the code is a function or a string that parses, so that typos are found while planning."""
     if callable(code):
         return
     if not isinstance(code, str):
         raise ctx.error("eval must be a string or a function, got %r." % (code,))
     try:
-        _compiled(code)
+        tree = ast.parse(code.strip(), mode="eval")
     except SyntaxError as exc:
         marker = " " * max((exc.offset or 1) - 1, 0) + "^"
         raise ctx.error(
             "the eval code does not parse: %s\n    %s\n    %s" % (exc.msg, exc.text or code, marker)
         ) from None
+    check_names(ctx, tree, _NAMES, code_locals)
+    check_sources(ctx, tree)
 
 
 @functools.cache
