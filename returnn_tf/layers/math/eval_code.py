@@ -19,7 +19,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.views.data_view import DataView
 from returnn_tf.graph.views.layer_view import LayerView
-from returnn_tf.layers.math.eval_checks import check_names, check_sources
+from returnn_tf.layers.shared.eval_checks import check_names, check_sources
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.ops.helpers.names import HELPERS
 from returnn_tf.ops.tf1_names import Tf1Names
