@@ -32,7 +32,7 @@ def test_case(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(MISSING))
 def test_a_skipped_case_needs_the_missing_class(name: str) -> None:
     """Fails as soon as the class exists, so that no skip outlives its reason."""
-    with pytest.raises(ConfigError, match="unknown.*%s" % MISSING[name][0]):
+    with pytest.raises(ConfigError, match="loss '%s' is not available" % MISSING[name][0]):
         load_network(name)
 
 

@@ -10,11 +10,17 @@ _NEEDS_RASR = (
     "it gets its values from RASR as another process, which is not supported yet. For a sum over alignments without "
     "it, use the loss 'via_layer' with a layer 'fast_bw' whose align_target is 'ctc', 'hmm' or 'automaton'."
 )
+_WRITE_IT = "%s. Compute it by an 'eval' layer with the loss 'as_is'."
 LOSSES = OptionClasses(
     "loss",
     "returnn_tf.layers.losses",
     plugins="returnn_tf.losses",
-    absent={"sprint": _NEEDS_RASR, "fast_bw": _NEEDS_RASR},
+    absent={
+        "sprint": _NEEDS_RASR,
+        "fast_bw": _NEEDS_RASR,
+        "triplet_loss": _WRITE_IT % "which pairs of a batch RETURNN compares is not known",
+        "deep_clustering": _WRITE_IT % "it fails in RETURNN with TensorFlow 2, too",
+    },
 )
 
 register_layer = LAYERS.register
