@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from returnn_tf.config.registry import OptionClasses
 
-LAYERS = OptionClasses("layer class", "returnn_tf.layers", plugins="returnn_tf.layers")
+_NOT_PUBLIC = "it needs a package that is not public. Compute %s by other layers, or register a class of your own."
+LAYERS = OptionClasses(
+    "layer class",
+    "returnn_tf.layers",
+    plugins="returnn_tf.layers",
+    absent={
+        "mask_based_gevbeamforming": _NOT_PUBLIC % "the beamformer",
+        "mask_based_mvdrbeamforming": _NOT_PUBLIC % "the beamformer",
+        "parametric_wiener_filter": _NOT_PUBLIC % "the filter",
+    },
+)
 
 _NEEDS_RASR = (
     "it gets its values from RASR as another process, which is not supported yet. For a sum over alignments without "

@@ -3,8 +3,9 @@
 import numpy
 import pytest
 
+from returnn_tf.config import ConfigError
 from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
-from tests.layers.nets import LENS, fails, feed, net_of, output, run
+from tests.layers.nets import LENS, fails, feed, net_of, output, run, template
 
 X, WIDE = feed()["data"], feed()["wide"]
 SAMPLES = SpatialDim("samples")
@@ -285,3 +286,11 @@ def test_the_same_in_a_loop(name):
 )
 def test_messages(layer, message):
     fails({"from": "data", **layer}, message)
+
+
+@pytest.mark.parametrize(
+    "name", ["mask_based_gevbeamforming", "mask_based_mvdrbeamforming", "parametric_wiener_filter"]
+)
+def test_classes_of_a_package_that_is_not_public(name):
+    with pytest.raises(ConfigError, match="Layer 'output': the layer class %r is not available: .*not public" % name):
+        template({"output": {"class": name, "from": ["data", "data"], "nr_of_channels": 2}})
