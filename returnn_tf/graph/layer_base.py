@@ -75,6 +75,8 @@ class LayerBase(Freezable):
     normalizes_batch: ClassVar[bool] = False
     #: Whether the sources may be complex numbers; a class that has parameters refuses them in any case.
     takes_complex: ClassVar[bool] = True
+    #: Whether sources without labels may be integers or bools; None: if the class has no parameters.
+    takes_ints: ClassVar[Optional[bool]] = None
     #: The option that sets the number of hypotheses of a search, if the layer creates any.
     beam_size_option: ClassVar[str] = ""
     #: The `Node` of this layer in the plan; set by the node.

@@ -91,6 +91,7 @@ class DotAttentionLayer(ContextAttentionLayer):
             "output": {"class": "dot_attention", "base": "data", "base_ctx": "data", "from": "query"}}
     """
 
+    takes_ints = False
     energy_factor: Optional[float] = option(None, help="factor of the energies, e.g. 1 / sqrt(features)")
 
     def energy(self, ctx: EmitContext, query: Any, context: Any) -> Any:
@@ -113,6 +114,7 @@ class ConcatAttentionLayer(ContextAttentionLayer):
             "output": {"class": "concat_attention", "base": "data", "base_ctx": "data", "from": "query"}}
     """
 
+    takes_ints = False
     forward_weights_init: Init = option("glorot_uniform", help="initialiser of v")
 
     def template(self, ctx: PlanContext) -> Data:

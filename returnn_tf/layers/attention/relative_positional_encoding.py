@@ -41,6 +41,7 @@ class RelativePositionalEncodingLayer(ConcatInputLayer):
                        "key_shift": "distance", "from": "data"}}
     """
 
+    takes_ints = True
     clipping: int = option(16, help="maximum distance; larger ones are clipped")
     fixed: bool = option(False, help="use sinusoids instead of a parameter")
     forward_weights_init: Init = option("glorot_uniform", help="initialiser of encoding_matrix")

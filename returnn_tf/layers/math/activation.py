@@ -70,6 +70,7 @@ class GatingLayer(ConcatInputLayer):
     """
 
     reduces_precision = True
+    takes_ints = False
     activation: Activation = option(help="name of f, or None")
     gate_activation: Activation = option("sigmoid", help="name of g")
 

@@ -198,6 +198,6 @@ class CompareLayer(ElementwiseLayer):
         """Compare neighbours; with more than two operands all pairs must compare true."""
         values = self.values(ctx)
         if self.value is not None:
-            values.append(tf.constant(self.value, dtype=values[0].dtype))
+            values.append(tf.cast(self.value, values[0].dtype))
         results = [COMPARISONS[self.kind](a, b) for a, b in zip(values, values[1:])]
         return reduce(tf.logical_and, results)

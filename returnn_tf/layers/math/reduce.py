@@ -69,8 +69,12 @@ def _same_lens(ctx: EmitContext, data: Data, axis: int) -> bool:
     return bool(ctx.lens(data.dims[axis]).shape.rank == 0)
 
 
-def _check_complex(ctx: PlanContext, data: Data, mode: str) -> None:
-    """Check that a mode is defined for the numbers of the source."""
+def _check_dtype(ctx: PlanContext, data: Data, mode: str) -> None:
+    """Check that a mode is defined for the values of the source."""
+    if (mode in ("any", "all")) != (data.dtype == "bool"):
+        raise ctx.error(
+            "the source is %s, but modes 'any' and 'all' are for bools, the others for numbers. Cast it." % data.dtype
+        )
     if data.dtype.startswith("complex") and mode not in ("sum", "mean", "prod"):
         raise ctx.error("mode %r needs real numbers, but the source is %s. Use sum, mean or prod." % (mode, data))
 
@@ -104,12 +108,7 @@ class ReduceLayer(_ReduceAxes):
         if self._mode not in REDUCE_MODES:
             raise ctx.error("unknown mode %r. %s" % (self.mode, did_you_mean(self.mode, REDUCE_MODES)))
         out = self.reduced_axes(ctx, self.axis, self.axes)
-        if (self._mode in ("any", "all")) != (self.input.dtype == "bool"):
-            raise ctx.error(
-                "the source is %s, but modes 'any' and 'all' are for bools, the others for numbers. Cast it."
-                % self.input.dtype
-            )
-        _check_complex(ctx, self.input, self._mode)
+        _check_dtype(ctx, self.input, self._mode)
         if is_arg_mode(self._mode):
             if len(self._axes) != 1:
                 raise ctx.error("mode %r is over a single axis, got %d." % (self.mode, len(self._axes)))
@@ -146,6 +145,7 @@ class MathNormLayer(_ReduceAxes):
         network = {"output": {"class": "math_norm", "p": 2, "axis": "F", "from": "data"}}
     """
 
+    takes_ints = False
     p: float = option(help="the exponent, positive")
     axis: Optional[Axes] = option(None, help="the axis to reduce, or a list of axes")
     axes: Optional[Axes] = option(None, help="the same as axis")
@@ -183,7 +183,7 @@ class ReduceOutLayer(ConcatInputLayer):
         if self._mode not in REDUCE_MODES or is_arg_mode(self._mode):
             raise ctx.error("unknown mode %r. %s" % (self.mode, did_you_mean(self.mode, REDUCE_MODES)))
         data = self.input_template(ctx)
-        _check_complex(ctx, data, self._mode)
+        _check_dtype(ctx, data, self._mode)
         size = ctx.need_static(ctx.need_feature(data), "the feature axis of the source")
         if self.num_pieces < 1 or size % self.num_pieces:
             raise ctx.error("the feature axis of size %d is not divisible by num_pieces %d." % (size, self.num_pieces))

@@ -116,6 +116,7 @@ class BatchSoftmaxLayer(ConcatInputLayer):
         network = {"output": {"class": "batch_softmax", "from": "data"}}
     """
 
+    takes_ints = False
     takes_complex = False
 
     def template(self, ctx: PlanContext) -> Data:

@@ -64,8 +64,20 @@ class SwitchLayer(Layer):
                 data = data.replace(feature_axis=None)
         else:
             numbers = (self.true_from, self.false_from)
-            data = data.replace(dtype="int32" if all(isinstance(n, int) for n in numbers) else float_dtype())
+            flags = all(isinstance(n, bool) for n in numbers)
+            ints = all(isinstance(n, int) for n in numbers)
+            data = data.replace(dtype="bool" if flags else "int32" if ints else float_dtype())
+        self._check_numbers(ctx, data.dtype)
         return data
+
+    def _check_numbers(self, ctx: PlanContext, dtype: str) -> None:
+        """Check that branches that are numbers have a value in the dtype of the output."""
+        for name, value in (("true_from", self.true_from), ("false_from", self.false_from)):
+            if isinstance(value, Node):
+                continue
+            fraction = isinstance(value, float) and not value.is_integer()
+            if (dtype == "bool") != isinstance(value, bool) or (fraction and dtype.startswith(("int", "uint"))):
+                raise ctx.error("%s is %r, but the other branch is %s. Cast that one." % (name, value, dtype))
 
     def _static_condition(self) -> bool:
         return bool(self.condition() if callable(self.condition) else self.condition)
@@ -76,7 +88,7 @@ class SwitchLayer(Layer):
         def operand(value: Any) -> Any:
             if isinstance(value, Node):
                 return ctx.broadcast(value, self.layout)
-            return tf.constant(value, dtype=ctx.output.dtype)
+            return tf.cast(value, ctx.output.dtype)
 
         if not isinstance(self.condition, Node):
             return operand(self.true_from if self._static_condition() else self.false_from)

@@ -193,6 +193,8 @@ class FoldLayer(ConcatInputLayer):
         if self.mode not in ("sum", "mean"):
             raise ctx.error("mode must be 'sum' or 'mean', not %r." % self.mode)
         data = self.input_template(ctx)
+        if data.dtype in ("bool", "string") or (self.mode == "mean" and data.dtype.startswith(("int", "uint"))):
+            raise ctx.error("mode %r needs numbers of another type than %s. Cast the source." % (self.mode, data))
         self._axes = [ctx.axis(data, self.window_dim), ctx.axis(data, self.in_spatial_dim)]
         self._axes += [i for i in range(data.rank) if i not in self._axes]
         size = ctx.need_static(data.dims[self._axes[0]], "window_dim")

@@ -16,7 +16,7 @@ from returnn_tf.graph.params.reuse import ReuseLevel
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.source import SourceLayer
 from returnn_tf.network.planning.build_state import BuildState
-from returnn_tf.network.planning.checks import LayerError, check_complex, cycle_error, located, with_beam
+from returnn_tf.network.planning.checks import LayerError, check_source_dtypes, cycle_error, located, with_beam
 from returnn_tf.network.planning.code_references import code_references
 from returnn_tf.network.planning.extra_names import split_extra
 from returnn_tf.network.planning.parse import (
@@ -347,7 +347,7 @@ class NetworkBuilder:
         node.replaced_dims.clear()
         node.own_output = None
         node.output = self.infer_template(node, ctx)
-        check_complex(node)
+        check_source_dtypes(node)
         if not layer.ends_search:
             node.output = with_beam(node)
         if node.replaced_dims:

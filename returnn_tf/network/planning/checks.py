@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.node import Node, ParamSpec
@@ -35,17 +36,29 @@ def located(path: str, class_name: str, node: Node) -> Iterator[None]:
         raise LayerError(message) from exc
 
 
-def check_complex(node: Node) -> None:
-    """Check that complex numbers go to layers that compute with them.
+def check_source_dtypes(node: Node) -> None:
+    """Check that complex numbers and integers go to layers that compute with them.
 
     :raises ConfigError: the layer needs real numbers, or has parameters, which are real
     """
-    found = next((source for source in node.sources if source.output.dtype.startswith("complex")), None)
-    if found is not None and (node.params or not node.layer.takes_complex):
-        raise ConfigError(
-            "needs real numbers, but %r is %s. Take a part of them before, e.g. by {'class': 'eval', 'eval': "
-            "'tf.abs(source(0))', 'out_type': {'dtype': 'float32'}}." % (found.path, found.output)
-        )
+    layer, has_params = node.layer, any(_is_float(spec) for spec in node.params.values())
+    takes_ints = not has_params if layer.takes_ints is None else layer.takes_ints
+    for source in node.sources:
+        data = source.output
+        if data.dtype.startswith("complex") and (has_params or not layer.takes_complex):
+            raise ConfigError(
+                "needs real numbers, but %r is %s. Take a part of them before, e.g. by {'class': 'eval', 'eval': "
+                "'tf.abs(source(0))', 'out_type': {'dtype': 'float32'}}." % (source.path, data)
+            )
+        if data.dtype.startswith(("int", "uint", "bool", "string")) and not (data.sparse or data.unknown or takes_ints):
+            raise ConfigError(
+                "needs floats, but %r is %s. Cast it by a layer of class 'cast'; declare labels as sparse."
+                % (source.path, data)
+            )
+
+
+def _is_float(spec: Any) -> bool:
+    return not isinstance(spec, ParamSpec) or spec.dtype.startswith(("float", "bfloat"))
 
 
 def check_param_names(nodes: list[Node]) -> None:

@@ -1,12 +1,14 @@
-"""Complex numbers in layers that are not about signals: computed where that is defined, else refused while planning."""
+"""Complex numbers, integers and bools as sources: computed where that is defined, else refused while planning."""
 
 import numpy
 import pytest
 
 from returnn_tf.config import ConfigError
+from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
 from tests.layers.nets import LENS, run
 
 Z = (numpy.random.default_rng(1).normal(size=(3, 4, 6)).astype("float32")).view("complex64")
+STATIC = FeatureDim("f", 2)
 MASK = numpy.arange(4)[None, :, None] < LENS[:, None, None]
 
 
@@ -61,3 +63,35 @@ def test_refused(layer, message):
     with pytest.raises(ConfigError, match=message) as info:
         result(layer)
     assert "could not be built" not in str(info.value)
+
+
+@pytest.mark.parametrize(
+    "layer,message",
+    [
+        ({"class": "linear", "activation": None, "n_out": 2, "in_dim": "T"}, None),
+        ({"class": "layer_norm", "in_dim": STATIC}, "needs floats, but 'data' is"),
+        ({"class": "rec", "unit": "lstm", "n_out": 2}, "needs floats, but 'data' is"),
+        ({"class": "math_norm", "p": 2, "axis": "F"}, "needs floats"),
+        ({"class": "gating", "activation": "tanh"}, "needs floats"),
+        ({"class": "fold", "mode": "mean", "window_dim": STATIC}, "mode 'mean' needs numbers of another type"),
+        ({"class": "switch", "condition": "flag", "true_from": 0.5, "false_from": "data"}, "true_from is 0.5, but the"),
+        ({"class": "reduce_out", "mode": "any", "num_pieces": 2}, "modes 'any' and 'all' are for bools"),
+        ({"class": "compare", "kind": "less", "value": 1.0}, None),
+        ({"class": "switch", "condition": "flag", "true_from": 2.0, "false_from": "data"}, None),
+        ({"class": "relative_positional_encoding", "n_out": 2}, None),
+    ],
+)
+def test_integers(layer, message):
+    data = {"dims": [batch_dim, SpatialDim("time"), STATIC], "dtype": "int32"}
+    network = {"flag": {"class": "constant", "value": True}, "output": {"from": "data", **layer}}
+    if layer["class"] == "switch":
+        network["output"]["from"] = []
+    if layer["class"] == "linear":
+        data = {"dim": 3, "sparse": True}
+        del network["output"]["in_dim"]
+    arrays = {"data": numpy.zeros([3, 4] + [2] * ("dims" in data), "int32"), "data/size0": LENS}
+    if message is None:
+        run(network, arrays, extern_data={"data": data})
+        return
+    with pytest.raises(ConfigError, match=message):
+        run(network, arrays, extern_data={"data": data})
