@@ -67,9 +67,7 @@ def test_fold_adds_what_window_took(mode, padding, stride):
     network["output"].update(mode=mode, stride=stride)
     layers = run(network)
     windows, result = layers["w"], layers["output"]
-    left, lens = (
-        (0, (windows.sizes[2] - 1) * stride + 3) if padding == "valid" else (1, windows.sizes[2] * stride)
-    )
+    left, lens = (0, (windows.sizes[2] - 1) * stride + 3) if padding == "valid" else (1, windows.sizes[2] * stride)
     numpy.testing.assert_array_equal(result.sizes[1], lens)
     for b, count in enumerate(windows.sizes[2]):
         total, times = numpy.zeros([20, 3]), numpy.zeros([20, 1])
