@@ -71,7 +71,7 @@ def iterated_axis(owner: Node, parent: NetworkBuilder, layers: StepLayers) -> It
     if known is not None:
         return IteratedAxis(known if new is None else ctx.bind(new, known), source_axis, source_dim)
     if layers.has_end or (new is not None and (layer.max_seq_len, layer.max_seq_len_via) != (None, None)):
-        dim = ctx.new_spatial(None, "time") if new is None else new
+        dim = ctx.new_spatial(None, "dyn-time:%s") if new is None else new
         return IteratedAxis(dim, source_axis, source_dim, known=False)
     raise ctx.error(
         "the number of steps is unknown: the loop has neither a source nor, in training, a target with a time "
