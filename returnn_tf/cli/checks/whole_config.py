@@ -96,16 +96,15 @@ class ConfigCheck:
                 if text not in found:
                     found.append(text)
                     self._data_faults += found is self.faults and isinstance(exc, DataError)
-        except OSError as exc:
-            if exc.filename is None:
-                raise
-            found.append("%s: %s" % (exc.filename, exc.strerror or exc))
-            self._data_faults += found is self.faults
         except Exception as exc:
             place = error_in_config(exc)
-            if place is None:
+            if place is not None:
+                found.append(place)
+            elif isinstance(exc, OSError) and exc.filename is not None:
+                found.append("%s: %s" % (exc.filename, exc.strerror or exc))
+                self._data_faults += found is self.faults
+            else:
                 raise
-            found.append(place)
 
     def _settings(self) -> None:
         """Read every setting. The other parts see the defaults of wrong ones, so that these hide nothing."""
