@@ -108,7 +108,8 @@ class Network:
         self.global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
         self._feed_format: Optional[FeedFormat] = None
         #: What layers such as hdf_dump write in the tasks; `run` writes nothing, as it does not know the sequences.
-        self.sinks = OpenSinks({node.path: node.layer for node in plan.nodes if node.layer.has_sink})
+        dumping: dict[str, Any] = {node.path: node.layer for node in plan.nodes if node.layer.has_sink}
+        self.sinks = OpenSinks(dumping)
         self._functions: dict[tuple[tuple[str, ...], bool, bool], FeedFunction] = {}
 
     @classmethod

@@ -95,8 +95,9 @@ def _check_sizes(content: bytes) -> None:
     :raises ValueError: other sizes are
     """
     for opcode, argument, _ in pickletools.genops(content):
-        if opcode.name in _MEMO_WRITES and int(argument) > len(content):
-            raise pickle.UnpicklingError("it is damaged: its memo would have %d entries" % int(argument))
+        index: Any = argument
+        if opcode.name in _MEMO_WRITES and int(index) > len(content):
+            raise pickle.UnpicklingError("it is damaged: its memo would have %d entries" % int(index))
 
 
 def read_seq_tags(path: str) -> list[str]:
