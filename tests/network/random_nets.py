@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional
 
 import numpy
 
-from returnn_tf.tensor import FeatureDim, SpatialDim
+from returnn_tf.tensor import FeatureDim, SpatialDim, single_step_dim
 
 Layers = dict[str, Any]
 LABELS = 4
@@ -91,7 +91,7 @@ def _cell(s: Steps, name: str) -> int:
     unit = s.one_of(*(SINGLE if single else DOUBLE))
     options: Layers = {"class": "rnn_cell", "unit": unit, "n_out": SIZE, "from": s.sources()}
     if s.chance(0.2) and unit in ("gru", "lstm", "nativelstm2"):
-        options["class"] = "rec"
+        options.update({"class": "rec", "axis": single_step_dim})
     if unit == "zoneoutlstm":
         options["unit_opts"] = {"zoneout_factor_cell": 0.2, "zoneout_factor_output": 0.1}
     if state == "layer":
@@ -200,7 +200,7 @@ def _elementwise(s: Steps, name: str) -> int:
         {"class": "layer_norm", "from": pair[0]},
         {"class": "copy", "from": [pair[0]]},
         {"class": "positional_encoding", "add_to_input": True, "from": pair[0]},
-        {"class": "cumsum", "from": pair[0]},
+        {"class": "cumsum", "from": pair[0], "initial_output": 0.5},
         {"class": "combine", "kind": "add", "from": ["prev:" + name, pair[0]]},
     )
     return SIZE

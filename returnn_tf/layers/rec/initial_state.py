@@ -17,7 +17,7 @@ from returnn_tf.tensor.match import match_axes
 from returnn_tf.util.lazy_tf import tf
 
 #: Values of ``initial_state`` which name no layer.
-INITIAL_KEYWORDS = ("zeros", "ones", "var", "keep_over_epoch", "keep_over_epoch_no_init")
+INITIAL_KEYWORDS = ("zeros", "ones", "var", "keep_over_epoch", "keep_over_epoch_no_init", "placeholder")
 #: Those that mean the last state of the batch before -> whether it is zero at the start of a pass over a dataset.
 KEPT = {"keep_over_epoch": True, "keep_over_epoch_no_init": False}
 
@@ -154,6 +154,11 @@ class _Planner:
             return InitialState(constant=_CONSTANTS[given])
         if not isinstance(given, (str, bool)) and given in (0, 1):
             return InitialState(constant=float(given))
+        if given == "placeholder":
+            raise ctx.error(
+                "%s: 'placeholder' is for graphs that another program runs, which is not supported. Declare the state "
+                "as a data key, and write 'data:<key>'." % what
+            )
         if isinstance(given, str) and given in KEPT:
             variable = "%skeep_state_%s" % (self._prefix, name)
             ctx.keep(str(index), variable, state.data, resets=KEPT[given])

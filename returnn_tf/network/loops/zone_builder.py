@@ -66,7 +66,7 @@ class ZoneBuilder(NetworkBuilder):
                 options = {k: v for k, v in spec.options.items() if not k.startswith("explicit_search_source")}
                 self.specs[name] = dataclasses.replace(spec, sources=(), options=options)
         reuse = loop.owner.layer.reuse_params
-        if reuse is not None:
+        if reuse is not None and zone is Zone.STEP:  # like in RETURNN, layers moved out have parameters of their own
             self.outer_reuse = (ReuseLevel(reuse, loop.owner, parent, loop.scope), *self.outer_reuse)
         self._outer_templates, self.template_builder = parent.template_builder, self
         self.loop = loop
