@@ -132,7 +132,7 @@ def _mlp_attention(s: Steps, name: str) -> int:
         s.unit[name] = {"class": "generic_attention", "weights": name + "_w", "base": base}
     else:
         s.unit[name + "_h"] = {"class": "generic_attention", "weights": name + "_w", "base": base}
-        s.unit[name] = {"class": "merge_dims", "axes": ["dim:2", "F"], "from": name + "_h"}
+        s.unit[name] = {"class": "merge_dims", "axes": ["stag:split_dims0", "F"], "from": name + "_h"}
     return SIZE
 
 
