@@ -115,6 +115,7 @@ class RecLayer(ConcatInputLayer):
     )
 
     needs_sources = False
+    iterates_unit = True
     has_memory = True  # of a cell, see `CellStep`
     computes_all_steps = True
     #: Whether some unit names denote a different cell than in a layer over a whole sequence.

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from returnn_tf.graph.node import Node
+from returnn_tf.graph.registry import LAYERS
 from returnn_tf.network.planning.builder import NetworkBuilder
 from returnn_tf.network.planning.extra_names import split_extra
 from returnn_tf.network.planning.parse import LayerSpec
@@ -117,9 +118,10 @@ def _targets(spec: LayerSpec) -> list[str]:
 
 
 def _has_loop(value: Any) -> bool:
-    """Return whether a layer dict, or a network in it, has a `rec` layer with a network as unit."""
+    """Return whether a layer dict, or a network in it, has a loop."""
     if isinstance(value, Mapping):
-        if isinstance(value.get("unit"), Mapping) and value.get("class") == "rec":
+        cls = LAYERS.find(value.get("class"))
+        if cls is not None and cls.iterates_unit and isinstance(value.get("unit"), Mapping):
             return True
         return any(_has_loop(item) for item in value.values())
     return False
