@@ -261,14 +261,7 @@ class Network:
 
         :raises ConfigError: if one is not part of the planned network
         """
-        by_path = self.plan.by_path()
-        for name in fetch:
-            if name not in by_path:
-                raise ConfigError(
-                    "fetch: layer %r is not part of the network. Nothing needs it, unless it has "
-                    "is_output_layer=True. %s" % (name, did_you_mean(name, by_path))
-                )
-        return [by_path[name] for name in fetch]
+        return self.plan.find_nodes(fetch)
 
     def run(
         self,

@@ -90,3 +90,29 @@ def test_notes(tmp_path, capsys):
     assert _check(tmp_path, GOOD.replace("train =", "_train =") + "search_output_layer = 'decision'\n") == 0
     err = capsys.readouterr().err
     assert "Warning: there is no dataset to train on" in err and "Warning: task search would fail: " in err
+
+
+FORWARD = "task = 'forward'\nforward_data = 'dev'\n"
+
+
+@pytest.mark.parametrize(
+    "lines, texts",
+    [
+        (FORWARD + "forward_output_layer = 'nope'", ["layer 'nope' is not part of the network"]),
+        (
+            FORWARD + "dev = {'class': 'DummyDataset', 'input_dim': 4, 'output_dim': 2, 'num_seqs': 2}",
+            ["'dev' has 4 features"],
+        ),
+        (
+            FORWARD.replace("'dev'", "{'class': 'DummyDataset', 'input_dim': 4, 'output_dim': 2, 'num_seqs': 2}"),
+            ["'forward_data' has 4 features"],
+        ),
+        ("task = 'compute_priors'\nforward_output_layer = 'outptu'", ["Did you mean 'output'?"]),
+    ],
+)
+def test_the_task(lines, texts, tmp_path, capsys):
+    """The layer that a task writes is looked up, and its dataset is compared with what this layer needs."""
+    assert _check(tmp_path, GOOD + lines + "\n") == 2
+    err = capsys.readouterr().err
+    for text in texts:
+        assert text in err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from returnn_tf.cli.checks.places import ConfigPlaces
@@ -106,6 +108,22 @@ def test_version(tmp_path, capsys):
     path.write_text(head % "'conv', 'n_out': 2, 'filter_size': (3,), 'padding': 'same', 'from': 'data'")
     assert main(["check", str(path), "--migrate"]) == 0
     assert "with 30 these change: output/bias" in capsys.readouterr().out
+
+
+def test_different_and_switches(path, capsys):
+    """What works unlike in RETURNN, and switches of optimizers beside another one."""
+    with path.open("a") as file:
+        file.write("nadam = True\naccum_grad_multiple_step = 2\n")
+    assert main(["check", str(path), "--migrate"]) == 0
+    out = capsys.readouterr().out
+    assert "different: accum_grad_multiple_step: gradients of exactly these steps" in out
+    assert "no effect: nadam: adam is set too, and comes first" in out
+
+
+def test_strict_takes_a_version(tmp_path, capsys):
+    """A version below the newest one is fine if the newest one would not change the plan; the demo is such a config."""
+    demo = Path(__file__).parents[2] / "demos" / "12ax" / "12ax.config"
+    assert main(["check", str(demo), "--strict"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,10 @@ from returnn_tf.config.options import OptionInfo, declared_options
 from returnn_tf.config.settings import DataSettings, NetworkSettings, TrainingSettings, all_settings
 from returnn_tf.datasets.core.registry import DATASETS
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.engine.update.options import given_flags
 from returnn_tf.graph.registry import LAYERS, LOSSES
 from returnn_tf.network.network import plan_from_config
+from returnn_tf.network.planning.plan import Plan
 
 OLD, INERT, UNSUPPORTED, DIFFERENT, MISTAKE = "old", "no effect", "not supported", "different", "mistake"
 #: The newest rules, for a config that follows older ones.
@@ -93,10 +95,14 @@ class _Report:
             try:
                 value = info.read(self._config)
             except ConfigError:
-                value = info.default  # the check tells
+                value = info.default  # reported by the check
                 if info.unsupported:
                     yield Finding(UNSUPPORTED, place, key, info.unsupported)
             yield from _of_option(info, value, place, key)
+        flags = _flags(self._config)
+        for flag in flags[1:]:
+            text = "%s is set too, and comes first" % flags[0]
+            yield Finding(INERT, self._config.place_of(flag), flag, text, "remove it")
         for key, suggestion in self._config.misspelt_keys():
             yield Finding(MISTAKE, self._config.place_of(key), key, "is not a setting", suggestion)
 
@@ -120,7 +126,7 @@ class _Report:
             last = max(TrainingSettings(self._config).num_epochs, schedule.pretrain_epochs + 1)
             entries = schedule.distinct(1, last)
         except ConfigError:
-            return  # the check tells
+            return  # reported by the check
         for entry in entries:
             for path, options in layer_dicts(entry.layers):
                 yield from self._layer(path, options)
@@ -166,26 +172,27 @@ class _Report:
                     yield from _of_option(info, value, place, "dataset %r: %s" % (name, key))
 
     def version(self) -> Iterator[Finding]:
-        """Yield what an older ``behavior_version`` stands for in this config."""
+        """Yield what the newest ``behavior_version`` would change in this config, as far as the plan shows it."""
         settings = NetworkSettings(self._config)
         version = settings.behavior_version
         if version >= NEWEST_VERSION or settings.network is None:
             return
-        what = "behavior_version = %d" % version if settings.is_set("behavior_version") else "no behavior_version"
         newest = derived(self._config, {"behavior_version": NEWEST_VERSION})
         try:
             plans = [plan_from_config(config, train=True) for config in (self._config, newest)]
         except ConfigError as exc:
             text = "the rules of version %d apply; with %d: %s" % (version, NEWEST_VERSION, exc)
         else:
-            old, new = (
-                {**{n: s.shape for n, s in p.params.items()}, **{n: str(v.output) for n, v in p.layers.items()}}
-                for p in plans
-            )
+            old, new = map(_templates, plans)
             changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+            if settings.is_set("behavior_version") and not changed:
+                return
             text = "the rules of version %d apply; with %d " % (version, NEWEST_VERSION)
-            text += "these change: %s" % ", ".join(changed[:8]) if changed else "layers and parameters stay the same"
-        yield Finding(OLD, self._config.place_of("behavior_version"), what, text, "behavior_version = 30, then compare")
+            text += "these change: " + ", ".join(changed[:8]) if changed else "axes and parameters stay the same"
+            text += "; values may differ even where axes do not, e.g. those of batch_norm"
+        what = "behavior_version = %d" % version if settings.is_set("behavior_version") else "no behavior_version"
+        write = "behavior_version = %d, then compare losses and search results" % NEWEST_VERSION
+        yield Finding(OLD, self._config.place_of("behavior_version"), what, text, write)
 
     def _place(self, path: str, options: Mapping[str, Any], option: str) -> str:
         """Return file and line of an option of a layer; the file alone if the layer is made by code."""
@@ -194,6 +201,22 @@ class _Report:
             if line is not None:
                 return "%s:%d" % (file, line)
         return self._config.files[-1] if self._config.files else ""
+
+
+def _flags(config: Config) -> list[str]:
+    """Return the older switches of optimizers; none if a wrong one is reported by the check."""
+    try:
+        return given_flags(config)
+    except ConfigError:
+        return []
+
+
+def _templates(plan: Plan) -> dict[str, Any]:
+    """Return the shapes of all parameters and the templates of all layers by name."""
+    return {
+        **{name: spec.shape for name, spec in plan.params.items()},
+        **{path: str(node.output) for path, node in plan.layers.items()},
+    }
 
 
 def _of_option(info: OptionInfo, value: Any, place: str, what: str) -> Iterator[Finding]:

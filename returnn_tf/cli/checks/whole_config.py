@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Optional
 
 from returnn_tf.config import Config, ConfigError, DataError
@@ -16,12 +16,16 @@ from returnn_tf.engine.checkpoints.selection import checkpoint_exists
 from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.learning_rate.control import LearningRateControl
+from returnn_tf.engine.passes.forwarder import forwarded_node
 from returnn_tf.engine.pretrain.checks import Planned, needed_data, planned_networks
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.search.beam import with_beam_size
 from returnn_tf.engine.search.searcher import searched_node
 from returnn_tf.engine.update import options as update_options
+from returnn_tf.graph.node import Node
+from returnn_tf.network.lower import needed_extern_keys
 from returnn_tf.network.network import plan_from_config
+from returnn_tf.network.planning.plan import Plan
 from returnn_tf.tasks.registry import find_task
 from returnn_tf.tasks.search import output_layers
 from returnn_tf.tasks.setting_checks import check_options_in_settings
@@ -46,6 +50,8 @@ class ConfigCheck:
         #: What would only stop another task, or is missing for the task of the config.
         self.notes: list[str] = []
         self._data_faults = 0
+        #: What the task of the config needs of its dataset, if that is not the training data.
+        self._task_data: Mapping[str, Data] = {}
         #: The networks of all epochs; None if one of them is wrong.
         self.planned: Optional[Planned] = None
         self.schedule: Optional[NetworkSchedule] = None
@@ -64,6 +70,7 @@ class ConfigCheck:
             self._task,
             self._networks,
             self._search,
+            self._forward,
             self._update,
             self._learning_rates,
             self._checkpoints,
@@ -141,9 +148,22 @@ class ConfigCheck:
         later: list[str] = []
         with self._collecting(None if is_task else later):
             plan = plan_from_config(with_beam_size(self.schedule.at(self.last_epoch).config), search=True)
-            for layer in output_layers(self.config):
-                searched_node(plan, layer)
+            nodes = [searched_node(plan, layer) for layer in output_layers(self.config)]
+            if is_task:
+                self._set_task_data(plan, nodes)
         self.notes += ["task search would fail: %s" % text for text in later]
+
+    def _forward(self) -> None:
+        """Plan the network as the tasks that write the output of a layer do."""
+        settings = TaskSettings(self.config)
+        if self.schedule is None or settings.task not in ("forward", "hpx", "compute_priors"):
+            return
+        plan = plan_from_config(self.schedule.at(self.last_epoch).config, search=settings.forward_use_search)
+        self._set_task_data(plan, [forwarded_node(plan, settings.forward_output_layer)])
+
+    def _set_task_data(self, plan: Plan, nodes: Sequence[Node]) -> None:
+        """Remember the data keys that the task needs for some layers."""
+        self._task_data = {key: plan.extern_data[key] for key in needed_extern_keys(plan, nodes, False)}
 
     def _update(self) -> None:
         """Read the options of the update, of all parameters and of single layers."""
@@ -179,10 +199,12 @@ class ConfigCheck:
             with self._collecting():
                 self._open(name, needed)
         for key in dict.fromkeys(_DATA_OF_TASK.values()):
-            if self.config.typed(key):
+            if self.config.typed(key) or _DATA_OF_TASK.get(task) == key:
                 with self._collecting(None if _DATA_OF_TASK.get(task) == key else self.notes):
                     name = dataset_name(key, self.config.typed(key))
-                    if name not in names:
+                    if _DATA_OF_TASK.get(task) == key:
+                        self._open(name, self._task_data)
+                    elif name not in names:
                         self._open(name, {})
 
     def _open(self, name: str, needed: Mapping[str, Data]) -> None:

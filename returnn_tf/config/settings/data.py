@@ -62,6 +62,7 @@ class DataSettings(SettingGroup):
         None,
         help="exchange the frames of n successive sequences of the training data at random",
         dataset_option="shuffle_frames_of_nseqs",
+        differs="the order of the frames is another random one",
         effect=_TRAINING_DATA,
     )
 

@@ -30,7 +30,10 @@ class TrainingSettings(SettingGroup):
 
     num_epochs: int = setting(5, help="number of epochs to train", check=between(0, MAX_EPOCHS), between_runs=True)
     random_seed: int = setting(
-        DEFAULT_SEED, help="seed of initial parameters, dropout and noise on gradients", check=_is_seed
+        DEFAULT_SEED,
+        help="seed of initial parameters, dropout and noise on gradients",
+        check=_is_seed,
+        differs="the random numbers of a seed are other ones",
     )
     start_epoch: Union[int, str] = setting(
         "auto",
@@ -82,11 +85,20 @@ class TrainingSettings(SettingGroup):
         help='networks that grow over the first epochs: "default" or a dict of options',
         reader=readers.read_bool_or_other,
     )
-    pretrain_repetitions: Any = setting(None, help="with pretrain: number of epochs of each step")
-    pretrain_construction_algo: Any = setting(None, help="with pretrain: from_output, from_input or a function")
+    pretrain_repetitions: Any = setting(
+        None, help="with pretrain: number of epochs of each step", old='pretrain = {"repetitions": ...}'
+    )
+    pretrain_construction_algo: Any = setting(
+        None,
+        help="with pretrain: from_output, from_input or a function",
+        old='pretrain = {"construction_algo": ...}',
+    )
     pretrain_copy_output_layer: Any = setting(
         None,
         help="with pretrain: carry the output layers over: True, False or ifpossible",
+        old='pretrain = {"copy_output_layer": ...}',
         reader=readers.read_bool_or_other,
     )
-    pretrain_greedy: Optional[bool] = setting(None, help="with pretrain: train only the layers that are new in a step")
+    pretrain_greedy: Optional[bool] = setting(
+        None, help="with pretrain: train only the layers that are new in a step", old='pretrain = {"greedy": ...}'
+    )

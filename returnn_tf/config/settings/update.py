@@ -49,7 +49,10 @@ class UpdateSettings(SettingGroup):
     )
     optimizer_epsilon: Optional[float] = setting(None, help="epsilon of Adam and its relatives")
     accum_grad_multiple_step: int = setting(
-        0, help="number of steps whose gradients are summed before an update", check=at_least(0)
+        0,
+        help="number of steps whose gradients are summed before an update",
+        check=at_least(0),
+        differs="gradients of exactly these steps are summed; there, runs of the same config differ",
     )
     loss_scaling: Union[None, str, float] = setting(
         None,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
+from returnn_tf.graph.node import Node
 from returnn_tf.network.network import Network
+from returnn_tf.network.planning.plan import Plan
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.util.lazy_tf import tf
 
@@ -21,6 +23,24 @@ class ForwardResult(NamedTuple):
     sinks: dict[str, Any] = {}  # path -> tensors that the layer passes on after the step
 
 
+def forwarded_node(plan: Plan, layer: str) -> Node:
+    """Return a layer of a plan, whose values per sequence can be written.
+
+    :raises ConfigError: no such layer, or its output has no batch axis, or several hypotheses of a search
+    """
+    (node,) = plan.find_nodes([layer])
+    if node.output.beam is not None:
+        raise ConfigError(
+            "Layer %r has the output %s with %i hypotheses of each sequence. Forward a 'decide' layer, which keeps "
+            "the best one, or a layer after it." % (layer, node.output, node.output.beam.size)
+        )
+    if node.output.batch_axis is None:
+        raise ConfigError(
+            "Layer %r has the output %s without batch axis, so no values per sequence." % (layer, node.output)
+        )
+    return node
+
+
 class Forwarder:
     """Traced function from a batch to the output of a layer.
 
@@ -31,19 +51,10 @@ class Forwarder:
 
     def __init__(self, net: Network, layer: str) -> None:
         self.net = net
-        (self._node,) = net.fetch_nodes([layer])
+        self._node = forwarded_node(net.plan, layer)
         self.output = self._node.output
         self.layer = layer
-        if self.output.beam is not None:
-            raise ConfigError(
-                "Layer %r has the output %s with %i hypotheses of each sequence. Forward a 'decide' layer, which keeps "
-                "the best one, or a layer after it." % (layer, self.output, self.output.beam.size)
-            )
-        batch = self.output.batch_axis
-        if batch is None:
-            raise ConfigError(
-                "Layer %r has the output %s without batch axis, so no values per sequence." % (layer, self.output)
-            )
+        batch = cast("int", self.output.batch_axis)
         self._dynamic: list[int] = list(self.output.dynamic_axes)
         others = [axis for axis in range(self.output.rank) if axis != batch and axis not in self._dynamic]
         #: the axes of the output in the order of the values

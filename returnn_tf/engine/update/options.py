@@ -98,7 +98,7 @@ def optimizer_dict(config: Config) -> dict[str, Any]:
         create_optimizer(options, where="optimizer")  # raises an error if it is invalid
         return dict(options)
     momentum = settings.momentum
-    given = [flag for flag in _FLAGS if settings.value(flag)]
+    given = given_flags(config)
     if not given:
         return {"class": "momentum", "momentum": momentum} if momentum else {"class": "gradientdescent"}
     flag, value = given[0], settings.value(given[0])
@@ -111,6 +111,12 @@ def optimizer_dict(config: Config) -> dict[str, Any]:
     if momentum and flag not in _FLAGS_WITH_MOMENTUM:
         raise ConfigError("momentum can't be combined with %s = True; remove one of them." % flag)
     return {**result, "momentum": momentum} if momentum else result
+
+
+def given_flags(config: Config) -> list[str]:
+    """Return the older switches of optimizers that a config sets; only the first one counts, and none beside a dict."""
+    settings = UpdateSettings(config)
+    return [flag for flag in _FLAGS if settings.value(flag)]
 
 
 def _given(options: Mapping[str, Any], where: str) -> dict[str, Any]:

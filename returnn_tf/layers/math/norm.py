@@ -77,7 +77,7 @@ class NormLayer(ConcatInputLayer):
 
     joins_features = True
     axis: Optional[Axes] = option(None, help="the axis to normalise over, or a list of axes")
-    axes: Optional[Axes] = option(None, help="the same as axis")
+    axes: Optional[Axes] = option(None, help="the same as axis", old="'axis'")
     param_shape: Axes = option("F", help="axes of the parameters")
     scale: bool = option(True, help="whether to multiply by scale")
     bias: bool = option(True, help="whether to add bias")

@@ -99,7 +99,7 @@ class ReduceLayer(_ReduceAxes):
 
     mode: str = option(help="'sum', 'mean', 'avg', 'max', 'min', 'prod', 'logsumexp', 'any', 'all', 'argmax', 'argmin'")
     axis: Optional[Axes] = option(None, help="the axis to reduce, or a list of axes")
-    axes: Optional[Axes] = option(None, help="the same as axis")
+    axes: Optional[Axes] = option(None, help="the same as axis", old="'axis'")
     enforce_batch_dim_axis: Optional[int] = option(None, help="index of the batch axis in the output")
 
     def template(self, ctx: PlanContext) -> Data:
@@ -148,7 +148,7 @@ class MathNormLayer(_ReduceAxes):
     takes_ints = False
     p: float = option(help="the exponent, positive")
     axis: Optional[Axes] = option(None, help="the axis to reduce, or a list of axes")
-    axes: Optional[Axes] = option(None, help="the same as axis")
+    axes: Optional[Axes] = option(None, help="the same as axis", old="'axis'")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output without the axes."""

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Optional
 
-from returnn_tf.config import Config
+from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.graph.freezing import read_only
 from returnn_tf.graph.kept_state import KeptSpec
 from returnn_tf.graph.loss import LossNode
@@ -80,6 +80,20 @@ class Plan:
     def by_path(self) -> dict[str, Node]:
         """Return all layers by path."""
         return {node.path: node for node in self.nodes}
+
+    def find_nodes(self, names: Sequence[str]) -> list[Node]:
+        """Return layers by path.
+
+        :raises ConfigError: one is not part of the planned network
+        """
+        by_path = self.by_path()
+        for name in names:
+            if name not in by_path:
+                raise ConfigError(
+                    "fetch: layer %r is not part of the network. Nothing needs it, unless it has "
+                    "is_output_layer=True. %s" % (name, did_you_mean(name, by_path))
+                )
+        return [by_path[name] for name in names]
 
     def needed(self, nodes: Iterable[Node], losses: Iterable[LossNode] = (), *, params: bool = False) -> set[Node]:
         """Return everything that must be computed for these layers and losses.
