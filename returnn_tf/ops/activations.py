@@ -147,6 +147,30 @@ def may_reduce(name: Any) -> bool:
     return not name or (isinstance(name, str) and all(part in _ROUGH for part in _parts(name)))
 
 
+#: Activations that are defined for other values than floats.
+_FOR_ANY = frozenset(("identity", "none", "linear", "stop_gradient"))
+_FOR_INTS = frozenset(("relu", "relu6", "square", "abs", "sign", "negative", "neg", "round", "reciprocal"))
+
+
+def needed_type(name: Any) -> str:
+    """Return the type of values that an activation is defined for.
+
+    :return: "floats", "numbers" (also integers), "bools", or "": all, or nothing is known, as for functions
+    """
+    if not isinstance(name, str) or not name or _is_expression(name):
+        return ""
+    needed = ""
+    for part in _parts(name):
+        words = set(_words(part))
+        if "logical_not" in words:
+            return needed or "bools"
+        if words - _FOR_ANY - _FOR_INTS:
+            return "floats"
+        if words - _FOR_ANY or not _is_name(part):
+            needed = "numbers"
+    return needed
+
+
 def changes_dtype(name: Any, dtype: str) -> str:
     """Return the dtype after the activation."""
     if isinstance(name, str) and _parts(name)[-1] in ("logical_not", "is_finite", "is_nan", "is_inf"):

@@ -14,11 +14,9 @@ STARTS = [(b, t) for b, n in enumerate(LENS) for t in range(n)]
 STARTS5 = [(b, t) for b, n in enumerate(LENS5) for t in range(n)]
 
 
-def on_labels(layer, labels=LABELS, lens=LENS5):
-    extern_data = {"data": {"dim": 3, "sparse": True}}
-    return run({"output": {"from": "data", **layer}}, {"data": labels, "data/size0": lens}, extern_data=extern_data)[
-        "output"
-    ]
+def on_labels(layer, labels=LABELS, lens=LENS5, **config):
+    config["extern_data"] = {"data": {"dim": 3, "sparse": True}}
+    return run({"output": {"from": "data", **layer}}, {"data": labels, "data/size0": lens}, **config)["output"]
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 9])
@@ -157,3 +155,19 @@ def test_axes_of_scores():
 def test_messages(layer, message):
     with pytest.raises(ConfigError, match=message):
         run({"output": {"from": "data", **layer}})
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        {"class": "classes_to_segments", "num_classes": 3},
+        {"class": "classes_to_length_distribution"},
+        {"class": "classes_to_length_distribution_global"},
+        {"class": "classes_to_length_distribution_global", "weight_falloff": 0.5, "target_smoothing": 3},
+        {"class": "segment_alignment", "num_classes": 3},
+    ],
+)
+def test_precision_is_that_of_the_network(layer):
+    single, double = (on_labels({**layer, "window": 3}, float_dtype=dtype) for dtype in ("float32", "float64"))
+    assert single.value.dtype == "float32" and double.value.dtype == "float64"
+    numpy.testing.assert_allclose(single.value, double.value, rtol=1e-5)

@@ -4,8 +4,9 @@ import numpy
 import pytest
 
 from returnn_tf.config import ConfigError
+from returnn_tf.network.network import plan_from_config
 from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
-from tests.layers.nets import LENS, run
+from tests.layers.nets import LENS, config_of, run
 
 Z = (numpy.random.default_rng(1).normal(size=(3, 4, 6)).astype("float32")).view("complex64")
 STATIC = FeatureDim("f", 2)
@@ -95,3 +96,44 @@ def test_integers(layer, message):
         return
     with pytest.raises(ConfigError, match=message):
         run(network, arrays, extern_data={"data": data})
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "float32"])
+@pytest.mark.parametrize(
+    "layer,needs",
+    [
+        ({"class": "activation", "activation": "relu"}, "numbers"),
+        ({"class": "activation", "activation": "abs|square"}, "numbers"),
+        ({"class": "activation", "activation": "tanh"}, "floats"),
+        ({"class": "activation", "activation": "relu|tanh"}, "floats"),
+        ({"class": "activation", "activation": "identity * 2"}, "numbers"),
+        ({"class": "activation", "activation": "softmax"}, "floats"),
+        ({"class": "activation", "activation": "logical_not"}, "bools"),
+        ({"class": "activation", "activation": "identity|logical_not"}, "bools"),
+        ({"class": "activation", "activation": "identity"}, "anything"),
+        ({"class": "activation", "activation": None}, "anything"),
+        ({"class": "cumsum", "axis": "T"}, "numbers"),
+        ({"class": "rec", "unit": {"output": {"class": "cumsum", "from": "data:source"}}}, "numbers"),
+        ({"class": "pool", "mode": "max", "pool_size": 2}, "numbers"),
+        ({"class": "pool", "mode": "avg", "pool_size": 2}, "floats"),
+        ({"class": "positional_encoding"}, "anything"),
+        ({"class": "positional_encoding", "add_to_input": True}, "floats"),
+        (
+            {"class": "scatter_nd", "position": "at", "position_axis": "T", "output_dim_via_time_from": "data"},
+            "numbers",
+        ),
+    ],
+)
+def test_what_is_needed(layer, needs, dtype):
+    """Everything else is refused while planning, with what to do."""
+    data = {"dims": [batch_dim, SpatialDim("time"), STATIC], "dtype": dtype}
+    network = {"at": {"class": "range_in_axis", "axis": "T", "from": "data"}, "output": {"from": "data", **layer}}
+    arrays = {"data": numpy.ones([3, 4, 2], dtype), "data/size0": LENS}
+    allowed = {"anything": ["bool", "int32", "float32"], "numbers": ["int32", "float32"], "floats": ["float32"]}
+    if dtype in allowed.get(needs, ["bool"]):
+        run(network, arrays, extern_data={"data": data})
+        return
+    how = "'compare' to make them" if needs == "bools" else "by a layer of class 'cast'"
+    with pytest.raises(ConfigError, match="%s.* the source is|is for bools" % needs) as info:
+        plan_from_config(config_of(network, extern_data={"data": data}))
+    assert how in str(info.value)

@@ -12,6 +12,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
+from returnn_tf.layers.shared.numbers import need_numbers
 from returnn_tf.ops.frames.positions import sinusoids
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data
@@ -60,6 +61,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
 
     def _output(self, ctx: PlanContext, frames: Data) -> Data:
         if self.add_to_input:
+            need_numbers(ctx, frames, "add_to_input", floats=True)
             size = ctx.need_static(ctx.need_feature(frames), "the feature axis of the source")
             if self.n_out not in (None, size):
                 raise ctx.error("n_out is %s, but add_to_input adds to %d features. Omit it." % (self.n_out, size))

@@ -12,7 +12,15 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.linear import feature_last
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.ops.activations import changes_dtype, check_activation, get_activation, is_over_features, may_reduce
+from returnn_tf.layers.shared.numbers import need_numbers
+from returnn_tf.ops.activations import (
+    changes_dtype,
+    check_activation,
+    get_activation,
+    is_over_features,
+    may_reduce,
+    needed_type,
+)
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.mixed_precision import full
 from returnn_tf.tensor import Data
@@ -45,6 +53,7 @@ class ActivationLayer(ConcatInputLayer):
         if is_over_features(self.activation) or (data.sparse and isinstance(self.activation, str)):
             ctx.need_feature(data)
             data = feature_last(data)
+        _check_dtype(ctx, data, self.activation)
         return data.replace(dtype=changes_dtype(self.activation, data.dtype))
 
     def emit(self, ctx: EmitContext) -> Any:
@@ -56,6 +65,14 @@ class ActivationLayer(ConcatInputLayer):
         ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(full(x), self.activation))
         x = x if may_reduce(self.activation) else full(x)
         return get_activation(self.activation, self.opts)(x)
+
+
+def _check_dtype(ctx: PlanContext, data: Data, activation: Any) -> None:
+    needs = needed_type(activation)
+    if needs == "bools" and data.dtype != "bool" and not data.unknown:
+        raise ctx.error("activation %r is for bools, not %s. Use 'compare' to make them." % (activation, data))
+    if needs in ("floats", "numbers"):
+        need_numbers(ctx, data, "activation %r" % (activation,), floats=needs == "floats")
 
 
 @register_layer("gating")

@@ -12,6 +12,7 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.initial_value import INITIAL_KEYWORDS, InitialValue, plan_initial_value
 from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
+from returnn_tf.layers.shared.numbers import need_numbers
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -46,6 +47,7 @@ class CumsumLayer(ConcatInputLayer):
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the source."""
         data = self.input_template(ctx)
+        need_numbers(ctx, data, "a sum")
         self._frames, self._axis = frames_of(ctx, data, self.axis)
         self._initial = self._planned_initial(ctx)
         if self._axis is None:

@@ -10,6 +10,7 @@ from returnn_tf.graph.option_types import Axes, Dims, Padding
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.layers.shared.numbers import need_numbers
 from returnn_tf.layers.shared.spatial import (
     bind_spatial,
     check_padding,
@@ -62,10 +63,12 @@ class PoolLayer(ConcatInputLayer):
         """Infer the output: batch and other axes, spatial axes, features."""
         if self.mode.lower() not in ("max", "avg"):
             raise ctx.error("mode must be 'max' or 'avg', not %r." % self.mode)
+        data = self.input_template(ctx)
+        need_numbers(ctx, data, "mode %r" % self.mode, floats=self.mode.lower() == "avg")
         count = 1 if isinstance(self.pool_size, int) else len(self.pool_size)
         if not 1 <= count <= 3:
             raise ctx.error("pool_size must have 1 to 3 entries, got %r." % (self.pool_size,))
-        self._spatial = spatial_axes(ctx, self.input_template(ctx), self.in_spatial_dims, count, "pool_size")
+        self._spatial = spatial_axes(ctx, data, self.in_spatial_dims, count, "pool_size")
         self._size = per_axis(ctx, "pool_size", self.pool_size, count)
         self._strides = per_axis(ctx, "strides", self._size if self.strides is None else self.strides, count)
         self._dilations = per_axis(ctx, "dilation_rate", self.dilation_rate, count)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Optional
 
-from returnn_tf.config.options import LayerRef, option
+from returnn_tf.config.options import LayerRef, at_least, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
@@ -46,10 +47,15 @@ class EditDistanceLayer(Layer):
         return tf.cast(edit_distance(*a, *b), tf.int32)
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class _WithReference(Layer):
     """A layer in a loop with a reference as target."""
 
     has_memory = True
+    blank_idx: Optional[int] = option(
+        None, check=at_least(0), help="label that stands for no label, as the blank of CTC; None: there is none"
+    )
+    debug: bool = option(False, help="print the values", inert="add a 'print' layer to see them")
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
@@ -71,7 +77,8 @@ class EditDistanceTableLayer(_WithReference):
     """In a loop: the distances of the labels so far to all prefixes of the reference, int32 [batch, reference + 1].
 
     ``d[i, j] = min(d[i-1, j] + 1, d[i, j-1] + 1, d[i-1, j-1] + (a[i] != b[j]))``, one row i per step (Wagner & Fischer
-    1974). ``prev:`` gives the row of the empty sequence in the first step. No parameters.
+    1974). The label ``blank_idx`` changes nothing: the row stays the same. In the first step, ``prev:`` gives the row
+    of the empty sequence. No parameters.
     Lengths: those of the reference plus one.
 
     Example::
@@ -97,7 +104,8 @@ class EditDistanceTableLayer(_WithReference):
             raise ctx.error("the source must be one label per sequence, not %s." % data)
         self._node = self._reference(ctx)
         self._time = _time_dim(self._node.output)
-        out = Data.from_dims([data.dims[0], self._time + 1], dtype="int32").replace(beam=data.beam)
+        new = ctx.bind(self.out_dim, self._time + 1)
+        out = Data.from_dims([data.dims[0], new], dtype="int32").replace(beam=data.beam)
         ctx.loop_state("row", out, self.initial_output_value)
         return out
 
@@ -107,7 +115,7 @@ class EditDistanceTableLayer(_WithReference):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the next row."""
-        row = next_row(ctx.loop_state("row"), ctx.source(), _labels(ctx, self._node)[0])
+        row = next_row(ctx.loop_state("row"), ctx.source(), _labels(ctx, self._node)[0], self.blank_idx)
         ctx.set_loop_state("row", row)
         return row
 
@@ -117,7 +125,7 @@ class OptimalCompletionsLayer(_WithReference):
     """For each label: the minimum edit distance to the reference that remains possible if it comes next.
 
     Sabour et al. 2019. The source is a row of `edit_distance_table`, usually that of the previous step. The output is
-    int32 [batch, labels].
+    int32 [batch, labels]; with ``blank_idx``, which costs nothing, it has at least the labels up to that.
     No parameters. Lengths: none.
 
     Example::
@@ -140,13 +148,18 @@ class OptimalCompletionsLayer(_WithReference):
         if data.rank != 2 or data.batch_axis != 0 or not data.dtype.startswith("int"):
             raise ctx.error("the source must be a row of an edit_distance_table, not %s." % data)
         self._node = self._reference(ctx)
-        labels = self._node.output.dim
-        return Data.from_dims([data.dims[0], ctx.new_feature(labels or 0)], dtype="int32").replace(beam=data.beam)
+        labels = self._node.output.dim or 0
+        if self.blank_idx is not None:
+            labels = max(labels, self.blank_idx + 1)
+        if self.n_out not in (None, labels):
+            raise ctx.error("n_out is %s, but there are %d labels. Omit n_out." % (self.n_out, labels))
+        new = ctx.bind(self.out_dim, ctx.new_feature(labels))
+        return Data.from_dims([data.dims[0], new], dtype="int32").replace(beam=data.beam)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a minimum per label."""
         reference, lens = _labels(ctx, self._node)
-        return completions(ctx.source(), reference, lens, ctx.output.dims[1].size or 0)
+        return completions(ctx.source(), reference, lens, ctx.output.dims[1].size or 0, self.blank_idx)
 
 
 def _check_labels(ctx: PlanContext, name: str, data: Data) -> None:

@@ -12,6 +12,7 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shape.gather import need_indices
 from returnn_tf.layers.shared.axis_marks import with_feature_default
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.layers.shared.numbers import need_numbers
 from returnn_tf.ops.frames.gather import scatter_add
 from returnn_tf.ops.frames.shape import to_layout, transpose
 from returnn_tf.tensor import Data, Dim, DimKind
@@ -46,6 +47,7 @@ class ScatterNdLayer(ConcatInputLayer):
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: all axes of source and positions, one of them replaced."""
         data = self.input_template(ctx)
+        need_numbers(ctx, data, "a sum")
         self.positions = need_indices(ctx, self.position)
         position_axis = ctx.axis(self.positions, self.position_axis)
         dim = self._new_dim(ctx)

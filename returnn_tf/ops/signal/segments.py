@@ -79,7 +79,9 @@ def end_weights(ends: Any, lens: Any, falloff: float, smoothing: int) -> Any:
     weights = tf.where(ends, falloff * tf.pow(tf.constant(1.0 - falloff, before.dtype), before), 0.0)
     weights = tf.where(index == lens[:, None] - 1, tf.maximum(weights, 1e-4), weights)
     if smoothing > 1:
-        weights = tf.nn.convolution(weights[..., None], tf.ones([smoothing, 1, 1]), padding="SAME")[..., 0]
+        weights = tf.nn.convolution(weights[..., None], tf.ones([smoothing, 1, 1], weights.dtype), padding="SAME")[
+            ..., 0
+        ]
         weights = tf.where(inside, weights, 0.0)
     return weights / tf.reduce_sum(weights, axis=1, keepdims=True)
 
