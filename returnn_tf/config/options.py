@@ -163,7 +163,7 @@ class OptionInfo:
         if self.group is not None and isinstance(value, collections.abc.Mapping):
             check_options(self.group, value, where="%s: %s" % (where, self.name))
         if self.is_ignored(value):
-            _log_inert(where, self.name, str(self.inert))
+            log_inert(where, self.name, str(self.inert))
 
     def fault(self, value: Any) -> Optional[str]:
         """Return what is wrong with a value, to append to the name, e.g. ``must be int, got 'x' (str)``; or None."""
@@ -198,8 +198,11 @@ _PLAIN = (bool, int, float, str, tuple, list, dict, set, frozenset)
 
 
 @functools.lru_cache(maxsize=4096)
-def _log_inert(where: str, name: str, reason: str) -> None:
-    """Log once per place that an option has no effect."""
+def log_inert(where: str, name: str, reason: str) -> None:
+    """Log once per place that an option has no effect.
+
+    :param where: as in `OptionInfo.check_value`
+    """
     _LOGGER.warning("%s: option %r has no effect: %s", where, name, reason)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Optional, Protocol
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.option_types import fits_type
-from returnn_tf.config.options import axis_size
+from returnn_tf.config.options import axis_size, log_inert
 from returnn_tf.graph.kept_state import KeptSpec
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import Node, ParamSpec
@@ -106,6 +106,10 @@ class PlanContext:
     def error(self, message: str) -> ConfigError:
         """Return an error to raise; the compiler prepends layer path, class and sources."""
         return ConfigError(message)
+
+    def log_inert(self, name: str, reason: str) -> None:
+        """Log once that an option of the layer has no effect."""
+        log_inert("Layer %r (class %r)" % (self.node.path, self.node.layer.class_name), name, reason)
 
     def axis(self, data: Data, desc: AxisDesc) -> int:
         """Return the index of the one axis that matches."""

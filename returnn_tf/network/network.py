@@ -25,7 +25,7 @@ from returnn_tf.network.lower import Lowered, lower, needed_extern_keys
 from returnn_tf.network.plan_network import plan_network
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.network.result import LayerResult, RunResult
-from returnn_tf.tensor import Data, extern_data_options, parse_extern_data
+from returnn_tf.tensor import Data, empty_data_keys, extern_data_options, parse_extern_data
 from returnn_tf.tensor.precision import using_precision
 from returnn_tf.util.lazy_tf import tf
 
@@ -63,6 +63,7 @@ def plan_from_config(config: Config, *, train: bool = False, search: bool = Fals
             evaluate=evaluate,
             searched_layers=[searched] if isinstance(searched, str) else searched,
             default_target=settings.target,
+            empty_data_keys=empty_data_keys(declared),
             config=config,
         )
 

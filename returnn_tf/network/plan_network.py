@@ -31,6 +31,7 @@ def plan_network(
     evaluate: bool = False,
     searched_layers: Sequence[str] = (),
     default_target: str = "classes",
+    empty_data_keys: Optional[Mapping[str, str]] = None,
     config: Optional[Config] = None,
 ) -> Plan:
     """Plan a network dict. The plan is immutable afterwards.
@@ -41,10 +42,12 @@ def plan_network(
     :param evaluate: whether losses in loops exist without ``train``, for scores of other data
     :param searched_layers: layers of a second network that searches, whose losses are computed in training too
     :param default_target: for losses without the option target
+    :param empty_data_keys: keys that do not exist -> the reason, for messages
     :param config: the `Config` of the network, for functions defined in it
     :raises ConfigError: with the path of the layer, what is wrong and how to fix it
     """
     state = BuildState(extern_data, behavior_version, train, search, default_target, evaluate)
+    state.empty_data_keys = dict(empty_data_keys or {})
     builder = NetworkBuilder(network, state, plan_step_network)
     builder.extra_network = ExtraNetworks(builder)
     builder.build()

@@ -6,7 +6,7 @@ from returnn_tf.tensor.data_key import parse_data_key
 from returnn_tf.tensor.dim import Dim, DimKind
 from returnn_tf.tensor.dim_expr import DimExpr
 from returnn_tf.tensor.expected_dims import ImplicitDim, OptionalDim
-from returnn_tf.tensor.extern_data import extern_data_options, parse_extern_data
+from returnn_tf.tensor.extern_data import empty_data_keys, extern_data_options, parse_extern_data
 from returnn_tf.tensor.user_dims import (
     FeatureDim,
     SpatialDim,
@@ -28,6 +28,7 @@ __all__ = [
     "OptionalDim",
     "SpatialDim",
     "batch_dim",
+    "empty_data_keys",
     "extern_data_options",
     "parse_data_key",
     "parse_extern_data",

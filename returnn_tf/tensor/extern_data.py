@@ -28,6 +28,32 @@ def extern_data_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     if given.get("extern_data") is not None:
         return _by_key("extern_data", given["extern_data"])
+    return {key: options for key, options in _from_old_form(given).items() if not _is_empty(options)}
+
+
+def empty_data_keys(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the keys that do not exist since `num_inputs` or `num_outputs` gives them the size 0 -> the reason.
+
+    :param given: see `extern_data_options`
+    """
+    if given.get("extern_data") is not None:
+        return {}
+    old, in_outputs = _from_old_form(given), isinstance(given.get("num_outputs"), Mapping)
+    result = {}
+    for key in [key for key, options in old.items() if _is_empty(options)]:
+        if in_outputs and key in given["num_outputs"]:
+            setting = "num_outputs[%r]" % key
+        else:
+            setting = "num_inputs" if key == "data" else "num_outputs"
+        result[key] = "%s is 0, so there is no such data key." % setting
+    return result
+
+
+def _is_empty(options: Any) -> bool:
+    return isinstance(options, tuple) and not options[0]
+
+
+def _from_old_form(given: Mapping[str, Any]) -> dict[str, Any]:
     num_inputs, num_outputs = given.get("num_inputs"), given.get("num_outputs")
     if num_inputs is None and num_outputs is None:
         raise ConfigError(
@@ -42,7 +68,7 @@ def extern_data_options(given: Mapping[str, Any]) -> dict[str, Any]:
         result["classes"] = _old_form("num_outputs", num_outputs)
     if "data" not in result and num_inputs is not None:
         result["data"] = (_old_form("num_inputs", num_inputs, int)[0], 2)
-    return {key: options for key, options in result.items() if not isinstance(options, tuple) or options[0]}
+    return result
 
 
 def _old_form(where: str, options: Any, form: Any = Union[int, tuple[int, int], dict[str, Any]]) -> Any:

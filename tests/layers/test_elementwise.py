@@ -27,6 +27,16 @@ def _run(layer: dict[str, Any], **others: dict[str, Any]) -> Any:
 SQUARE = {"class": "activation", "activation": "square", "from": "data"}
 
 
+@pytest.mark.parametrize("kind", ["truediv", "/", "average", "xlogy", "atan2", "igamma", "complex", "logaddexp"])
+@pytest.mark.parametrize("sparse", [True, False])
+def test_kinds_of_floats(kind: str, sparse: bool) -> None:
+    """Labels and other integers are refused, naming the kind."""
+    layer = {"class": "combine", "kind": kind, "from": ["x", "x"]}
+    x = {"class": "copy", "from": "data:labels"} if sparse else {"class": "length", "from": "data"}
+    with pytest.raises(ConfigError, match="'output' .*kind %r is not defined for int32. Cast" % kind):
+        plan_from_config(_config({"x": x, "output": layer}))
+
+
 @pytest.mark.parametrize(
     "kind, expected",
     [

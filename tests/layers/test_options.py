@@ -15,7 +15,7 @@ from returnn_tf.config.options import declared_options
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.loss import Loss
 from returnn_tf.graph.registry import LAYERS, LOSSES
-from tests.layers.nets import LENS, feed, net_of
+from tests.layers.nets import LENS, fails, feed, net_of, template
 
 PACKAGE = os.path.dirname(returnn_tf.__file__)
 CLASSES = [(name, cls) for registry in (LAYERS, LOSSES) for name, cls in registry.items()]
@@ -106,6 +106,11 @@ INERT = [
     ({**LAYER, "collocate_with": "data"}, "collocate_with"),
     ({"class": "batch_norm", "masked_time": True, "fused": True, "from": "data"}, "fused"),
     ({"class": "rec", "unit": "lstm", "n_out": 2, "unroll": True, "from": "data"}, "unroll"),
+    ({**LAYER, "initial_output": "zzz"}, "initial_output"),
+    ({"class": "rec", "unit": {"output": {**LAYER, "from": "data:source"}}, "n_out": 77, "from": "data"}, "n_out"),
+    ({"class": "slice_nd", "size": 2, "min_size": 3, "from": "data"}, "min_size"),
+    ({"class": "combine", "kind": "add", "eval": "foo((", "from": ["data", "data"]}, "eval"),
+    ({"class": "combine", "kind": "add", "eval_locals": {"a": 1}, "from": ["data", "data"]}, "eval_locals"),
 ]
 
 
@@ -118,6 +123,30 @@ def test_without_effect(layer: Any, name: str, caplog: pytest.LogCaptureFixture)
     (line,) = [record.getMessage() for record in caplog.records]
     start = "Layer %r (class %r): option %r has no effect: " % (layer_name, layer["class"], name)
     assert line.startswith(start) and len(line) > len(start)
+
+
+def test_with_effect(caplog: pytest.LogCaptureFixture) -> None:
+    """The same options are not reported where they count, or where they agree with the result."""
+    unit = {
+        "a": {**LAYER, "from": "prev:a", "initial_output": 1},
+        "output": {"class": "combine", "kind": "add", "from": ["a", "data:source"]},
+    }
+    network = {
+        "s": {"class": "slice_nd", "size": None, "min_size": 3, "from": "data", "is_output_layer": True},
+        "output": {"class": "rec", "unit": unit, "n_out": 3, "from": "data"},
+    }
+    with caplog.at_level(logging.WARNING, logger="returnn_tf.config"):
+        template(network)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("layer", [
+    {"class": "self_attention", "num_heads": 1, "total_key_dim": 3, "n_out": 3, "from": "data"},
+    {"class": "rec", "unit": "lstm", "n_out": 3, "from": "data"},
+], ids=["self_attention", "rec"])  # fmt: skip
+def test_state_of_a_placeholder(layer: Any) -> None:
+    """It is refused with the reason and what to write."""
+    fails({**layer, "initial_state": "placeholder"}, "graphs that another program runs.* (Declare|Use)")
 
 
 @pytest.mark.parametrize("limit, kept", [(10.0, 0), (100.0, 1), (1000.0, 2), (1e6, 3)])

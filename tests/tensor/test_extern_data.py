@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy
 import pytest
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.network.network import plan_from_config
 from returnn_tf.tensor import (
     FeatureDim,
     SpatialDim,
     batch_dim,
+    empty_data_keys,
     extern_data_options,
     parse_data_key,
     parse_extern_data,
@@ -90,6 +93,24 @@ def test_keys_share_a_dim() -> None:
 )
 def test_old_keys(config: dict[str, Any], expected: dict[str, tuple[int, int]]) -> None:
     assert extern_data_options(config) == expected
+
+
+@pytest.mark.parametrize(
+    "config, key, setting",
+    [
+        ({"num_inputs": 40, "num_outputs": {"classes": (0, 1)}}, "classes", "num_outputs['classes']"),
+        ({"num_inputs": 40, "num_outputs": 0}, "classes", "num_outputs"),
+        ({"num_inputs": 0, "num_outputs": {"bpe": 3}}, "data", "num_inputs"),
+        ({"num_inputs": 3, "num_outputs": {"data": 0}}, "data", "num_outputs['data']"),
+    ],
+)
+def test_keys_of_size_0(config: dict[str, Any], key: str, setting: str) -> None:
+    """They do not exist, and an error about one says why."""
+    assert key not in extern_data_options(config)
+    assert empty_data_keys(config) == {key: "%s is 0, so there is no such data key." % setting}
+    output = {"class": "softmax", "n_out": 2, "from": "data", "loss": "ce", "target": "classes"}
+    with pytest.raises(ConfigError, match=re.escape(empty_data_keys(config)[key])):
+        plan_from_config(Config({**config, "network": {"output": output}}))
 
 
 @pytest.mark.parametrize(

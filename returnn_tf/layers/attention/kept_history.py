@@ -6,6 +6,7 @@ from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.layers.rec.initial_state import NO_PLACEHOLDER
 from returnn_tf.ops.frames.shape import expand_at
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -101,6 +102,8 @@ def kept_history(ctx: PlanContext, layer: Any, parts: dict[str, Data], *, in_ste
         if layer.restrict_state_to_last_seq:
             raise ctx.error("restrict_state_to_last_seq needs a state: set initial_state to 'keep_over_epoch'.")
         return None
+    if given == "placeholder":
+        raise ctx.error("initial_state: %s. Use 'keep_over_epoch'." % NO_PLACEHOLDER)
     if given not in INITIAL_STATES:
         raise ctx.error(
             "initial_state must be None, 'zeros', 'keep_over_epoch' or 'keep_over_epoch_no_init' here, not %r."

@@ -44,6 +44,12 @@ _OF_TF = (
     "polygamma", "nextafter", "complex", "logical_xor",
 )  # fmt: skip
 
+#: Of floats only: TensorFlow refuses integers, or gives floats for them.
+_OF_FLOATS = frozenset((
+    "truediv", "/", "divide", "realdiv", "average", "logaddexp", "divide_no_nan", "div_no_nan", "multiply_no_nan",
+    "atan2", "xdivy", "xlogy", "xlog1py", "igamma", "igammac", "zeta", "polygamma", "nextafter", "complex",
+))  # fmt: skip
+
 #: What these names mean where they are the kind of a `combine` layer.
 KINDS = (*_OWN, *_SIGNS, *COMPARISONS, *_OF_TF)
 
@@ -56,6 +62,11 @@ def is_logical(kind: str) -> bool:
 def takes_any(kind: str) -> bool:
     """Return whether an operation takes bool operands as well as numbers."""
     return kind in ("equal", "not_equal")
+
+
+def takes_ints(kind: str) -> bool:
+    """Return whether the result of integers is of integers."""
+    return kind not in _OF_FLOATS
 
 
 def result_dtype(kind: str, dtype: str) -> str:

@@ -21,6 +21,7 @@ from returnn_tf.layers.math.binary import (
     is_logical,
     result_dtype,
     takes_any,
+    takes_ints,
 )
 from returnn_tf.layers.math.eval_code import compile_code, run_code
 from returnn_tf.layers.shared.out_type import apply_out_type
@@ -104,6 +105,8 @@ class CombineLayer(ElementwiseLayer):
         check_activation(self.activation)
         if self.kind != "eval" and self.kind not in KINDS:
             raise ctx.error("unknown kind %r. %s" % (self.kind, did_you_mean(self.kind, [*KINDS, "eval"])))
+        if self.kind != "eval":
+            self._log_inert(ctx)
         data = self.common(ctx, self.allow_broadcast_all_sources)
         if self.kind == "eval":
             if self.eval is None:
@@ -124,10 +127,20 @@ class CombineLayer(ElementwiseLayer):
             ctx.param("b", (ctx.need_feature(data),), 0.0)
         return data
 
+    def _log_inert(self, ctx: PlanContext) -> None:
+        """Log which options are only for the kind 'eval'; a function in out_type gets eval_locals in any case."""
+        reason = "it is for kind 'eval', not %r" % self.kind
+        if self.eval is not None:
+            ctx.log_inert("eval", reason)
+        if self.eval_locals and not callable(self.out_type):
+            ctx.log_inert("eval_locals", reason)
+
     def _result_dtype(self, ctx: PlanContext) -> str:
         dtype = self.check_dtypes(ctx)
         if not takes_any(self.kind) and (dtype == "bool") != is_logical(self.kind):
             raise ctx.error("kind %r cannot be of %s. Cast the sources." % (self.kind, dtype))
+        if dtype.startswith(("int", "uint")) and not takes_ints(self.kind):
+            raise ctx.error("kind %r is not defined for %s. Cast the sources to float32." % (self.kind, dtype))
         if not is_associative(self.kind) and len(self.sources) != 2:
             raise ctx.error("kind %r needs two sources, got %d." % (self.kind, len(self.sources)))
         return result_dtype(self.kind, dtype)

@@ -21,6 +21,9 @@ INITIAL_KEYWORDS = ("zeros", "ones", "var", "keep_over_epoch", "keep_over_epoch_
 #: Those that mean the last state of the batch before -> whether it is zero at the start of a pass over a dataset.
 KEPT = {"keep_over_epoch": True, "keep_over_epoch_no_init": False}
 
+#: Why ``initial_state`` can't be "placeholder".
+NO_PLACEHOLDER = "'placeholder' is for graphs that another program runs and feeds, which is not supported"
+
 _CONSTANTS = {"zeros": 0.0, "ones": 1.0}
 
 
@@ -155,10 +158,7 @@ class _Planner:
         if not isinstance(given, (str, bool)) and given in (0, 1):
             return InitialState(constant=float(given))
         if given == "placeholder":
-            raise ctx.error(
-                "%s: 'placeholder' is for graphs that another program runs, which is not supported. Declare the state "
-                "as a data key, and write 'data:<key>'." % what
-            )
+            raise ctx.error("%s: %s. Declare the state as a data key, and write 'data:<key>'." % (what, NO_PLACEHOLDER))
         if isinstance(given, str) and given in KEPT:
             variable = "%skeep_state_%s" % (self._prefix, name)
             ctx.keep(str(index), variable, state.data, resets=KEPT[given])

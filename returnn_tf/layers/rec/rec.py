@@ -155,7 +155,10 @@ class RecLayer(ConcatInputLayer):
         """Plan what the unit requires: a loop, one step of a cell in an enclosing loop, or a cell over frames."""
         if isinstance(self.unit, dict):
             self._check_no_cell_options(ctx)
-            return StepNetworkRun(ctx)
+            run = StepNetworkRun(ctx)
+            if self.n_out not in (None, run.output.dim) and not run.output.unknown:
+                ctx.log_inert("n_out", "the layer 'output' of the unit gives %s" % run.output)
+            return run
         self._check_options(ctx)
         return plan_cell_run(ctx, self, self.input_template(ctx))
 

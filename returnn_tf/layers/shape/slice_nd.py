@@ -59,6 +59,8 @@ class SliceNdLayer(ConcatInputLayer):
                 raise ctx.error("%s must hold integers, but layer %r is %s." % (what, value.path, value.output))
             if isinstance(value, int) and value < 0:
                 raise ctx.error("%s must not be negative, got %d." % (what, value))
+        if self.min_size is not None and self.size is not None:
+            ctx.log_inert("min_size", "it is for slices without size")
         self.new_dim = ctx.bind(self.out_spatial_dim, self._inferred_dim(ctx, data, axis))
         position = Data((), "int32")
         if isinstance(self.start, Node):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Callable, Optional
 
+from returnn_tf.config import did_you_mean
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.node import Node
 from returnn_tf.network.planning.parse import LayerSpec, parse_network
@@ -31,6 +32,8 @@ class BuildState:
         evaluate: bool = False,
     ) -> None:
         self.extern_data = {key: data.map_dims(Dim.declared) for key, data in extern_data.items()}
+        #: Data keys that do not exist -> the reason, for messages.
+        self.empty_data_keys: dict[str, str] = {}
         self.default_target = default_target
         self.behavior_version = behavior_version
         self.train = train
@@ -55,6 +58,10 @@ class BuildState:
         #: By path and identity of a network dict: the dict, kept alive so that its id stays unique, and its
         #: layers. A step network is planned several times, with the same dicts inside.
         self._parsed: dict[tuple[str, int], tuple[Any, dict[str, LayerSpec]]] = {}
+
+    def key_hint(self, key: str, known: Iterable[str]) -> str:
+        """Return why there is no such data key, or else the nearest known name."""
+        return self.empty_data_keys.get(key) or did_you_mean(key, known)
 
     def parse(self, network: Any, path: str) -> dict[str, LayerSpec]:
         """Return the layers of a network dict; parsed at the first request.

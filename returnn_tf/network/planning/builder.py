@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional, Protocol
 
 from returnn_tf.config import ConfigError, did_you_mean
-from returnn_tf.config.options import declared_options
+from returnn_tf.config.options import declared_options, log_inert
 from returnn_tf.graph.batch_norm import declare_batch_norm_option
 from returnn_tf.graph.constraints import check_output_constraints
 from returnn_tf.graph.layer_base import LayerBase
@@ -221,7 +221,9 @@ class NetworkBuilder:
         if ref == "data" or ref.startswith("data:"):
             return self._input(ref.partition(":")[2] or "data", where)
         known = list(self.specs) + ["data:%s" % key for key in self._input_keys()] + ["data"]
-        hint = "Write 'data:%s' for the data key." % ref if ref in self._input_keys() else did_you_mean(ref, known)
+        hint = "Write 'data:%s' for the data key." % ref
+        if ref not in self._input_keys():
+            hint = self.state.key_hint(ref, known)
         if self.parent is not None and (ref in self.parent.specs or extra is not None):
             hint = "Write 'base:%s' for the outer layer." % ref
         raise LayerError("%s: there is no layer %r. %s" % (where, ref, hint))
@@ -277,7 +279,8 @@ class NetworkBuilder:
             level = level.parent
         if key not in self.state.extern_data:
             raise LayerError(
-                "%s: there is no data key %r in extern_data. %s" % (where, key, did_you_mean(key, self._input_keys()))
+                "%s: there is no data key %r in extern_data. %s"
+                % (where, key, self.state.key_hint(key, self._input_keys()))
             )
         return self.extern_node(key)
 
@@ -302,6 +305,10 @@ class NetworkBuilder:
             set_options(self, node, spec)
             self._depend_on_code(node, spec)
             self._infer(node)
+        layer = node.layer
+        if self.parent is None and layer.initial_output is not None:
+            if layer.iterates_unit or not layer.gives_initial_output():
+                log_inert(spec.where, "initial_output", "the layer is not in a loop")
         self._nodes[spec.name] = node
         self.planned(spec, node)
 
@@ -410,7 +417,8 @@ class NetworkBuilder:
         if target not in self.state.extern_data:
             known = list(self.specs) + list(self.state.extern_data)
             raise LayerError(
-                "%s: the target %r is neither a layer nor a data key. %s" % (where, target, did_you_mean(target, known))
+                "%s: the target %r is neither a layer nor a data key. %s"
+                % (where, target, self.state.key_hint(target, known))
             )
         return self.extern_node(target)
 
@@ -489,7 +497,7 @@ class NetworkBuilder:
         """Implement `Builder.extern_node`."""
         if key not in self.state.extern_data:
             raise ConfigError(
-                "there is no data key %r in extern_data. %s" % (key, did_you_mean(key, self.state.extern_data))
+                "there is no data key %r in extern_data. %s" % (key, self.state.key_hint(key, self.state.extern_data))
             )
         if key not in self.state.extern:
             layer = SourceLayer()
