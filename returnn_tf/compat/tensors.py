@@ -57,6 +57,7 @@ class Dim(metaclass=_IsDim):
     """
 
     Types = _Types
+    get_tag_from_size_tensor = staticmethod(_Dim.get_tag_from_size_tensor)
 
     def __new__(cls, kind: Any = None, description: str = "", dimension: Optional[int] = None, **others: Any) -> Any:
         """Return a dim of ours."""

@@ -17,7 +17,7 @@ from returnn_tf.graph.node import Node
 from returnn_tf.graph.views.layer_view import LayerView
 from returnn_tf.ops.frames.pad import fit_dims
 from returnn_tf.ops.mixed_precision import full
-from returnn_tf.tensor import Data
+from returnn_tf.tensor import Data, size_tags
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -35,7 +35,7 @@ def emit_node(state: Lowering, node: Node) -> None:
     :raises LoweringError: with the path of the layer, its sources and its output
     """
     ctx = EmitContext(node, state, may_reduce=True)
-    with tf.name_scope(op_scope(node.path)):
+    with tf.name_scope(op_scope(node.path)), size_tags.using_lengths(ctx.lens):
         try:
             value = node.layer.emit(ctx)
             _check_tensor(node, value)

@@ -11,6 +11,7 @@ import enum
 from typing import Any, Callable, ClassVar, Optional, Union
 from weakref import WeakValueDictionary
 
+from returnn_tf.tensor import size_tags
 from returnn_tf.tensor.dim_expr import (
     DimExpr,
     QuotientExpr,
@@ -120,6 +121,32 @@ class Dim:
     def is_spatial_dim(self) -> bool:
         """Return whether the kind is spatial; the name configs use."""
         return self.kind is DimKind.SPATIAL
+
+    # --- lengths as tensors, for configs ---
+
+    @property
+    def dyn_size(self) -> Any:
+        """Return the lengths, int32 [batch]; None if the dim is static, and while no ops are built."""
+        return size_tags.lengths_of(self.declared()) if self.is_dynamic else None
+
+    def set_tag_on_size_tensor(self, x: Any, batch: Any = None) -> Any:
+        """Let lengths define this dim for the axis that gets them by ``size_placeholder``; return them.
+
+        If they are those of another dim already, this dim is declared to be that one.
+        """
+        del batch
+        other = Dim.get_tag_from_size_tensor(x)
+        if other is None:
+            size_tags.set_tag(x, self)
+        elif other is not self:
+            self.declare_same_as(other)
+        return x
+
+    @staticmethod
+    def get_tag_from_size_tensor(x: Any) -> Optional[Dim]:
+        """Return the dim that lengths belong to, or None."""
+        dim: Optional[Dim] = size_tags.dim_of(x)
+        return size_tags.tag_of(x) if dim is None else dim
 
     # --- equality ---
 

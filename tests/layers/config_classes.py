@@ -5,7 +5,7 @@
 
 import tensorflow as tf
 from TFNetworkLayer import CopyLayer, LayerBase, Loss, _ConcatInputLayer, auto_register_layer_classes
-from TFUtil import Data, get_initializer
+from TFUtil import Data, Dim, get_initializer
 
 
 class HalfOfMeanLayer(_ConcatInputLayer):
@@ -64,6 +64,30 @@ class EverySecondLayer(LayerBase):
         source = self.sources[0].output.copy_as_batch_major()
         self.output.placeholder = source.placeholder[:, ::2]
         self.output.size_placeholder = {0: (source.get_sequence_lengths() + 1) // 2}
+
+    @classmethod
+    def get_out_data_from_opts(cls, name, sources, **kwargs):
+        return sources[0].output.copy_as_batch_major().copy_template(name)
+
+
+CHUNKS = Dim(kind=Dim.Types.Spatial, description="chunks")
+
+
+class ChunksLayer(LayerBase):
+    """Take every third frame; the axis is declared outside of the class."""
+
+    layer_class = "chunks"
+
+    def __init__(self, **kwargs):
+        super(ChunksLayer, self).__init__(**kwargs)
+        source = self.sources[0].output.copy_as_batch_major()
+        time = source.get_time_dim_tag()
+        assert Dim.get_tag_from_size_tensor(source.get_sequence_lengths()) is time
+        size = (time.dyn_size + 2) // 3
+        CHUNKS.set_tag_on_size_tensor(size)
+        assert Dim.get_tag_from_size_tensor(size) is CHUNKS
+        self.output.placeholder = source.placeholder[:, ::3]
+        self.output.size_placeholder = {0: size}
 
     @classmethod
     def get_out_data_from_opts(cls, name, sources, **kwargs):

@@ -11,6 +11,7 @@ import numpy
 import pytest
 
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.engine.checkpoints.of_network import load_checkpoint, save_checkpoint
 from returnn_tf.graph.registry import LAYERS, LOSSES
 from returnn_tf.network.network import Network, plan_from_config
 
@@ -23,6 +24,8 @@ CLASSES = pathlib.Path(__file__).parent / "config_classes.py"
 @pytest.fixture(scope="module", autouse=True)
 def _classes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Load the classes as a config does; other tests see only ours."""
+    for registry in (LAYERS, LOSSES):
+        registry.load()
     saved = [(registry, dict(vars(registry)[name]), name) for registry in (LAYERS, LOSSES) for name in _TABLES]
     folder = tmp_path_factory.mktemp("config")
     shutil.copy(CLASSES, folder / "classes_of_a_config.py")
@@ -98,6 +101,31 @@ def test_own_lengths() -> None:
     x = feed()["data"]
     expected = [x[i, :n:2].sum(axis=0) for i, n in enumerate(LENS)]
     numpy.testing.assert_allclose(result.value, expected, rtol=1e-5)
+
+
+def test_lengths_of_a_declared_dim() -> None:
+    """It is computed from those of the source, and named in other layers."""
+    chunks = LAYERS.find("chunks").config_class.__init__.__globals__["CHUNKS"]  # type: ignore[union-attr]
+    sums = {"class": "reduce", "mode": "sum", "axis": chunks, "from": "chunks"}
+    result = output({"chunks": {"class": "chunks", "from": "data"}, "output": sums})
+    x = feed()["data"]
+    numpy.testing.assert_allclose(result.value, [x[i, :n:3].sum(axis=0) for i, n in enumerate(LENS)], rtol=1e-5)
+    assert chunks.dyn_size is None  # outside of the building of ops
+
+
+def test_parameters_are_saved_and_restored(tmp_path: pathlib.Path) -> None:
+    config = config_of({**factor(loss="as_is"), "more": {"class": "half_of_mean", "from": "data", "loss": "as_is"}})
+    net, other = (Network(plan_from_config(config, train=True), seed=seed) for seed in (1, 2))
+    name = "output/factors/out_w"
+    net.set_param_values({"more/fixed": numpy.float32([4, 5, 6])})
+    assert (net.get_param_values()[name] != other.get_param_values()[name]).any()
+    prefix = str(tmp_path / "model")
+    save_checkpoint(net, prefix)
+    load_checkpoint(other, prefix)
+    for key, value in net.get_param_values().items():
+        numpy.testing.assert_array_equal(other.get_param_values()[key], value)
+    numpy.testing.assert_array_equal(
+        net.run(feed()).layers["more"].value, other.run(feed()).layers["more"].value)  # fmt: skip
 
 
 def test_labels() -> None:

@@ -23,7 +23,7 @@ from returnn_tf.graph.views.data_view import DataView
 from returnn_tf.graph.views.layer_view import LayerView
 from returnn_tf.graph.views.network_view import NetworkView
 from returnn_tf.network.planning.code_references import code_references
-from returnn_tf.tensor import Data, Dim, DimKind, batch_dim
+from returnn_tf.tensor import Data, Dim, DimKind, batch_dim, size_tags
 from returnn_tf.util.lazy_tf import tf
 
 #: Of the options that every layer has, those that such classes see.
@@ -158,7 +158,9 @@ class ConfigLayer(Layer):
         self._own: dict[int, Dim] = {}
         for axis in data.dynamic_axes:
             if data.dims[axis] in view.own_lengths:
-                self._own[axis] = ctx.new_spatial(None, "time")
+                dim = data.dims[axis]
+                declared = dim if size_tags.tag_of(view.own_lengths[dim]) is dim else None
+                self._own[axis] = ctx.bind(declared, ctx.new_spatial(None, "time"))
                 data = data.with_dim(axis, self._own[axis])
         return data
 
@@ -197,7 +199,7 @@ class ConfigLayer(Layer):
         if self.node.loop_states:
             states = {key: emit.loop_state(key) for key in self.node.loop_states}
             previous = types.SimpleNamespace(rec_vars_outputs=states)
-        with host.running():
+        with host.running(), size_tags.using_lengths(emit.lens):
             return self.config_class(output=output, rec_previous_layer=previous, **options)
 
     def _known(self, name: str) -> Node:

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from returnn_tf.graph.views.lengths import LengthsOf, dim_of_lengths, lengths_with_dim
 from returnn_tf.graph.views.template_view import TemplateView
-from returnn_tf.tensor import Dim, resolve_axes, resolve_axis
+from returnn_tf.tensor import Dim, resolve_axes, resolve_axis, size_tags
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -138,9 +138,13 @@ class AxesView(TemplateView):
         if not 0 <= axis < self.ndim:
             raise self.error("has no axis %r (not counting batch) whose lengths could be set." % (axis,))
         index = self.get_batch_axis(axis)
-        dim = dim_of_lengths(lengths)
+        dim, tag = dim_of_lengths(lengths), size_tags.tag_of(lengths)
         if dim is not None:
             self._data = data.with_dim(index, dim) if data.dims[index].size is None else data
+        elif tag is not None and data.dims[index].size is None:
+            self._data, own = data.with_dim(index, tag), tf.cast(lengths, tf.int32)
+            size_tags.set_tag(own, tag)
+            self.own_lengths[tag] = own
         elif data.dims[index].size is None:
             self.own_lengths[data.dims[index]] = tf.cast(lengths, tf.int32)
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional
 
-from returnn_tf.tensor import Dim
+from returnn_tf.tensor import Dim, size_tags
 from returnn_tf.util.lazy_tf import tf
-
-_DIM = "_returnn_tf_dim"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,17 +15,19 @@ class LengthsOf:
 
     dim: Dim
 
+    @property
+    def _returnn_tf_dim(self) -> Dim:
+        """Return the dim, by the name that `size_tags` gives it on tensors."""
+        return self.dim
+
 
 def lengths_with_dim(lengths: Any, dim: Dim) -> Any:
     """Return lengths that remember their dim: a tensor of their own."""
     lengths = tf.identity(lengths)
-    setattr(lengths, _DIM, dim)
+    size_tags.set_dim(lengths, dim)
     return lengths
 
 
 def dim_of_lengths(lengths: Any) -> Optional[Dim]:
     """Return the dim that the lengths belong to; None if the user computed them."""
-    if isinstance(lengths, LengthsOf):
-        return lengths.dim
-    dim: Optional[Dim] = getattr(lengths, _DIM, None)
-    return dim
+    return size_tags.dim_of(lengths)

@@ -1,0 +1,49 @@
+"""Lengths that know their dim, and lengths of a dim: for code in configs that passes them around as tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
+from typing import Any, Callable, Optional
+
+#: Attributes of a tensor: the dim whose lengths it holds; the dim that code in a config declared for its own lengths.
+_DIM, _TAG = "_returnn_tf_dim", "_returnn_tf_tag"
+
+_lookup: contextvars.ContextVar[Optional[Callable[[Any], Any]]] = contextvars.ContextVar("lengths", default=None)
+
+
+@contextlib.contextmanager
+def using_lengths(lookup: Callable[[Any], Any]) -> Iterator[None]:
+    """Let `lengths_of` find the lengths of dims by this function within the context."""
+    token = _lookup.set(lookup)
+    try:
+        yield
+    finally:
+        _lookup.reset(token)
+
+
+def lengths_of(dim: Any) -> Optional[Any]:
+    """Return the lengths of a dynamic dim, int32 [batch]; None where no ops are built."""
+    lookup = _lookup.get()
+    return None if lookup is None else lookup(dim)
+
+
+def set_dim(lengths: Any, dim: Any) -> None:
+    """Let lengths remember the dim that they are known to belong to."""
+    setattr(lengths, _DIM, dim)
+
+
+def dim_of(lengths: Any) -> Optional[Any]:
+    """Return the dim that lengths are known to belong to, or None."""
+    return getattr(lengths, _DIM, None)
+
+
+def set_tag(lengths: Any, dim: Any) -> None:
+    """Let lengths that code in a config computed define those of a dim, once they are set on a template."""
+    setattr(lengths, _TAG, dim)
+
+
+def tag_of(lengths: Any) -> Optional[Any]:
+    """Return the dim that `set_tag` gave to the lengths, or None."""
+    return getattr(lengths, _TAG, None)
