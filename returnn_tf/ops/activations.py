@@ -171,10 +171,21 @@ def needed_type(name: Any) -> str:
     return needed
 
 
+#: Functions whose result is real for complex numbers.
+_OF_COMPLEX = ("abs", "real", "imag", "angle")
+
+
+def is_of_complex(name: Any) -> bool:
+    """Return whether the activation makes real numbers of complex ones."""
+    return isinstance(name, str) and _parts(name)[0] in _OF_COMPLEX
+
+
 def changes_dtype(name: Any, dtype: str) -> str:
     """Return the dtype after the activation."""
     if isinstance(name, str) and _parts(name)[-1] in ("logical_not", "is_finite", "is_nan", "is_inf"):
         return "bool"
+    if is_of_complex(name):
+        return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
     return dtype
 
 

@@ -33,6 +33,10 @@ def result(layer):
         ({"class": "shift_axis", "axis": "T", "amount": 1, "pad": True, "pad_value": 0}, None),
         ({"class": "pad", "axes": "F", "padding": 1}, numpy.pad(Z, [(0, 0), (0, 0), (1, 1)])),
         ({"class": "cumsum", "axis": "T"}, numpy.cumsum(Z, axis=1)),
+        ({"class": "activation", "activation": "abs"}, numpy.abs(Z)),
+        ({"class": "activation", "activation": "angle"}, numpy.angle(Z)),
+        ({"class": "activation", "activation": "real"}, Z.real),
+        ({"class": "activation", "activation": "imag|relu"}, numpy.maximum(Z.imag, 0)),
     ],
 )
 def test_computed(layer, expected):
@@ -50,6 +54,7 @@ def test_computed(layer, expected):
         ({"class": "rec", "unit": "lstm", "n_out": 2}, "needs real numbers"),
         ({"class": "layer_norm"}, "needs real numbers"),
         ({"class": "activation", "activation": "relu"}, "needs real numbers"),
+        ({"class": "activation", "activation": "relu|abs"}, "needs real numbers"),
         ({"class": "compare", "value": 1.0}, "needs real numbers"),
         ({"class": "pool", "mode": "max", "pool_size": 2}, "needs real numbers"),
         ({"class": "top_k", "k": 2, "axis": "F"}, "needs real numbers"),

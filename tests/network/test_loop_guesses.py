@@ -27,6 +27,11 @@ def loop(unit):
 
 OWN = ["data:source", "prev:h"]
 INNER = subnetwork("data", {"output": linear("data")})
+#: A position that a layer finds in the part taken from the last one.
+AFTER_BEST = {
+    "best": {"class": "reduce", "mode": "argmax", "axis": "F", "from": "h"},
+    "pos": {"class": "reinterpret_data", "set_sparse": False, "from": "best", "initial_output": 0},
+}
 MASKED = subnetwork("data", {"a": linear("data"), "output": {"class": "layer_norm", "from": "a"}})
 
 
@@ -40,6 +45,10 @@ MASKED = subnetwork("data", {"a": linear("data"), "output": {"class": "layer_nor
           "own": {"class": "copy", "from": OWN}}, 3),
         ({"h": subnetwork(["data:source", "prev:k"], {"output": linear("data")}),
           "k": subnetwork(["h", "prev:h"], {"output": linear("data", n_out=5)})}, 3),
+        ({"part": {"class": "slice_nd", "start": "prev:pos", "size": 2, "from": "base:data"},
+          "h": {"class": "merge_dims", "axes": ["dim:2", "F"], "from": "part"}, **AFTER_BEST}, 6),
+        ({"part": {"class": "gather", "position": "prev:pos", "axis": "T", "from": "base:data"},
+          "h": {"class": "copy", "from": "part"}, **AFTER_BEST}, 3),
     ],
 )  # fmt: skip
 def test_sizes_from_inside(unit, size):

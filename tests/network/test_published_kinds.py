@@ -9,8 +9,11 @@ import pytest
 
 import returnn_tf
 from returnn_tf.config import Config
-from returnn_tf.network.network import Network
+from returnn_tf.config.compat_modules import compat_modules
+from returnn_tf.network.network import Network, plan_from_config
 from returnn_tf.util.lazy_tf import tf
+from tests.network.published import attention, augmented, hybrid, streaming, transformers
+from tests.network.published.case import Case
 
 Layers = dict[str, Any]
 BLANK = 5
@@ -173,3 +176,48 @@ def test_trains_and_searches(network: Layers) -> None:
     else:
         lens = found["output"].sizes[1]
         assert (lens <= 4).all() and found["output"].value.shape == (2, max(lens), 4)
+
+
+# --- whole networks, by kind of task ---
+
+MODULES = (attention, augmented, hybrid, streaming, transformers)
+CASES: dict[str, Case] = {name: case for module in MODULES for name, case in module.CASES.items()}
+#: Two decoders each: the gradients of two loops take their time.
+SLOW = {"min-wer", "translation"}
+
+
+def config_of(case: Case) -> Config:
+    settings = {"optimizer": {"class": "adam"}, "learning_rate": 0.01, **case.settings}
+    return Config({"extern_data": case.extern, "network": case.network, **settings})
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CASES]
+)
+@pytest.mark.filterwarnings("ignore:Cannot activate TF2 compatibility support for TF1 summary ops")
+def test_all_parameters_learn(name: str) -> None:
+    case = CASES[name]
+    config = config_of(case)
+    with compat_modules():
+        net = Network.from_config(config, train=True)
+        before, feed = net.get_param_values(), case.feed(net.extern_data)
+        trainer = returnn_tf.Trainer(net, config)
+        for _ in range(2):
+            assert numpy.isfinite(float(trainer.step(feed, learning_rate=0.01).total_loss))
+    after = net.get_param_values()
+    assert all(numpy.isfinite(value).all() for value in after.values())
+    assert [param for param in net.trainable_params if numpy.array_equal(before[param], after[param])] == []
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.search])
+def test_searches_with_the_parameters_of_training(name: str) -> None:
+    case = CASES[name]
+    config = config_of(case)
+    with compat_modules():
+        trained = plan_from_config(config, train=True)
+        net = Network.from_config(config, search=True)
+        more = set(net.params) - set(trained.params)
+        assert set(trained.params) <= set(net.params)
+        assert all(case.only_search and param.startswith(case.only_search) for param in more)
+        found = net.run(case.feed(net.extern_data)).layers[case.search or ""]
+    assert found.value.shape[:2] == (2, max(found.sizes[1]))

@@ -17,6 +17,7 @@ from returnn_tf.ops.activations import (
     changes_dtype,
     check_activation,
     get_activation,
+    is_of_complex,
     is_over_features,
     may_reduce,
     needed_type,
@@ -32,6 +33,7 @@ class ActivationLayer(ConcatInputLayer):
     """``y = f(x)``.
 
     softmax and log_softmax run over the feature axis and move it to the end; all others keep the order of the axes.
+    Complex numbers need 'abs', 'angle', 'real' or 'imag' first, which give real ones.
     Lengths: unchanged.
 
     Example::
@@ -39,7 +41,6 @@ class ActivationLayer(ConcatInputLayer):
         network = {"output": {"class": "activation", "activation": "relu", "from": "data"}}
     """
 
-    takes_complex = False
     keeps_features = True
     joins_features = True
     reduces_precision = True
@@ -47,9 +48,11 @@ class ActivationLayer(ConcatInputLayer):
     opts: Optional[dict[str, Any]] = option(None, help="keyword arguments of the function")
 
     def template(self, ctx: PlanContext) -> Data:
-        """Infer the output: same axes; bool for the logical functions."""
+        """Infer the output: same axes; bool for the logical functions, real numbers for the parts of complex ones."""
         check_activation(self.activation)
         data = self.input_template(ctx)
+        if data.dtype.startswith("complex") and not is_of_complex(self.activation):
+            raise ctx.error("%r needs real numbers, but the source is %s. Take 'abs' before." % (self.activation, data))
         if is_over_features(self.activation) or (data.sparse and isinstance(self.activation, str)):
             ctx.need_feature(data)
             data = feature_last(data)

@@ -254,7 +254,7 @@ def need_indices(ctx: PlanContext, node: Node) -> Data:
 
     :raises ConfigError: if these are no integers
     """
-    if not is_int(node.output.dtype):
+    if not (node.output.unknown or is_int(node.output.dtype)):
         raise ctx.error("position must hold integers, but layer %r is %s. Use a cast layer." % (node.path, node.output))
     return node.output
 

@@ -55,7 +55,7 @@ class SliceNdLayer(ConcatInputLayer):
         if data.dims[axis].is_batch:
             raise ctx.error("the batch axis can't be sliced.")
         for what, value in (("start", self.start), ("size", self.size)):
-            if isinstance(value, Node) and not is_int(value.output.dtype):
+            if isinstance(value, Node) and not (value.output.unknown or is_int(value.output.dtype)):
                 raise ctx.error("%s must hold integers, but layer %r is %s." % (what, value.path, value.output))
             if isinstance(value, int) and value < 0:
                 raise ctx.error("%s must not be negative, got %d." % (what, value))
@@ -77,7 +77,11 @@ class SliceNdLayer(ConcatInputLayer):
             ctx.depend_on_dim(self.size)
             return self.size
         if isinstance(self.size, int):
-            return ctx.new_feature(self.size) if axis == data.feature_axis else ctx.new_spatial(self.size, "slice")
+            return (
+                ctx.new_feature(self.size)
+                if axis == data.feature_axis
+                else ctx.new_spatial(self.size, "sliced-time:%s")
+            )
         if self.size is None and not isinstance(self.start, Node) and self.min_size is None:
             return data.dims[axis] - int(self.start or 0)
         return ctx.new_spatial(None, "sliced-time:%s")

@@ -47,8 +47,8 @@ def check_source_dtypes(node: Node) -> None:
         data = source.output
         if data.dtype.startswith("complex") and (has_params or not layer.takes_complex):
             raise ConfigError(
-                "needs real numbers, but %r is %s. Take a part of them before, e.g. by {'class': 'eval', 'eval': "
-                "'tf.abs(source(0))', 'out_type': {'dtype': 'float32'}}." % (source.path, data)
+                "needs real numbers, but %r is %s. Take a part of them before, e.g. by {'class': 'activation', "
+                "'activation': 'abs'}." % (source.path, data)
             )
         if data.dtype.startswith(("int", "uint", "bool", "string")) and not (data.sparse or data.unknown or takes_ints):
             raise ConfigError(
