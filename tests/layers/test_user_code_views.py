@@ -251,6 +251,7 @@ MISTAKES: list[Any] = [
     (lambda source, **_: None, ["data"], "must give a tensor, but it gave NoneType. .* return statement"),
     (lambda source, **_: [source(0)], ["data"], "must give a tensor, but it gave list"),
     ("source(0) + self.network.get_layer('outptu').output.placeholder", ["data"], "asks for the layer 'outptu'"),
+    ("source(0) + self.network.get_seq_tags()", ["data"], "the names of the sequences, which .* not fed with"),
     ("source(0, as_data=True).nothing", ["data"], "no attribute 'nothing'"),
     ("source(0) + self.sources[0].nothing", ["data"], "has no attribute 'nothing' here"),
     ("source(0) + network.nothing", ["data"], "unknown name 'network'. .* Give names of your own by eval_locals"),

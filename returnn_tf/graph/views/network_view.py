@@ -189,6 +189,17 @@ class NetworkView:
         """Return the number of sequences, times the hypotheses in a loop that searches."""
         return self._ctx.lowering.batch_size
 
+    def get_seq_tags(self, *args: Any, **options: Any) -> Any:
+        """Raise an error: the names of the sequences are no part of the feed.
+
+        :raises ConfigError: always
+        """
+        raise ConfigError(
+            "Layer %r (class %r): its code asks for the names of the sequences, which the network is not fed with. To "
+            "write values by sequence, use a layer of class 'hdf_dump'; else let the dataset give a number as data."
+            % (self._ctx.node.path, self._ctx.node.layer.class_name)
+        )
+
     def get_used_data_keys(self) -> set[str]:
         """Return the data keys that the network needs."""
         return {node.extern_key for node in self._ctx.lowering.values if node.extern_key is not None}
