@@ -15,7 +15,7 @@ class ForwardCallbackIface:
     """Receives the outputs of task forward; a subclass implements `process_seq`, and the others if it needs them."""
 
     def init(self, *, model: Any) -> None:
-        """Begin.
+        """Prepare for the sequences.
 
         :param model: `Network`
         """
@@ -28,4 +28,4 @@ class ForwardCallbackIface:
         raise NotImplementedError("%s.process_seq" % type(self).__name__)
 
     def finish(self) -> None:
-        """End, after the last sequence."""
+        """Finish, after the last sequence."""

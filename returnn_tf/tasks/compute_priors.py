@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from typing import Any
 
@@ -10,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.config.settings import CheckpointSettings, TaskSettings
+from returnn_tf.config.settings import TaskSettings
 from returnn_tf.engine.data.data_source import DataSource
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.passes.forward_pass import ForwardPass, Rows
 from returnn_tf.engine.passes.forwarder import Forwarder
+from returnn_tf.engine.support.atomic_files import write_text
 from returnn_tf.engine.support.signals import StopRequest
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.logging.log import log
@@ -23,11 +25,14 @@ from returnn_tf.tasks.registry import register_task
 
 @register_task("compute_priors")
 def compute_priors(config: Config) -> int:
-    """Write the logarithm of the mean of ``forward_output_layer`` over all frames of ``train`` to ``output_file``."""
+    """Write the logarithm of the mean of ``forward_output_layer`` to ``output_file``.
+
+    The mean is over all frames that ``train`` has in the epoch of the model; with ``partition_epoch`` that is a part.
+    """
     settings = TaskSettings(config)
     path = _new_path(settings)
     members = world.start(config)
-    net, _ = load_network(config)
+    net, choice = load_network(config)
     forwarder = Forwarder(net, settings.forward_output_layer)
     dim = forwarder.output.dim
     if dim is None or forwarder.output.sparse:
@@ -37,7 +42,7 @@ def compute_priors(config: Config) -> int:
         )
     used = {key: net.extern_data[key] for key in forwarder.used_data_keys}
     source = DataSource(config, "train", used, members)
-    one_pass = ForwardPass(forwarder, source, CheckpointSettings(config).epoch or 1, {"seq_drop": 0.0})
+    one_pass = ForwardPass(forwarder, source, choice.epoch or 1, {"seq_drop": 0.0})
     total, frames = np.zeros(dim, "float64"), 0
     try:
         with (
@@ -53,7 +58,7 @@ def compute_priors(config: Config) -> int:
     parts = members.gather([total.tolist(), frames])
     total, frames = np.sum([np.array(part) for part, _ in parts], axis=0), sum(count for _, count in parts)
     if members.is_chief:
-        _write(path, total, frames, forwarder.layer)
+        _write(path, total, frames, forwarder.layer, choice.epoch or 1)
     return 0
 
 
@@ -81,7 +86,7 @@ def _sums(rows: Rows, forwarder: Forwarder) -> tuple[NDArray[Any], int]:
     return values[mask].sum(axis=0), int(mask.sum())
 
 
-def _write(path: str, total: NDArray[Any], frames: int, layer: str) -> None:
+def _write(path: str, total: NDArray[Any], frames: int, layer: str, epoch: int) -> None:
     if not frames:
         raise DataError("The training data has no frame, so there are no priors. Check the dataset and its limits.")
     mean = total / frames
@@ -91,5 +96,11 @@ def _write(path: str, total: NDArray[Any], frames: int, layer: str) -> None:
             "forward_output_layer to a layer with softmax, not logits." % layer
         )
     with np.errstate(divide="ignore"):
-        np.savetxt(path, np.log(mean))
-    log.write(3, "Wrote %s: the priors of %d classes over %d frames, sum %.6g" % (path, len(mean), frames, mean.sum()))
+        text = io.StringIO()
+        np.savetxt(text, np.log(mean))
+    write_text(path, text.getvalue())
+    log.write(
+        3,
+        "Wrote %s: the priors of %d classes over the %d frames that train has in epoch %d, sum %.6g"
+        % (path, len(mean), frames, epoch, mean.sum()),
+    )

@@ -117,3 +117,11 @@ def test_not_step_by_step_in_a_loop() -> None:
     }
     with pytest.raises(ConfigError, match="can't run step by step in a loop"):
         _trainer({"s": {"class": "rec", "from": "a", "unit": unit}})
+
+
+def test_not_with_small_gradients_that_vanish() -> None:
+    """Losses on gradients have no loss scaling, so float16 is refused before a step."""
+    layer = {"class": "tikhonov_regularization", "from": "a"}
+    with pytest.raises(ConfigError, match="Layer 's': losses on gradients need .*mixed_precision is 'float16'"):
+        _trainer({"s": layer}, mixed_precision="float16")
+    _trainer({"s": layer}, mixed_precision="bfloat16")

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy
 import pytest
+import tensorflow as tf
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.update.loss_scaling import LossScaling
 from returnn_tf.network.network import Network, plan_from_config
 
 NETWORK = {
@@ -112,6 +114,16 @@ def test_overflow_skips_the_step() -> None:
     largest = float(scale.numpy())
     scale.assign(1024.0)
     assert trainer.step(_feed()).updated and float(scale.numpy()) == 2048.0 and int(good.numpy()) == 0, largest
+
+
+def test_only_finite_steps_in_a_row_count() -> None:
+    """A step whose loss is not finite is no good one, so the factor does not grow by it."""
+    scaling = LossScaling(Config({"loss_scaling": "dynamic"}))
+    scale, good = (scaling.state()["loss_scaling/" + name] for name in ("scale", "good_steps"))
+    good.assign(1999)
+    before = float(scale.numpy())
+    overflow = scaling.emit(scaling.factor(), tf.constant(False), tf.constant(float("nan")))
+    assert not overflow and int(good.numpy()) == 0 and float(scale.numpy()) == before
 
 
 def test_a_factor_changes_nothing_else() -> None:

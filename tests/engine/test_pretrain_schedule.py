@@ -437,3 +437,12 @@ def test_misspelt_keys_of_a_network_are_told(capsys: pytest.CaptureFixture[str])
     out = capsys.readouterr().out
     assert out.count("Warning") == 1 and "pretrain step 0: '#confg' in the network has no meaning" in out
     assert "Did you mean '#config'?" in out
+
+
+def test_pretraining_without_epochs(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is one line in the log."""
+    schedule = schedule_of(pretrain={"repetitions": 0})
+    assert not schedule.pretrain_epochs
+    assert "pretrain has no effect: all of its steps have 0 epochs." in capsys.readouterr().out
+    schedule_of(pretrain={"repetitions": 1})
+    assert "no effect" not in capsys.readouterr().out

@@ -307,6 +307,9 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
         "shape of the variable 'x' is not known",
     ),
     ("self.add_param(3)", {}, "make the variable by tf.get_variable"),
+    ("self.add_param(tf.get_variable('x', [3]), axis=4)", {}, "add_param: the argument 'axis' is not supported"),
+    ("self.var_creation_scope(reuse=True).__enter__()", {}, "var_creation_scope: the argument 'reuse' is not"),
+    ("self._get_target_value(search=1)", {}, "_get_target_value: the argument 'search' is not supported"),
     ("x = self.sources[1]", {}, "IndexError"),
     ("pass", {"nonsense": 3}, "unknown option 'nonsense'"),
 ]

@@ -245,3 +245,14 @@ def net_fetch(net: Any, name: str) -> Any:
 def test_wrong_names_of_searched_layers() -> None:
     with pytest.raises(ConfigError, match="search_train_network_layers: there is no layer 'decison'. Did you mean"):
         net_of(decoder(), train=True, settings={"search_train_network_layers": "decison"})
+
+
+@pytest.mark.parametrize("name, told", [("serch", True), ("searhc", True), ("search", False), ("half", False)])
+def test_misspelt_search(name: str, told: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """A network whose name looks like search does not search, which the log says."""
+    network = {
+        "output": linear("data"),
+        "extra.%s:output" % name: {**linear("data"), "is_output_layer": True},
+    }
+    plan_from_config(config_of(network))
+    assert ("Did you mean 'extra.search:'?" in capsys.readouterr().out) == told

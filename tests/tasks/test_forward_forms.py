@@ -216,6 +216,17 @@ def test_priors_are_the_mean_over_all_frames(max_seqs: int, limit: int) -> None:
     assert len(lines) == 3 and all(len(line.lstrip("-").split("e")[0]) == 20 for line in lines)
 
 
+def test_priors_of_the_epoch_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """With partition_epoch, each epoch has a part of the frames; load_epoch says which."""
+    train = {**SET, "partition_epoch": 2, "seq_ordering": "default"}
+    run("train", model="m", num_epochs=2, train=train)
+    for epoch in (1, 2):
+        run("compute_priors", model="m", load_epoch=epoch, train=train, output_file="priors.%d" % epoch)
+        frames = sum(len(seq["data"]) for seq in DATA[2 * epoch - 2 : 2 * epoch])
+        text = capsys.readouterr().out
+        assert "3 classes over the %d frames that train has in epoch %d, sum 1" % (frames, epoch) in text
+
+
 def test_priors_of_layers_without_time_or_with_other_axes() -> None:
     """Each sequence counts as one frame; the features may be any axis."""
     network = {

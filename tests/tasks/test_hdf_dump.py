@@ -115,7 +115,7 @@ def test_labels_and_extended_files() -> None:
     with h5py.File("d.hdf", "r") as file:
         assert [label.decode() for label in file["labels"][:]] == ["a", "b", "c"]
         assert file.attrs["numLabels"] == 3
-    with pytest.raises(DataError, match="Layer 'dump' .*exists already"):
+    with pytest.raises(DataError, match="Layer 'dump' .*'d.hdf' exists already. Remove it"):
         run("eval", {"from": "data:classes"}, allow_random_model_init=True, eval=None)
     extended = {"from": "data:classes", "extend_existing_file": True}
     run("eval", extended, allow_random_model_init=True, eval=None)
@@ -257,3 +257,19 @@ def test_not_in_a_loop() -> None:
     loop = {"class": "rec", "from": "data", "unit": {"output": {**DUMP, "from": "data:source"}}}
     with pytest.raises(ConfigError, match="Layer 'output/output' .*can't be inside of a loop"):
         net_of({"output": loop})
+
+
+def test_resumed_training(capsys: pytest.CaptureFixture[str]) -> None:
+    """The log says that the file lacks the epochs before; an old file is refused before the first batch."""
+    run("train", {}, num_epochs=1)
+    assert "its file will lack" not in capsys.readouterr().out
+    with pytest.raises(DataError, match="'d.hdf' exists already"):
+        run("train", {}, num_epochs=2)
+    capsys.readouterr()
+    os.remove("d.hdf")
+    run("train", {}, num_epochs=2)
+    text = capsys.readouterr().out
+    assert "Layer 'dump': its file will lack what was done before this start in epoch 2." in text
+    assert len(sequences()) == 8 + 12  # the evaluation of epoch 1 again, of which there is no file with scores
+    run("train", {"filename": "{epoch}.{dataset_name}.hdf", "dump_per_run": True}, num_epochs=3)
+    assert "its file will lack" not in capsys.readouterr().out

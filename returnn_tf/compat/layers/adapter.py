@@ -280,7 +280,7 @@ class _errors_of_user:
 
 
 def _by_name(nodes: Any) -> dict[str, Node]:
-    """Return layers by the last part of their paths; a number is added where it is taken."""
+    """Return layers by the last part of their paths; with an apostrophe added where a name is taken."""
     result: dict[str, Node] = {}
     for node in nodes:
         name = node.path.rpartition("/")[2]

@@ -22,6 +22,17 @@ BASE_OPTIONS = frozenset(
 )
 
 
+def _refuse_others(function: str, given: dict[str, Any], without_effect: tuple[str, ...] = ()) -> None:
+    """Check that there are no further arguments.
+
+    :param without_effect: those that may be given, as they change no value
+    :raises ConfigError: names the first one that there is
+    """
+    for name in given:
+        if name not in without_effect:
+            raise ConfigError("%s: the argument %r is not supported. Remove it." % (function, name))
+
+
 class LayerBase:
     """A layer: sets ``self.output.placeholder`` in `__init__`.
 
@@ -105,7 +116,7 @@ class LayerBase:
     @contextlib.contextmanager
     def var_creation_scope(self, **kwargs: Any) -> Iterator[Any]:
         """Yield the variable scope of the layer."""
-        del kwargs
+        _refuse_others("var_creation_scope", kwargs)
         scope = tf.compat.v1.get_variable_scope()
         with tf.compat.v1.variable_scope(scope) as scope:
             yield scope
@@ -115,6 +126,7 @@ class LayerBase:
 
         :param trainable: False: the optimizer does not update it
         """
+        _refuse_others("add_param", others, without_effect=("axes_split_info",))
         if custom_update is not None:
             raise ConfigError("add_param: custom_update is not supported. Set trainable=False, and assign in __init__.")
         self.params[self._host.add_param(param, trainable)] = param
@@ -122,6 +134,7 @@ class LayerBase:
 
     def _get_target_value(self, target: Any = None, **others: Any) -> DataView:
         """Return the view of the target."""
+        _refuse_others("_get_target_value", others, without_effect=("mark_data_key_as_used",))
         view: DataView = self._host.target_view(target or self.target)
         return view
 

@@ -132,7 +132,7 @@ class CheckpointManifest:
         return found
 
     def check_data(self, found: Progress, facts: Mapping[str, str]) -> None:
-        """Check, for a mid-epoch checkpoint, that the training data is still the same.
+        """Check that the training data is still the same (for a checkpoint within an epoch).
 
         :param found: the position within the epoch
         :param facts: of the training data, see `data_facts`

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import LearningRateSettings
+from returnn_tf.config.settings import LearningRateSettings, NetworkSettings
 from returnn_tf.engine.distributed.ranks import ranks_for
 from returnn_tf.engine.distributed.world import World, start
 from returnn_tf.engine.passes.evaluator import normalized_losses
@@ -37,6 +37,7 @@ class Trainer:
         self.net = net
         self.world = start(config) if world is None else world
         self.ranks = ranks_for(self.world, config, net)
+        _check_meta_losses(net, config, self.world)
         self.updater = Updater(net, config)
         self._default_rate = LearningRateSettings(config).learning_rate
         self._guard = UpdateGuard(config)
@@ -137,8 +138,6 @@ class Trainer:
         factor = self._scaling.factor()
         grads = self.updater.gradients(graph, factor)
         meta, meta_values, meta_counts = self.updater.meta_gradients(graph)
-        if meta_values and self.world.size > 1:
-            raise ConfigError("%s: losses on gradients are not supported with several processes." % min(meta_values))
         rate = self.updater.learning_rate(rate, step)
         grads, graph, total_loss, common = self.ranks.reduce(grads, graph, self.updater.total_loss(graph), inputs)
         if self.updater.tolerates_nonfinite:
@@ -176,6 +175,21 @@ class Trainer:
             },
         )
         return vector, sinks
+
+
+def _check_meta_losses(net: Network, config: Config, world: World) -> None:
+    """Check the settings for losses on gradients.
+
+    :raises ConfigError: gradients of float16, of which small ones are 0 without loss scaling, or several processes
+    """
+    with_loss = [node.path for node in net.plan.all_nodes() if node.layer.has_meta_loss]
+    if with_loss and NetworkSettings(config).mixed_precision == "float16":
+        raise ConfigError(
+            "Layer %r: losses on gradients need gradients in float32 or bfloat16, but mixed_precision is 'float16'."
+            % with_loss[0]
+        )
+    if with_loss and world.size > 1:
+        raise ConfigError("Layer %r: losses on gradients are not supported with several processes." % with_loss[0])
 
 
 def _nothing_to_train(net: Any) -> str:

@@ -91,6 +91,8 @@ class NetworkSchedule:
         elif options is not None:
             where = TrainingSettings(config).describe_source("pretrain")
             self._steps = make_steps(self._network_of_config(), self._options, where)
+            if not self.pretrain_epochs:
+                log.warn("pretrain has no effect: all of its steps have 0 epochs.")
         self._by_epoch: dict[int, EpochNetwork] = {}
         self._warned: list[str] = []
 

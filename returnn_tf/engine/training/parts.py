@@ -22,6 +22,7 @@ from returnn_tf.engine.support.signals import StopRequest
 from returnn_tf.engine.support.start_epoch import start_epoch_fixed
 from returnn_tf.engine.training.resume_point import ResumePoint
 from returnn_tf.engine.training.step_boundary import StepBoundary
+from returnn_tf.logging.log import log
 
 
 class TrainingParts:
@@ -151,4 +152,11 @@ class TrainingParts:
     def _load_parameters(self) -> None:
         """Load the parameters, then compare the plans of the processes."""
         self.resume.load(self.setup)
+        if self.first_epoch > 1 or self.resume.begun is not None:
+            for path in self.setup.net.sinks.of_all_passes():
+                log.write(
+                    2,
+                    "Layer %r: its file will lack what was done before this start in epoch %d. With dump_per_run each "
+                    "pass has a file of its own." % (path, self.first_epoch),
+                )
         self.resume.check_ranks(self.data, self.setup)

@@ -49,7 +49,7 @@ class ResumePoint:
             self.begun = self.begun.for_ranks(world.size, common=common)
 
     def check_data(self, data: TrainingData) -> None:
-        """Check, for a mid-epoch start, that the data is that of the run which wrote the checkpoint.
+        """Check that the data is that of the run which wrote the checkpoint (for a start within an epoch).
 
         :raises ConfigError: the data differs
         """

@@ -10,7 +10,7 @@ from returnn_tf.util.lazy_tf import tf
 
 _INITIAL = 2.0**15
 _LARGEST = 2.0**24
-#: Steps without overflow after which the factor is doubled.
+#: Steps in a row with finite loss and gradient after which the factor is doubled.
 _INTERVAL = 2000
 
 
@@ -51,7 +51,7 @@ class LossScaling:
             return tf.constant(False)
         overflow = tf.logical_and(tf.logical_not(finite), tf.math.is_finite(total_loss))
         overflow = tf.logical_and(overflow, factor > 1.0)
-        good = self._state["good_steps"].read_value() + 1
+        good = tf.where(finite, self._state["good_steps"].read_value() + 1, 0)
         grow = good >= _INTERVAL
         grown = tf.where(grow, tf.minimum(factor * 2.0, _LARGEST), factor)
         self._state["scale"].assign(tf.where(overflow, tf.maximum(factor / 2.0, 1.0), grown))

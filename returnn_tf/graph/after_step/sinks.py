@@ -61,6 +61,9 @@ class SinkLayer(Protocol):
     def sink_per_run(self) -> bool:
         """Return whether each pass over a dataset has a sink of its own."""
 
+    def check_sink(self, run: RunInfo) -> None:
+        """Check before the first batch of a pass that the sink can be opened."""
+
     def open_sink(self, run: RunInfo) -> Sink:
         """Return a new sink, which creates its file with the first batch."""
 
@@ -81,7 +84,13 @@ class OpenSinks:
 
     @contextlib.contextmanager
     def run(self, run: RunInfo) -> Iterator[None]:
-        """Take the values of a pass over a dataset within the context."""
+        """Take the values of a pass over a dataset within the context.
+
+        :raises DataError: a file that a layer would write exists already
+        """
+        for path, layer in self._layers.items():
+            if path not in self._open:
+                layer.check_sink(run)
         self._run = run
         try:
             yield
@@ -113,6 +122,10 @@ class OpenSinks:
             if sink.path and os.path.abspath(there.path) == os.path.abspath(sink.path):
                 raise ConfigError("The layers %r and %r write the same file %r." % (other, path, sink.path))
         return sink
+
+    def of_all_passes(self) -> list[str]:
+        """Return the layers with one sink for all passes over datasets."""
+        return [path for path, layer in self._layers.items() if not layer.sink_per_run]
 
     def _per_run(self) -> list[str]:
         return [path for path in self._open if self._layers[path].sink_per_run]

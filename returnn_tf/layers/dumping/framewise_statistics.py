@@ -15,6 +15,7 @@ from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.loss import LossContext, LossNode, LossPlanContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import LOSSES, register_layer
+from returnn_tf.layers.dumping.loops import refuse_in_loop
 from returnn_tf.logging.levels import STEP_LEVEL
 from returnn_tf.logging.log import log
 from returnn_tf.tensor import Data
@@ -47,8 +48,7 @@ class FramewiseStatisticsLayer(Layer):
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: a scalar."""
         data = ctx.single_source()
-        if ctx.in_step or ctx.loop_dim is not None:
-            raise ctx.error("can't be inside of a loop. Put it outside, on the output of the loop.")
+        refuse_in_loop(ctx)
         if self.histogram_num_bins < 1:
             raise ctx.error("histogram_num_bins must be at least 1, got %d." % self.histogram_num_bins)
         if getattr(self.source.layer, "activation", None) != "softmax" or not self.source.layer.target_names:
@@ -78,6 +78,9 @@ class FramewiseStatisticsLayer(Layer):
             "label": tf.boolean_mask(tf.cast(frames.target, tf.int32), mask),
         })  # fmt: skip
         return tf.constant(0)
+
+    def check_sink(self, run: RunInfo) -> None:
+        """Do nothing: it replaces no file."""
 
     def open_sink(self, run: RunInfo) -> StatisticsSink:
         """Return the statistics of a pass."""

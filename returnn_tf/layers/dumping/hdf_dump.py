@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Optional, Union
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import did_you_mean
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import option
@@ -16,7 +17,8 @@ from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.dumping.hdf_sink import HdfSink
+from returnn_tf.layers.dumping.hdf_sink import HdfSink, path_of_rank
+from returnn_tf.layers.dumping.loops import refuse_in_loop
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -35,7 +37,8 @@ class HDFDumpLayer(Layer):
     dynamic axes of ``x``. Several dynamic axes are cut and joined to one; those of ``x`` are also in ``sizes``.
 
     The file is opened after the first batch and complete when the task is done with the network: after the last epoch
-    of a training, or before the next network of a pretraining. It has the sequences of all passes over datasets. With
+    of a training, or before the next network of a pretraining. It has the sequences of all passes over datasets
+    of this run: of a training that was resumed, not those of the epochs before. With
     ``dump_per_run`` each pass has a file of its own, whose name is a text with the fields ``{dataset_name}`` and
     ``{epoch}``, or a function of them. If the task fails, no file is left. With several processes, each writes its
     part of the sequences: to ``<name>.rank<n><extension>``.
@@ -59,8 +62,7 @@ class HDFDumpLayer(Layer):
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the source, which must be sequences."""
         data = ctx.single_source()
-        if ctx.in_step or ctx.loop_dim is not None:
-            raise ctx.error("can't be inside of a loop. Put it outside, on the output of the loop or a part of it.")
+        refuse_in_loop(ctx)
         if data.unknown:
             return data
         if data.time_axis is None or data.batch_axis is None:
@@ -144,6 +146,19 @@ class HDFDumpLayer(Layer):
     def sink_per_run(self) -> bool:
         """Return whether each pass over a dataset has a file of its own."""
         return self.dump_per_run
+
+    def check_sink(self, run: RunInfo) -> None:
+        """Check that the file does not exist.
+
+        :raises DataError: it does
+        :raises ConfigError: the function in ``filename`` failed
+        """
+        path = path_of_rank(self._path(run), run)
+        if os.path.exists(path) and not self.extend_existing_file:
+            raise DataError(
+                "Layer %r (class 'hdf_dump'): the file %r exists already. Remove it, or choose another name."
+                % (self.node.path, path)
+            )
 
     def open_sink(self, run: RunInfo) -> HdfSink:
         """Return the new file.

@@ -16,6 +16,14 @@ from returnn_tf.logging.log import log
 from returnn_tf.tensor import Data
 
 
+def path_of_rank(path: str, run: RunInfo) -> str:
+    """Return the path of the file that this process writes."""
+    if run.size == 1:
+        return path
+    base, extension = os.path.splitext(path)
+    return "%s.rank%d%s" % (base, run.rank, extension)
+
+
 class HdfSink:
     """Writes batches to an HDF file.
 
@@ -40,16 +48,13 @@ class HdfSink:
         layer: str,
     ) -> None:
         self._layer = layer
-        self.path = path
-        if run.size > 1:
-            base, extension = os.path.splitext(path)
-            self.path = "%s.rank%d%s" % (base, run.rank, extension)
-            if run.rank == 0:
-                log.write(
-                    3,
-                    "Layer %r: each of the %d processes writes its part of the sequences, this one to %s; HDFDataset "
-                    "reads them together by 'files'." % (layer, run.size, self.path),
-                )
+        self.path = path_of_rank(path, run)
+        if run.size > 1 and run.rank == 0:
+            log.write(
+                3,
+                "Layer %r: each of the %d processes writes its part of the sequences, this one to %s; HDFDataset reads "
+                "them together by 'files'." % (layer, run.size, self.path),
+            )
         self._extra = dict(extra)
         self._whole = whole_batches
         # a static time axis has lengths as well

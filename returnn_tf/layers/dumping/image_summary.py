@@ -14,6 +14,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.dumping.loops import refuse_in_loop
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -44,8 +45,7 @@ class ImageSummaryLayer(Layer):
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the source."""
         data = ctx.single_source()
-        if ctx.in_step or ctx.loop_dim is not None:
-            raise ctx.error("can't be inside of a loop. Put it outside, on a part of its output.")
+        refuse_in_loop(ctx)
         if self.max_outputs < 1:
             raise ctx.error("max_outputs must be at least 1, got %d." % self.max_outputs)
         if data.unknown:
@@ -71,6 +71,9 @@ class ImageSummaryLayer(Layer):
             step = tf.constant(0, tf.int64) if ctx.step is None else tf.cast(ctx.step, tf.int64)
             ctx.set_sink_values({"pictures": tf.math.divide_no_nan(pictures - low, high - low), "step": step})
         return x
+
+    def check_sink(self, run: RunInfo) -> None:
+        """Do nothing: it replaces no file."""
 
     def open_sink(self, run: RunInfo) -> ImageSink:
         """Return the event file of a pass."""

@@ -32,6 +32,7 @@ class SyntheticGradientLayer(CopyLayer):
             "output": {"class": "synthetic_gradient", "gradient": "guess", "from": "data"}}
     """
 
+    has_meta_loss = True
     gradient: LayerRef = option(help="layer with the predicted gradient, with the axes of the source", refs=True)
     meta_loss_scale: float = option(1.0, help="weight of the loss in the second update")
 

@@ -41,6 +41,7 @@ class TikhonovRegularizationLayer(CopyLayer):
         network = {"output": {"class": "tikhonov_regularization", "from": "data", "meta_loss_scale": 0.1}}
     """
 
+    has_meta_loss = True
     meta_loss_scale: float = option(1.0, help="weight of the loss in the second update")
 
     def template(self, ctx: PlanContext) -> Data:

@@ -29,6 +29,6 @@ class DecideKeepBeamLayer(Layer):
         return ctx.single_source()
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Emit nothing."""
+        """Emit the source."""
         ctx.forward_aux()
         return ctx.source()

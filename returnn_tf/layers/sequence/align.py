@@ -13,7 +13,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.graph.registry import register_layer
+from returnn_tf.graph.registry import NO_RASR, register_layer
 from returnn_tf.layers.sequence.alignments import acceptor_alignment, acceptor_path, best_alignment, soft_alignment
 from returnn_tf.ops.cross_entropy import safe_log
 from returnn_tf.ops.frames.shape import transpose
@@ -92,8 +92,8 @@ class FastBaumWelchLayer(Layer):
         data = _scores_template(ctx, self.input_type)
         if self.align_target == "sprint":
             raise ctx.error(
-                "align_target 'sprint' needs automata from an external process, which is not supported. Use 'ctc' or "
-                "'hmm' with align_target_key, or 'automaton' with a function 'automaton' that returns them."
+                "align_target 'sprint': %s. Use 'ctc' or 'hmm' with align_target_key, or 'automaton' with a function "
+                "'automaton' that returns the edges." % NO_RASR
             )
         if self.align_target not in _ALIGN_TARGETS:
             raise ctx.error(

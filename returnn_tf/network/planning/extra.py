@@ -12,8 +12,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from returnn_tf.config import nearest_name
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.registry import LAYERS
+from returnn_tf.logging.log import log
 from returnn_tf.network.planning.builder import NetworkBuilder
 from returnn_tf.network.planning.extra_names import split_extra
 from returnn_tf.network.planning.parse import LayerSpec
@@ -32,8 +34,17 @@ class ExtraNetworks:
     def __call__(self, prefix: str) -> ExtraBuilder:
         """Return the network of a prefix such as ``extra.search:``."""
         if prefix not in self._builders:
+            _warn_of_misspelt_search(prefix)
             self._builders[prefix] = ExtraBuilder(self._main, prefix)
         return self._builders[prefix]
+
+
+def _warn_of_misspelt_search(prefix: str) -> None:
+    """Log if a part of the prefix looks like ``search`` misspelt: the network would not search."""
+    for part in prefix[:-1].split(".")[1:]:
+        if part != "search" and nearest_name(part, ["search"], cutoff=0.8) is not None:
+            right = prefix.replace(part, "search")
+            log.warn("The layers of %r make a network that does not search. Did you mean %r?" % (prefix, right))
 
 
 class ExtraBuilder(NetworkBuilder):

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional, Union
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config import ConfigError, did_you_mean, nearest_name
 from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
 from returnn_tf.graph.params.custom import trace_custom
 from returnn_tf.graph.params.reuse import CustomParam, OpenParam, Reuse, ReuseLevel, relative_name
@@ -105,9 +105,10 @@ class _Resolver:
         if form.map is not None and name in form.map:
             return self._of_form(node, own, level, form.map[name], name)
         if form.map is not None and not form.auto_create_missing:
+            near = nearest_name(name, form.map)
+            hint = "It has: %s." % (", ".join(form.map) or "nothing") if near is None else "Did you mean %r?" % near
             raise ConfigError(
-                "reuse_params: 'map' lacks the parameter %r. Add it; None creates a new one. %s"
-                % (name, did_you_mean(name, form.map))
+                "reuse_params: 'map' lacks the parameter %r. Add it; None creates a new one. %s" % (name, hint)
             )
         names: dict[str, tuple[Node, str]] = {}
         if owner is not None:
