@@ -10,6 +10,7 @@ import pytest
 import returnn_tf
 from returnn_tf.config import Config
 from returnn_tf.config.compat_modules import compat_modules
+from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.network.network import Network, plan_from_config
 from returnn_tf.util.lazy_tf import tf
 from tests.network.published import attention, augmented, hybrid, streaming, transformers
@@ -221,3 +222,14 @@ def test_searches_with_the_parameters_of_training(name: str) -> None:
         assert all(case.only_search and param.startswith(case.only_search) for param in more)
         found = net.run(case.feed(net.extern_data)).layers[case.search or ""]
     assert found.value.shape[:2] == (2, max(found.sizes[1]))
+
+
+def test_grows_in_pretraining() -> None:
+    """Each step of the construction, twice, and the network of the config at last."""
+    case = CASES["attention-ctc"]
+    schedule = NetworkSchedule(config_of(case))
+    assert schedule.pretrain_epochs == 5
+    steps = [schedule.at(epoch) for epoch in (1, 2, 3, 5)]
+    assert [step.config.int("batch_size", 0) for step in steps] == [100, 100, 200, 0]
+    params = [set(plan_from_config(step.config, train=True).params) for step in steps]
+    assert params[0] == params[1] < params[2] == params[3]
