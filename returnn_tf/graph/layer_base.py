@@ -153,7 +153,7 @@ class LayerBase(Freezable):
     collocate_with: Optional[LayerRefs] = option(
         None, help="layers on whose device this one is computed", inert="TensorFlow places ops where their inputs are"
     )
-    state: Any = option(
+    state: object = option(
         None, help="in a loop: explicit state", unsupported="give 'initial_state' to the recurrent layer"
     )
 

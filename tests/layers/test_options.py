@@ -73,7 +73,7 @@ WRONG = [
     ({**LAYER, "target": 1}, "option 'target' must be str | list[str] | None, got 1 (int)"),
     ({**LAYER, "reuse_params": 7}, "option 'reuse_params' must be layer | dict | None, got 7 (int)"),
     ({**LAYER, "activation": 3}, "option 'activation' must be str | function | None, got 3 (int)"),
-    ({**LAYER, "bias_init": []}, "option 'bias_init' must be number | str | array | function, got [] (list)"),
+    ({**LAYER, "bias_init": []}, "option 'bias_init' must be number | str | array | dict | function, got [] (list)"),
     ({**LAYER, "out_type": {"dmi": 3}}, "out_type: unknown option 'dmi'. Did you mean 'dim'?"),
     (
         {**LAYER, "rec_previous_layer": "x"},
