@@ -199,7 +199,8 @@ class ConfigCheck:
             with self._collecting():
                 self._open(name, needed)
         for key in dict.fromkeys(_DATA_OF_TASK.values()):
-            if self.config.typed(key) or _DATA_OF_TASK.get(task) == key:
+            # a config without any dataset is that of a network alone
+            if self.config.typed(key) or (names and _DATA_OF_TASK.get(task) == key):
                 with self._collecting(None if _DATA_OF_TASK.get(task) == key else self.notes):
                     name = dataset_name(key, self.config.typed(key))
                     if _DATA_OF_TASK.get(task) == key:
