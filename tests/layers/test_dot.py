@@ -91,7 +91,7 @@ def test_sparse_source_with_common_axes():
         (dot("data", "data:wide", red1="F", red2=["F", STATIC]), "red1 is 1 axes .* red2 is 2"),
         (dot("data", "data"), "axes to sum over are missing"),
         (dot("data", "data", reduce=FEATURE, red1="F"), "not both"),
-        (dot("data", "data", reduce=STATIC), "no axis s=2 to sum over in source 1"),
+        (dot("data", "data", reduce=STATIC), "Axis s=2 means no axis of"),
         (dot("data", "data:ints", red1="T", red2="T"), "Cast one"),
         ({"class": "weighted_sum", "axes": "T", "from": "data"}, "must have a static size"),
         ({"class": "weighted_sum", "axes": STATIC, "size": 2, "keep_dims": False, "from": "data"}, "means no axis"),

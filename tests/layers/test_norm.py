@@ -102,7 +102,7 @@ def test_a_batch_without_frames_keeps_everything_finite():
         (batch_norm(**{"from": "data:labels"}), "sparse"),
         ({"class": "copy", "batch_norm": {"masked": True}, "from": "data"}, "unknown option 'masked'.*masked_time"),
         ({"class": "norm", "from": "data"}, "exactly one of the options 'axis' and 'axes'"),
-        ({"class": "norm", "axis": "F", "param_shape": "stag:x", "from": "data"}, "param_shape 'stag:x' means no axis"),
+        ({"class": "norm", "axis": "F", "param_shape": "stag:x", "from": "data"}, "Axis 'stag:x' means no axis"),
         ({"class": "norm", "axis": "F", "param_shape": "T", "from": "data"}, "static size"),
         ({"class": "layer_norm", "from": "data:ints"}, "no feature axis"),
     ],

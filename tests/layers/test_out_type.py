@@ -15,7 +15,13 @@ X = feed()["data"]
 @pytest.mark.parametrize(
     "code, out_type, axes, value",
     [
-        ("tf.transpose(source(0), [1, 0, 2])", {"batch_dim_axis": 1, "time_dim_axis": 0}, "BTF", X),
+        ("2 * source(0)", {"batch_dim_axis": 1, "time_dim_axis": 0}, "BTF", 2 * X),  # in the order of the output
+        (
+            "tf.transpose(source(0, auto_convert=False), [1, 0, 2])",
+            {"batch_dim_axis": 1, "time_dim_axis": 0},
+            "BTF",
+            X,
+        ),
         ("source(0)[..., :2]", {"dim": 2}, "BTF", X[..., :2]),
         ("tf.reduce_sum(source(0), -1)", {"shape": (None,), "dim": None}, "BT", X.sum(-1)),
         ("tf.one_hot(source(0), 5)", {"shape": (None, 5), "dim": 5, "sparse": False, "dtype": "float32"}, "BTF", None),

@@ -251,7 +251,10 @@ LAST = {"class": "get_last_hidden_state", "from": "rec"}
         ({"output": rec(axis="B")}, "cannot iterate over the batch axis"),
         ({"output": rec(n_out=None)}, "'n_out' is missing"),
         ({"output": rec(input_projection=False)}, r"needs a dense input of dim 16 \(4 \* n_out\)"),
-        ({"output": rec(initial_state=0.5)}, "initial_state must be 'zeros', 'ones', 'var', 0, 1, .* not 0.5"),
+        (
+            {"output": rec(initial_state=0.5)},
+            "initial_state must be 'zeros', 'ones', 'var', 'keep_over_epoch', .* not 0.5",
+        ),
         ({"output": rec(initial_state={"h": "zeros"})}, "initial_state has no key 'c'"),
         ({"output": rec(initial_state={"h": 0, "c": 0, "s": 0})}, "initial_state has the unknown key 's'"),
         ({"output": rec(unit="gru", initial_state={"h": 0})}, "this unit has a single state without a name"),
@@ -265,7 +268,7 @@ LAST = {"class": "get_last_hidden_state", "from": "rec"}
             {"output": rec(initial_state="rec2"), "rec2": rec(unit="gru")},
             "has the state of one tensor, but this unit has c",
         ),
-        ({"output": rec(initial_state="keep_over_epoch")}, "'keep_over_epoch' .* is not supported"),
+        ({"output": rec(initial_state="placeholder")}, "placeholder"),
         ({"rec": rec(), "output": {**LAST, "key": "s"}}, "the state of source 'rec' has no key 's'. Known: "),
         ({"rec": rec(), "output": {**LAST, "key": 0}}, "has no key 0"),
         (

@@ -11,9 +11,14 @@ from tests.layers.nets import LENS, STATIC, TIME, fails, feed, gradient, output,
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_repeat_by_a_number(axis, number, count):
     source = "data:wide" if axis is STATIC else "data"
+    """The repeated axis is the first one after the batch axis."""
     result = output({"class": "repeat", "repetitions": count, "axis": axis, "from": source})
-    numpy.testing.assert_array_equal(result.value, numpy.repeat(feed()[source.rpartition(":")[2]], count, number))
-    numpy.testing.assert_array_equal(result.sizes[1], LENS * (count if axis == "T" else 1))
+    expected = numpy.repeat(feed()[source.rpartition(":")[2]], count, number)
+    numpy.testing.assert_array_equal(result.value, numpy.moveaxis(expected, number, 1))
+    if axis != "T":
+        numpy.testing.assert_array_equal(result.sizes[2], LENS)
+    elif count:  # otherwise the axis has the size 0
+        numpy.testing.assert_array_equal(result.sizes[1], LENS * count)
 
 
 @pytest.mark.parametrize("source", ["data", "data:wide", "data:labels"])
@@ -31,8 +36,8 @@ def test_repeat_by_a_layer(source, counts):
 def test_repeat_of_a_static_axis_by_a_layer():
     result = output({"class": "repeat", "repetitions": "data:numbers", "axis": STATIC, "from": "data:wide"})
     assert result.axes == ("B", "T", "T", "F")
-    numpy.testing.assert_array_equal(result.sizes[2], 2 * feed()["numbers"])
-    numpy.testing.assert_array_equal(result.value[2], numpy.repeat(feed()["wide"][2], 2, axis=1))
+    numpy.testing.assert_array_equal(result.sizes[1], 2 * feed()["numbers"])
+    numpy.testing.assert_array_equal(result.value[2], numpy.repeat(feed()["wide"][2], 2, axis=1).swapaxes(0, 1))
 
 
 def test_repeat_nothing_at_all():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import OptionalLayerRef, dropout_rate, option
@@ -68,7 +68,7 @@ class SelfAttentionLayer(ConcatInputLayer):
         "batches before, in this pass over the dataset; 'keep_over_epoch_no_init': in all passes",
     )
     restrict_state_to_last_seq: bool = option(False, help="with initial_state: only the last batch before this one")
-    state_var_lengths: Any = option(
+    state_var_lengths: Union[None, int, str, Callable[..., Any]] = option(
         None, help="for exported graphs", inert="which of the kept frames are valid is always known"
     )
 

@@ -63,7 +63,7 @@ class RandomLayer(Layer):
     bound: Optional[LayerOrNumber] = option(None, help="uniform: number or scalar layer", refs=True)
     minval: Optional[LayerOrNumber] = option(None, help="uniform: number or scalar layer (default 0)", refs=True)
     maxval: Optional[LayerOrNumber] = option(None, help="uniform: number or scalar layer, excluded", refs=True)
-    dtype: Any = option(
+    dtype: Optional[str] = option(
         None, choices=(None, *_FLOATS, *_INTS), help="dtype of the numbers; default: that of floats in the network"
     )
     sparse_dim: Optional[Dim] = option(None, help="the numbers are indices of these labels")
@@ -71,7 +71,9 @@ class RandomLayer(Layer):
     seed: Union[None, int, list[int]] = option(
         None, check=check_seed, help="number or list of up to three; default: derived from the seed of the network"
     )
-    algorithm: Optional[str] = option(None, choices=ALGORITHMS, help="the generator; None means philox")
+    algorithm: Optional[str] = option(
+        None, choices=ALGORITHMS, help="the generator", inert="philox is the only one, and the default"
+    )
     explicit_state: OptionalLayerRef = option(None, help="layer with the state, int64 [3]", refs=True)
     auto_update_state: Optional[bool] = option(None, help="advance the variable which explicit_state names")
     static: Optional[bool] = option(None, help="give the same numbers every time")
@@ -190,11 +192,11 @@ class RandomLayer(Layer):
 
     def _draw(self, ctx: EmitContext, state: Any, shape: Any) -> Any:
         def number(value: Any, default: float = 0.0) -> Any:
-            return scalar(ctx, default if value is None else value, self.dtype)
+            return scalar(ctx, default if value is None else value, ctx.output.dtype)
 
         if self.distribution != "uniform":
             draw = philox.normal if self.distribution == "normal" else philox.truncated_normal
-            return draw(state, shape, number(self.mean), number(self.stddev, 1.0), self.dtype)
+            return draw(state, shape, number(self.mean), number(self.stddev, 1.0), ctx.output.dtype)
         if self.bound is not None:
             high = number(self.bound)
             low = -high
@@ -203,7 +205,7 @@ class RandomLayer(Layer):
         else:
             width = number(self.stddev, 1.0) * math.sqrt(3.0)
             low, high = number(self.mean) - width, number(self.mean) + width
-        return philox.uniform(state, shape, low, high, self.dtype)
+        return philox.uniform(state, shape, low, high, ctx.output.dtype)
 
 
 def _and(names: list[str]) -> str:

@@ -58,7 +58,9 @@ class RandomStateInitLayer(Layer):
     """
 
     needs_sources = False
-    algorithm: Optional[str] = option(None, choices=ALGORITHMS, help="the generator; None means philox")
+    algorithm: Optional[str] = option(
+        None, choices=ALGORITHMS, help="the generator", inert="philox is the only one, and the default"
+    )
     seed: Union[None, int, list[int]] = option(
         None, check=check_seed, help="number or list of up to three; default: derived from the seed of the network"
     )

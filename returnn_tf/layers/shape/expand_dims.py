@@ -108,10 +108,10 @@ class SqueezeLayer(ConcatInputLayer):
         if isinstance(self.axis, str) and self.axis.lower() == "auto":
             self.removed = [a for a, d in enumerate(data.dims) if d.size == 1]
         else:
-            none = self.allow_no_op and isinstance(self.axis, (str, Dim)) and not ctx.has_axis(data, self.axis)
-            self.removed = [] if none else ctx.axes(data, self.axis)
-            if not self.removed and not self.allow_no_op:
+            none = isinstance(self.axis, (str, Dim)) and not ctx.has_axis(data, self.axis)
+            if none and not self.allow_no_op:
                 raise ctx.error("%s has no axis %r. Set allow_no_op if that is intended." % (data, self.axis))
+            self.removed = [] if none else ctx.axes(data, self.axis)
         self.template_before = data
         for axis in self.removed:
             if data.dims[axis].size not in (1, None) or data.dims[axis].is_batch:

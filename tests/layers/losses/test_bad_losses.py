@@ -66,7 +66,7 @@ CASES = [
     ),
     (
         {"class": "fast_bw", "align_target": "sprint", "from": "h"},
-        "'sprint' needs automata from an external process",
+        "align_target 'sprint': it gets its values from RASR as another process",
     ),
     ({"class": "fast_bw", "align_target": "ctcc", "from": "h"}, "unknown align_target 'ctcc'. Did you mean 'ctc'"),
     (
