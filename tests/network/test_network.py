@@ -138,7 +138,7 @@ def test_user_code_of_wrong_shape_or_dtype_names_the_layer() -> None:
     net = _net({"output": {"class": "eval", "eval": "tf.cast(source(0), tf.int32)", "from": "data"}})
     with pytest.raises(LoweringError, match=r"the value is int32, .* Declare it in out_type: \{'dtype': 'int32'\}"):
         net.run(feed)
-    net = _net({"output": {"class": "eval", "eval": "source(3)", "from": "data"}})
+    net = _net({"output": {"class": "eval", "eval": lambda source, **_: source(3), "from": "data"}})
     with pytest.raises(LoweringError, match=r"source\(3\): the layer has only 1 sources"):
         net.run(feed)
 

@@ -282,6 +282,7 @@ _EXECUTES = {
     "layers/math/eval_code.py": "code in configs",
     "network/loops/max_steps.py": "code in configs",
     "ops/activations.py": "code in configs",
+    "ops/initializers.py": "code in configs",
 }
 _DANGEROUS = re.compile(
     r"(?<![\w.])(eval|exec)\(|pickle\.(load|loads|Unpickler)\b|allow_pickle=True|marshal\.|shelve\.|yaml\.load|"
