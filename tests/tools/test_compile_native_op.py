@@ -67,7 +67,7 @@ def test_command_lists_the_ops(capsys):
         (["biuld"], 2, "Did you mean 'build'?"),
         (["list", "lstm"], 2, "takes no arguments"),
         (["build", "lstm"], 2, "the following arguments are required: --output"),
-        (["build", "lsmt", "--output", "x.so"], 2, "invalid choice: 'lsmt'"),
+        (["build", "lsmt", "--output", "x.so"], 2, "there is no op 'lsmt'. Did you mean 'lstm'?"),
         (["build", "product", "--output", "x.so", "--cuda-arch", "sm_90"], 1, "product has no kernels for GPUs"),
         (["build", "lstm", "--output", "/dev/null/x.so"], 1, "/dev/null"),
     ],
