@@ -7,6 +7,7 @@ from typing import Any, Optional
 from returnn_tf.config.options import LayerRefs, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -80,3 +81,17 @@ class IdentityLayer(Layer):
         """Emit no op."""
         ctx.forward_aux()
         return ctx.source()
+
+
+def joined_source(ctx: PlanContext, layer: ConcatInputLayer) -> Node:
+    """Return one node for all sources of a layer, concatenated and dropped out as its options say."""
+    if len(layer.sources) == 1 and not layer.dropout and layer.in_dim is None:
+        return layer.source
+    copy = CopyLayer(
+        dropout=layer.dropout,
+        dropout_axis=layer.dropout_axis,
+        dropout_noise_shape=layer.dropout_noise_shape,
+        dropout_on_forward=layer.dropout_on_forward,
+        in_dim=layer.in_dim,
+    )
+    return ctx.implicit("data", copy, layer.sources)

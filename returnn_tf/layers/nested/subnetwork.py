@@ -10,7 +10,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.math.copy import CopyLayer
+from returnn_tf.layers.math.copy import joined_source
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer, concat_template
 from returnn_tf.layers.shared.nested import base_references
 from returnn_tf.tensor import Data
@@ -82,14 +82,7 @@ class SubnetworkLayer(ConcatInputLayer):
         if len(self.sources) == 1 and not self.dropout and self.in_dim is None:
             return {"data": self.source}
         concat_template(ctx, self.sources)
-        copy = CopyLayer(
-            dropout=self.dropout,
-            dropout_axis=self.dropout_axis,
-            dropout_noise_shape=self.dropout_noise_shape,
-            dropout_on_forward=self.dropout_on_forward,
-            in_dim=self.in_dim,
-        )
-        return {"data": ctx.implicit("data", copy, self.sources)}
+        return {"data": joined_source(ctx, self)}
 
     def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
         """Return an inner layer."""

@@ -12,7 +12,7 @@ from returnn_tf.graph.option_types import Axis, Init
 from returnn_tf.graph.param_parts import Part, Parts, equal_parts, total_size
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.math.copy import CopyLayer
+from returnn_tf.layers.math.copy import joined_source
 from returnn_tf.layers.rec.initial_state import INITIAL_KEYWORDS
 from returnn_tf.layers.rec.rec_run import RecRun, StepNetworkRun, plan_cell_run
 from returnn_tf.layers.rec.state import HiddenState
@@ -202,16 +202,7 @@ class RecLayer(ConcatInputLayer):
 
     def input_node(self, ctx: PlanContext) -> Any:
         """Return one node for all sources of a step network."""
-        if len(self.sources) == 1 and not self.dropout and self.in_dim is None:
-            return self.source
-        copy = CopyLayer(
-            dropout=self.dropout,
-            dropout_axis=self.dropout_axis,
-            dropout_noise_shape=self.dropout_noise_shape,
-            dropout_on_forward=self.dropout_on_forward,
-            in_dim=self.in_dim,
-        )
-        return ctx.implicit("data", copy, self.sources)
+        return joined_source(ctx, self)
 
     def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Parts) -> Parts:
         """Return the inputs, then the state, for the rows, and the gates for the columns and the biases."""
