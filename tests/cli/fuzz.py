@@ -2,7 +2,7 @@
 
     python -m tests.cli.fuzz [--count 5000] [--start 0]
 
-As `tests.network.fuzz`, which does the same for networks alone. Needs no TensorFlow, about 10 ms for each.
+As `tests.network.fuzz`, which does the same for networks alone. About 10 ms for each.
 """
 
 from __future__ import annotations
