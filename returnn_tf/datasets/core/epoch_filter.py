@@ -1,0 +1,105 @@
+"""The option ``epoch_wise_filter``: only the shortest sequences in the epochs of a range, for a curriculum."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.datasets.core.per_key import is_int
+
+_FORM = "{(first epoch, last epoch): {'max_mean_len': frames}}, last: None or -1 = no end"
+
+
+@dataclasses.dataclass(frozen=True)
+class EpochFilter:
+    """What applies in which epochs.
+
+    >>> epoch_filter = EpochFilter.parse({(1, 5): {"max_mean_len": 50}, (6, None): {}}, owner="dataset 'train'")
+    >>> epoch_filter.at(5)
+    [{'max_mean_len': 50}]
+    """
+
+    ranges: tuple[tuple[int, Optional[int], Mapping[str, Any]], ...]
+
+    @classmethod
+    def parse(cls, value: Any, *, owner: str, options: Collection[str] = ("max_mean_len",)) -> EpochFilter:
+        """Parse the option; None or {}: no filter.
+
+        :param owner: how errors begin
+        :param options: the options that an entry may have
+        :raises ConfigError: for a range of another form, an unknown option, or one with a value of another type
+        """
+        where = "%s: option 'epoch_wise_filter'" % owner
+        if value is not None and not isinstance(value, Mapping):
+            raise ConfigError("%s is %r, but must have the form %s" % (where, value, _FORM))
+        entries = [(*_range(key, where), _entry(key, entry, where, options)) for key, entry in (value or {}).items()]
+        entries.sort(key=lambda entry: (entry[0], -1 if entry[1] is None else entry[1]))
+        return cls(tuple(entries))
+
+    def at(self, epoch: int) -> list[Mapping[str, Any]]:
+        """Return the entries for this epoch (from 1), in the order in which they apply."""
+        return [entry for first, last, entry in self.ranges if first <= epoch and (last is None or epoch <= last)]
+
+
+def limit_mean_length(
+    order: NDArray[Any], lengths: NDArray[Any], limit: Optional[float], *, new_filter: bool = True
+) -> NDArray[Any]:
+    """Return the shortest sequences of an order, as many as a mean length of about ``limit`` allows, at least one.
+
+    The new filter includes the sequence with which the mean exceeds the limit, and keeps the order. The old one
+    halves the number of sequences until the mean is within the limit, and sorts them by length.
+
+    :param order: corpus indices [n] of an epoch
+    :param lengths: [n], of the sequences in this order
+    :param limit: 0 or None: no limit
+    """
+    if not limit or not len(order):
+        return order
+    by_length = np.lexsort((order, lengths))
+    means = np.cumsum(lengths[by_length], dtype=np.float64) / np.arange(1, len(order) + 1)
+    if new_filter:
+        exact = np.searchsorted(means, limit, side="right")
+        count = exact if exact and means[exact - 1] == limit else min(exact + 1, len(order))
+        chosen = np.sort(by_length[:count])
+    else:
+        chosen = by_length[: _halved(means, limit)]
+    kept: NDArray[Any] = order[chosen]
+    return kept
+
+
+def _halved(means: NDArray[Any], limit: float) -> int:
+    """Return the first number found by halving for which the mean is within the limit, at least 1."""
+    high = len(means) + 1
+    while high > 1:
+        middle = (1 + high) // 2
+        if means[middle - 1] <= limit:
+            return middle
+        high = middle
+    return 1
+
+
+def _range(key: Any, where: str) -> tuple[int, Optional[int]]:
+    if not isinstance(key, tuple) or len(key) != 2 or not all(end is None or is_int(end) for end in key):
+        raise ConfigError("%s: %r is no range of epochs; the form is %s" % (where, key, _FORM))
+    first = 1 if key[0] is None else int(key[0])
+    last = None if key[1] is None or key[1] == -1 else int(key[1])
+    if last is not None and last < first:
+        raise ConfigError("%s: the range %r ends before it begins" % (where, key))
+    return first, last
+
+
+def _entry(key: Any, entry: Any, where: str, options: Collection[str]) -> Mapping[str, Any]:
+    if not isinstance(entry, Mapping):
+        raise ConfigError("%s: %r: %r must be a dict; the form is %s" % (where, key, entry, _FORM))
+    for name in entry:
+        if name not in options:
+            raise ConfigError("%s: %r: unknown option %r. %s" % (where, key, name, did_you_mean(name, options)))
+    limit = entry.get("max_mean_len")
+    if isinstance(limit, bool) or not isinstance(limit, (int, float, type(None))) or not (limit or 0) >= 0:
+        raise ConfigError("%s: %r: max_mean_len is %r, but must be a number >= 0" % (where, key, limit))
+    return dict(entry)
