@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import random
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
@@ -18,7 +20,8 @@ from returnn_tf.datasets.core.chunking import Chunking
 from returnn_tf.datasets.core.corpus import Corpus
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
 from returnn_tf.datasets.core.declared import Declared
-from returnn_tf.datasets.core.epoch import Epoch
+from returnn_tf.datasets.core.epoch import Epoch, EpochReader
+from returnn_tf.datasets.core.share import Share
 from returnn_tf.datasets.core.slices import ContextWindow, iterate_slices
 from returnn_tf.datasets.core.spec import parse_dataset_spec
 from returnn_tf.datasets.core.window import stack_frames
@@ -41,6 +44,8 @@ class Dataset(Corpus):
     """
 
     data_specs: dict[str, DataSpec] = {}
+    #: whether sequences are read in order only, see ``stream.StreamDataset``
+    is_stream = False
 
     def __init__(self, **given: Any):
         super().__init__(**given)
@@ -133,12 +138,37 @@ class Dataset(Corpus):
         :param seq_order: corpus indices to read instead of it
         :param start: position to begin at
         """
-        reader = Epoch(self, epoch, self._explicit_order(epoch, seq_list, seq_order), self.data_keys)
-        position = start
-        while reader.has(position):
-            yield reader.sequence(position)
-            reader.release(position + 1)
-            position += 1
+        with contextlib.closing(self.open_epoch(epoch, self.data_keys, seq_list, seq_order)) as reader:
+            for position in itertools.count():
+                if not reader.has(position):
+                    return
+                if position >= start:
+                    yield reader.sequence(position)
+                reader.release(position + 1)
+
+    def open_epoch(
+        self,
+        epoch: int,
+        keys: list[str],
+        seq_list: Optional[SequenceOf[str]] = None,
+        seq_order: Optional[SequenceOf[int]] = None,
+        share: Optional[Share] = None,
+    ) -> EpochReader:
+        """Return the sequences of an epoch by position, to be closed.
+
+        :param keys: the data keys to read
+        :param seq_list: tags to read instead of the epoch's own order
+        :param seq_order: corpus indices to read instead of it
+        :param share: the part of all these that this process reads
+        """
+        order = self._explicit_order(epoch, seq_list, seq_order)
+        if share is not None:
+            if order is None:
+                raise ConfigError(
+                    "%s is endless, so it can't be split among processes; give it num_seqs" % self._owner()
+                )
+            order = share.of_order(order)
+        return Epoch(self, epoch, order, keys)
 
     def _chunk_options(self, replaced: Optional[Mapping[str, Any]] = None) -> dict[str, Any]:
         opts = {name: getattr(self.opts, name) for name in _CUTTING}
@@ -163,6 +193,7 @@ class Dataset(Corpus):
         seq_list: Optional[SequenceOf[str]] = None,
         seq_order: Optional[SequenceOf[int]] = None,
         declared: Optional[Mapping[str, Declared]] = None,
+        share: Optional[Share] = None,
         **options: Any,
     ) -> Iterator[Batch]:
         """Iterate over the batches of an epoch in its order, padded and ready for ``Network.run``.
@@ -174,18 +205,18 @@ class Dataset(Corpus):
         :param seq_list: tags to read instead of the epoch's own order
         :param seq_order: corpus indices to read instead of it
         :param declared: data key -> declaration to check its data against, see ``Declared.checked``
+        :param share: the part of the sequences that this process reads
         :param options: `GivenBatchOptions`, and chunking, min_chunk_size, chunking_variance, context_window
             instead of the options of the dataset
         """
         cutting = self._chunk_options({name: options.pop(name) for name in _CUTTING if name in options})
         batch_options = BatchOptions.make("batches of %s" % self._owner(), self.data_keys, options)
-        order = self._explicit_order(epoch, seq_list, seq_order)
-        reader = Epoch(self, epoch, order, batch_options.keys)
+        reader = self.open_epoch(epoch, batch_options.keys, seq_list, seq_order, share)
         return self._iterate_batches(reader, batch_options, cutting, start_batch, declared)
 
     def _iterate_batches(
         self,
-        reader: Epoch,
+        reader: EpochReader,
         options: BatchOptions,
         cutting: Mapping[str, Any],
         start_batch: int,
@@ -193,11 +224,12 @@ class Dataset(Corpus):
     ) -> Iterator[Batch]:
         rng = random.Random(self.epoch_seed(reader.epoch))
         stats = self.batch_stats = BatchStats()
-        slices = iterate_slices(reader, options.keys, recurrent_net=options.recurrent_net, rng=rng, **cutting)
-        for number, plan in enumerate(plan_batches(slices, options, epoch=reader, rng=rng, stats=stats)):
-            if number >= start_batch:
-                yield assemble(plan, reader, options.keys, number=number, declared=declared)
-            reader.release(plan.parts[-1].position)
+        with contextlib.closing(reader):
+            slices = iterate_slices(reader, options.keys, recurrent_net=options.recurrent_net, rng=rng, **cutting)
+            for number, plan in enumerate(plan_batches(slices, options, epoch=reader, rng=rng, stats=stats)):
+                if number >= start_batch:
+                    yield assemble(plan, reader, options.keys, number=number, declared=declared)
+                reader.release(plan.parts[-1].position)
 
 
 def _rebuild(cls: type[Dataset], given: dict[str, Any]) -> Dataset:

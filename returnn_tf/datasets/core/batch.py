@@ -45,7 +45,8 @@ class Batch:
     :param seq_indices: position in the corpus of each part
     :param num_frames: key -> true frames, without padding
     :param number: number of batches before it in this epoch
-    :param complete: fraction of the epoch's sequences that is done with this batch, or None for an endless dataset
+    :param complete: fraction of the epoch's sequences that is done with this batch, or None where that is
+        unknown: for an endless dataset, and for a stream without an estimate
     """
 
     feed: dict[str, NDArray[Any]]
@@ -105,7 +106,7 @@ def assemble(
         seq_indices=[sequences[part.position].index for part in plan.parts],
         num_frames={key: sum(part.end[key] - part.start[key] for part in plan.parts) for key in keys},
         number=number,
-        complete=None if epoch.num_seqs is None else (last + 1) / epoch.num_seqs,
+        complete=epoch.complete(last),
     )
 
 

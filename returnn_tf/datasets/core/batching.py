@@ -116,6 +116,8 @@ def _plan_sequences(
     longest, total = dict.fromkeys(keys, 0), dict.fromkeys(keys, 0)
     for part in slices:
         if not accept.use(part):
+            if not plan.parts:
+                epoch.release(part.position)  # so that a long run of unused sequences is not kept
             continue
         if accept.is_end(part):
             break

@@ -44,8 +44,13 @@ class Corpus:
 
     @property
     def num_seqs(self) -> Optional[int]:
-        """Return the number of sequences in the corpus; None: endless."""
+        """Return the number of sequences in the corpus; None: endless, or a stream."""
         raise NotImplementedError("%s.num_seqs" % type(self).__name__)
+
+    @property
+    def endless(self) -> bool:
+        """Return whether an epoch never ends."""
+        return self.num_seqs is None
 
     def tag(self, index: int) -> str:
         """Return the name of the sequence at this position in the corpus."""

@@ -55,12 +55,14 @@ class Sequence:
     :param tag: name of the sequence
     :param data: key -> array, time first: [time], [time, dim], [time, ...], or [] for one value per sequence
     :param position: position in the order of the epoch
+    :param complete: fraction of the epoch that is done with it, if a stream knows
     """
 
     index: int
     tag: str
     data: dict[str, NDArray[Any]]
     position: int = 0
+    complete: Optional[float] = None
 
     @property
     def lengths(self) -> dict[str, int]:

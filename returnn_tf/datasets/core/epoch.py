@@ -13,8 +13,114 @@ from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence, num_frames
 
 
-class Epoch:
+class EpochReader:
     """The sequences of one epoch by position; also what a user's chunking function receives as ``dataset``.
+
+    Positions are asked for in ascending order by and large; what `release` has dropped is not asked for again.
+
+    :param dataset: ``datasets.base.Dataset``
+    :param epoch: number, from 1
+    :param keys: the data keys to read
+    """
+
+    def __init__(self, dataset: Any, epoch: int, keys: list[str]):
+        self.dataset = dataset
+        self.epoch = epoch
+        self.keys = keys
+        self._kept: dict[int, Sequence] = {}
+
+    @property
+    def num_seqs(self) -> Optional[int]:
+        """Return the number of sequences in this epoch; None: endless, or not known yet."""
+        raise NotImplementedError("%s.num_seqs" % type(self).__name__)
+
+    @property
+    def specs(self) -> dict[str, DataSpec]:
+        """Return the format of each data key."""
+        specs: dict[str, DataSpec] = self.dataset.data_specs
+        return specs
+
+    def has(self, position: int) -> bool:
+        """Return whether there is a sequence at this position."""
+        raise NotImplementedError("%s.has" % type(self).__name__)
+
+    def index(self, position: int) -> int:
+        """Return the corpus position of the sequence at this position of the epoch."""
+        raise NotImplementedError("%s.index" % type(self).__name__)
+
+    def tag(self, position: int) -> str:
+        """Return the tag of the sequence at this position."""
+        raise NotImplementedError("%s.tag" % type(self).__name__)
+
+    def lengths(self, position: int) -> dict[str, int]:
+        """Return the number of frames by key."""
+        return self.sequence(position).lengths
+
+    def sequence(self, position: int) -> Sequence:
+        """Return the sequence at this position.
+
+        :raises DataError: naming dataset and tag, whatever went wrong while reading
+        """
+        raise NotImplementedError("%s.sequence" % type(self).__name__)
+
+    def complete(self, position: int) -> Optional[float]:
+        """Return the fraction of the epoch that is done after the sequence at this position, None if unknown."""
+        return None if self.num_seqs is None else (position + 1) / self.num_seqs
+
+    def file(self, position: int) -> str:
+        """Return the file of the sequence at this position; empty if there is none."""
+        return ""
+
+    def place(self, position: int, *, with_file: bool = False) -> str:
+        """Return the dataset and tag for messages; also the file if requested and if there is one."""
+        file = self.file(position) if with_file else ""
+        return "dataset %r%s, sequence %r (position %d of epoch %d)" % (
+            self.dataset.name,
+            ", file %r" % file if file else "",
+            self.tag(position),
+            position,
+            self.epoch,
+        )
+
+    def release(self, position: int) -> None:
+        """Drop the sequences before this position."""
+        for old in [kept for kept in self._kept if kept < position]:
+            del self._kept[old]
+
+    def close(self) -> None:
+        """Free what reading needs; called once at the end of the epoch, also if it is left early."""
+
+    # the names that chunking functions use
+
+    def is_less_than_num_seqs(self, seq_idx: int) -> bool:
+        """Return `has`."""
+        return self.has(seq_idx)
+
+    def get_seq_length(self, seq_idx: int) -> dict[str, int]:
+        """Return `lengths`."""
+        return self.lengths(seq_idx)
+
+    def get_tag(self, seq_idx: int) -> str:
+        """Return `tag`."""
+        return self.tag(seq_idx)
+
+    def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
+        """Return one array of a sequence, [time, ...]."""
+        return self.sequence(seq_idx).data[key]
+
+    def get_data_keys(self) -> SequenceOf[str]:
+        """Return the data keys of this epoch."""
+        return list(self.keys)
+
+    def load_seqs(self, start: int, end: int) -> None:
+        """Read ahead the sequences at the positions start..end-1."""
+        for position in range(start, end):
+            if self.has(position):
+                self.sequence(position)
+
+
+class Epoch(EpochReader):
+    """An epoch of a dataset with random access.
 
     A sequence whose length can only be known by reading it is kept until ``release``.
 
@@ -25,22 +131,13 @@ class Epoch:
     """
 
     def __init__(self, dataset: Any, epoch: int, order: Optional[NDArray[Any]], keys: list[str]):
-        self.dataset = dataset
-        self.epoch = epoch
-        self.keys = keys
+        super().__init__(dataset, epoch, keys)
         self._order = order
-        self._kept: dict[int, Sequence] = {}
 
     @property
     def num_seqs(self) -> Optional[int]:
         """Return the number of sequences in this epoch; None: endless."""
         return None if self._order is None else len(self._order)
-
-    @property
-    def specs(self) -> dict[str, DataSpec]:
-        """Return the format of each data key."""
-        specs: dict[str, DataSpec] = self.dataset.data_specs
-        return specs
 
     def has(self, position: int) -> bool:
         """Return whether there is a sequence at this position."""
@@ -54,16 +151,9 @@ class Epoch:
         """Return the tag of the sequence at this position."""
         return str(self.dataset.tag(self.index(position)))
 
-    def place(self, position: int, *, with_file: bool = False) -> str:
-        """Return the dataset and tag for messages; also the file if requested and if there is one."""
-        file = self.dataset.file_of(self.index(position)) if with_file else ""
-        return "dataset %r%s, sequence %r (position %d of epoch %d)" % (
-            self.dataset.name,
-            ", file %r" % file if file else "",
-            self.tag(position),
-            position,
-            self.epoch,
-        )
+    def file(self, position: int) -> str:
+        """Return the file of the sequence at this position; empty if there is none."""
+        return str(self.dataset.file_of(self.index(position)))
 
     def lengths(self, position: int) -> dict[str, int]:
         """Return the number of frames by key; reads the sequence only if the dataset cannot know otherwise."""
@@ -120,36 +210,3 @@ class Epoch:
                 raise DataError(
                     "key %r has %d frames, but its length was given as %d" % (key, num_frames(value), lengths[key])
                 )
-
-    def release(self, position: int) -> None:
-        """Drop the sequences before this position."""
-        for old in [kept for kept in self._kept if kept < position]:
-            del self._kept[old]
-
-    # the names that chunking functions use
-
-    def is_less_than_num_seqs(self, seq_idx: int) -> bool:
-        """Return `has`."""
-        return self.has(seq_idx)
-
-    def get_seq_length(self, seq_idx: int) -> dict[str, int]:
-        """Return `lengths`."""
-        return self.lengths(seq_idx)
-
-    def get_tag(self, seq_idx: int) -> str:
-        """Return `tag`."""
-        return self.tag(seq_idx)
-
-    def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
-        """Return one array of a sequence, [time, ...]."""
-        return self.sequence(seq_idx).data[key]
-
-    def get_data_keys(self) -> SequenceOf[str]:
-        """Return the data keys of this epoch."""
-        return list(self.keys)
-
-    def load_seqs(self, start: int, end: int) -> None:
-        """Read ahead the sequences at the positions start..end-1."""
-        for position in range(start, end):
-            if self.has(position):
-                self.sequence(position)

@@ -7,6 +7,7 @@ imported, unless a config file that makes the dataset does so.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -68,10 +69,11 @@ def serve(connection: Connection, factory: Callable[[], Any], parent_pid: int) -
 
 
 def _send_epoch(connection: Connection, dataset: Any, request: int, arguments: dict[str, Any]) -> None:
-    for batch in dataset.batches(**arguments):
-        if connection.poll() and connection.recv()[0] == "stop":
-            break
-        connection.send(("batch", request, batch))
+    with contextlib.closing(dataset.batches(**arguments)) as batches:
+        for batch in batches:
+            if connection.poll() and connection.recv()[0] == "stop":
+                break
+            connection.send(("batch", request, batch))
     connection.send(("end", request, dataset.batch_stats))
 
 

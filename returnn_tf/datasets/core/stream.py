@@ -1,0 +1,300 @@
+"""Streams: datasets that yield the sequences of an epoch one after the other, of unknown number and unknown tags."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Sequence as SequenceOf
+from typing import Any, Optional
+
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import shown
+from returnn_tf.config.user_code import error_in_config
+from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.core.data_spec import DataSpec, Sequence, spec_of_array
+from returnn_tf.datasets.core.epoch import EpochReader
+from returnn_tf.datasets.core.safe_files import read_seq_tags
+from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.core.window import window_spec
+
+
+class StreamDataset(Dataset):
+    """A dataset that yields an epoch's sequences in order; their number and tags show only while reading.
+
+    A subclass implements `stream`, and `make_specs` if it knows the format before the first sequence. An epoch is
+    resumed by reading the stream again up to the position, so it has to depend on nothing but the epoch.
+    """
+
+    is_stream = True
+    #: whether `stream` accepts a list of tags
+    takes_seq_list = False
+    #: whether `stream` applies seq_ordering, partition_epoch and repeat_epoch; otherwise only 'default' is allowed
+    makes_order = False
+    #: whether `stream` yields only the sequences of its shard, see the options _num_shards and _shard_index
+    makes_shards = False
+
+    def __init__(self, **given: Any):
+        self._specs: Optional[dict[str, DataSpec]] = None
+        #: sequences of the last epoch that was read to its end, without shards
+        self.num_seqs_of_last_epoch: Optional[int] = None
+        super().__init__(**given)
+        self._check_stream_options()
+
+    # ---- implemented by subclasses
+
+    def stream(self, epoch: int, *, seq_list: Optional[SequenceOf[str]] = None) -> Iterator[Sequence]:
+        """Yield the sequences of an epoch; a generator, closed at the end, when the epoch is left, and on errors.
+
+        :param epoch: from 1
+        :param seq_list: tags to read instead of the epoch's own order; only with ``takes_seq_list``
+        """
+        raise NotImplementedError("%s.stream" % type(self).__name__)
+
+    def make_specs(self) -> dict[str, DataSpec]:
+        """Return the format by data key, before ``window``; by default that of the first sequence of epoch 1."""
+        first = self.first_sequence()
+        return {key: spec_of_array(value) for key, value in first.data.items()}
+
+    def expected_num_seqs(self, epoch: int) -> Optional[int]:
+        """Return the number of sequences of an epoch without shards, if known once its first one is read."""
+        return None
+
+    @property
+    def endless(self) -> bool:
+        """Return whether an epoch never ends."""
+        return False
+
+    # ---- the interface of datasets
+
+    @property
+    def num_seqs(self) -> Optional[int]:
+        """Return None: unknown before the end of an epoch."""
+        return None
+
+    def tag(self, index: int) -> str:
+        """Refuse; only sequences that were read have a known tag."""
+        raise ConfigError("%s is a stream: the tags of its sequences are known only while it is read" % self._owner())
+
+    @property
+    def data_specs(self) -> dict[str, DataSpec]:  # type: ignore[override]
+        """Return the format by data key; may read the first sequence."""
+        if self._specs is None:
+            specs = self.make_specs()
+            if self.opts.window > 1 and "data" in specs:
+                specs = {**specs, "data": window_spec(specs["data"], self.opts.window, self._owner())}
+            self._specs = specs
+        return self._specs
+
+    def first_sequence(self) -> Sequence:
+        """Return the first sequence of epoch 1; DataError if there is none."""
+        first = next(self.sequences_of_stream(1), None)
+        if first is None:
+            raise DataError("%s is empty: its stream ends without any sequence" % self._owner())
+        return first
+
+    def sequences_of_stream(
+        self, epoch: int, seq_list: Optional[SequenceOf[str]] = None
+    ) -> Generator[Sequence, None, None]:
+        """Yield the sequences of `stream`, closing it at the end; errors name the place in the stream.
+
+        :raises DataError: reading failed, or what is yielded is no sequence
+        """
+        items = iter(self.stream(epoch) if seq_list is None else self.stream(epoch, seq_list=seq_list))
+        last = None
+        with contextlib.closing(_Closable(items)):
+            while True:
+                try:
+                    item = next(items, None)
+                except ConfigError:
+                    raise
+                except Exception as exc:
+                    text = str(exc) if isinstance(exc, DataError) else error_in_config(exc)
+                    text = text or "%s: %s" % (type(exc).__name__, exc)
+                    raise DataError("%s: %s" % (self._where(epoch, last), text)) from exc
+                if item is None:
+                    return
+                if not isinstance(item, Sequence):
+                    raise DataError("%s: %s is no sequence" % (self._where(epoch, last), shown(item)))
+                last = item
+                yield item
+
+    def _where(self, epoch: int, last: Optional[Sequence]) -> str:
+        after = "at the start" if last is None else "after sequence %r" % last.tag
+        return "dataset %r, %s of epoch %d" % (self.name, after, epoch)
+
+    def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
+        """Return None: the order shows only while reading."""
+        return None
+
+    def open_epoch(
+        self,
+        epoch: int,
+        keys: list[str],
+        seq_list: Optional[SequenceOf[str]] = None,
+        seq_order: Optional[SequenceOf[int]] = None,
+        share: Optional[Share] = None,
+    ) -> EpochReader:
+        """Return the sequences of an epoch by position, to be closed."""
+        if seq_order is not None or (seq_list is not None and not self.takes_seq_list):
+            raise ConfigError(
+                "%s is a stream, so its sequences can't be chosen by %s"
+                % (self._owner(), "seq_order" if seq_list is None else "seq_list")
+            )
+        return StreamedEpoch(self, epoch, keys, seq_list, share)
+
+    def _check_stream_options(self) -> None:
+        opts = self.opts
+        if opts.shuffle_frames_of_nseqs:
+            raise ConfigError(
+                "%s is a stream: shuffle_frames_of_nseqs needs a corpus with random access" % self._owner()
+            )
+        if self.makes_order:
+            return
+        kind = None if self._ordering is None else self._ordering.kind
+        if kind not in ("default", "sorted", "sorted_reverse"):  # evaluation data is sorted by default
+            raise ConfigError(
+                "%s is a stream, so it has the order 'default' only, not seq_ordering %s"
+                % (self._owner(), shown(opts.seq_ordering))
+            )
+        for name in ("partition_epoch", "repeat_epoch"):
+            if getattr(opts, name) > 1:
+                raise ConfigError("%s is a stream, so it can't have %s=%d" % (self._owner(), name, getattr(opts, name)))
+
+
+class StreamedEpoch(EpochReader):
+    """An epoch of a stream: reads ahead only as far as it is asked for, and keeps sequences until `release`.
+
+    :param seq_list: tags to read instead of the epoch's own order
+    :param share: the part of the sequences that this process reads
+    """
+
+    def __init__(
+        self,
+        dataset: StreamDataset,
+        epoch: int,
+        keys: list[str],
+        seq_list: Optional[SequenceOf[str]] = None,
+        share: Optional[Share] = None,
+    ):
+        super().__init__(dataset, epoch, keys)
+        self._seq_list = seq_list
+        self._share = share
+        self._sequences: Optional[Generator[Sequence, None, None]] = None
+        self._chosen: Iterator[Sequence] = iter(())
+        self._num_read = 0  # of this epoch's part
+        self._num_streamed = 0  # of the whole stream
+        self._ended = False
+
+    @property
+    def num_seqs(self) -> Optional[int]:
+        """Return the number of sequences in this epoch; None until its end was seen."""
+        return self._num_read if self._ended else None
+
+    def has(self, position: int) -> bool:
+        """Return whether there is a sequence at this position, reading up to there."""
+        while position >= self._num_read and not self._ended:
+            self._read_next()
+        return position < self._num_read
+
+    def index(self, position: int) -> int:
+        """Return the position in the whole stream."""
+        return self.sequence(position).index
+
+    def tag(self, position: int) -> str:
+        """Return the tag of the sequence at this position."""
+        return self.sequence(position).tag
+
+    def sequence(self, position: int) -> Sequence:
+        """Return the sequence at this position."""
+        if not self.has(position):
+            raise IndexError("%r has no position %d in epoch %d" % (self.dataset, position, self.epoch))
+        return self._kept[position]
+
+    def complete(self, position: int) -> Optional[float]:
+        """Return the fraction of the epoch that is done after the sequence at this position, None if unknown."""
+        return self.sequence(position).complete
+
+    def close(self) -> None:
+        """Close the stream."""
+        self._ended = True
+        if self._sequences is not None:
+            self._sequences.close()
+
+    def _read_next(self) -> None:
+        if self._sequences is None:
+            self._sequences = self.dataset.sequences_of_stream(self.epoch, self._seq_list)
+            self._chosen = self._choose(self._sequences)
+        sequence = next(self._chosen, None)
+        if sequence is None:
+            self._ended = True
+            if self._seq_list is None:
+                self.dataset.num_seqs_of_last_epoch = self._num_streamed
+            return
+        position = self._num_read
+        self._kept[position] = dataclasses.replace(
+            sequence, data=self._data(sequence, position), position=position, complete=self._fraction(sequence)
+        )
+        self._num_read += 1
+
+    def _choose(self, sequences: Iterable[Sequence]) -> Iterator[Sequence]:
+        """Yield the sequences of this process, in the order of steps of ``Corpus.seq_order``."""
+        opts = self.dataset.opts
+        chosen = self._counted(sequences)
+        if self._seq_list is None:
+            if opts.unique_seq_tags:
+                chosen = _unique(chosen)
+            if opts._num_shards > 1 and not self.dataset.makes_shards:
+                chosen = Share(rank=opts._shard_index, size=opts._num_shards).of_stream(chosen)
+            if opts.seq_list_filter_file:
+                tags = set(read_seq_tags(opts.seq_list_filter_file))
+                chosen = (sequence for sequence in chosen if sequence.tag in tags)
+        return chosen if self._share is None else self._share.of_stream(chosen)
+
+    def _counted(self, sequences: Iterable[Sequence]) -> Iterator[Sequence]:
+        for sequence in sequences:
+            self._num_streamed += 1
+            yield sequence
+
+    def _data(self, sequence: Sequence, position: int) -> dict[str, NDArray[Any]]:
+        missing = [key for key in self.keys if key not in sequence.data]
+        try:
+            if missing:
+                raise DataError("it has no key %r, only %s" % (missing[0], ", ".join(sorted(sequence.data))))
+            data: dict[str, NDArray[Any]] = self.dataset.with_window({key: sequence.data[key] for key in self.keys})
+            return data
+        except DataError as exc:
+            place = "dataset %r, sequence %r (position %d of epoch %d)"
+            place %= self.dataset.name, sequence.tag, position, self.epoch
+            raise DataError("%s: %s" % (place, exc)) from None
+
+    def _fraction(self, sequence: Sequence) -> Optional[float]:
+        """Return what the stream says of its end, else an estimate from the number of sequences."""
+        if sequence.complete is not None:
+            return sequence.complete
+        dataset = self.dataset
+        total = (
+            dataset.expected_num_seqs(self.epoch) or dataset.num_seqs_of_last_epoch or dataset.opts.estimated_num_seqs
+        )
+        return min(self._num_streamed / total, 1.0) if total else None
+
+
+def _unique(sequences: Iterable[Sequence]) -> Iterator[Sequence]:
+    seen: set[str] = set()
+    for sequence in sequences:
+        if sequence.tag not in seen:
+            seen.add(sequence.tag)
+            yield sequence
+
+
+class _Closable:
+    """Closes an iterator that may lack a method for it, as generators have one."""
+
+    def __init__(self, items: Any):
+        self._items = items
+
+    def close(self) -> None:
+        """Close the iterator."""
+        getattr(self._items, "close", lambda: None)()
