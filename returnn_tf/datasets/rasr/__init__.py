@@ -1,0 +1,1 @@
+"""RASR: its archives of features and alignments, and datasets that it computes."""

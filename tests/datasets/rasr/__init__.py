@@ -1,0 +1,1 @@
+"""Tests of data that RASR wrote or computes."""
