@@ -29,7 +29,12 @@ FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 
 # the same within folders, lowest first; elsewhere any order without cycles will do
 INNER_FLOORS = {
-    "datasets": [["core"], ["config", "hdf", "label_file", "rasr", "synthetic"], ["loading"]],
+    "datasets": [
+        ["core"],
+        ["config", "hdf", "label_file", "rasr", "synthetic"],
+        ["text"],
+        ["loading"],
+    ],
     "ops": [
         ["activations", "frames", "gradients", "initial_values", "mixed_precision", "philox", "softmax", "tf1_names"],
         ["helpers", "initializers"],

@@ -268,17 +268,22 @@ def from_options(
 
     :param where: how errors begin
     :param ignore: keys which are no options
-    :param none_is_absent: an option that is None keeps its default
+    :param none_is_absent: an option that is None keeps its default, unless None is among its values
     :raises ConfigError: see `check_options`
     """
     if not isinstance(given, collections.abc.Mapping):
         raise ConfigError("%s: expected a dict of options, got %s (%s)." % (where, shown(given), type(given).__name__))
     if none_is_absent:
         known = declared_options(cls)
-        given = {name: value for name, value in given.items() if value is not None or name not in known}
+        given = {name: value for name, value in given.items() if value is not None or not _is_absent(known.get(name))}
     check_options(cls, given, where=where, ignore=ignore)
     infos, ignored = declared_options(cls), set(ignore)
     return cls(**{infos[name].attribute: value for name, value in given.items() if name not in ignored})
+
+
+def _is_absent(info: Optional[OptionInfo]) -> bool:
+    """Return whether None stands for the default of an option."""
+    return info is not None and (info.type is Any or not fits_type(None, info.type))
 
 
 def at_least(least: float) -> Callable[[Any], Optional[str]]:

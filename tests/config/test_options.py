@@ -156,3 +156,16 @@ def test_a_long_value_loses_its_middle():
     assert shown("x" * 100) == repr("x" * 100)
     text = shown({"first": "x" * 5000, "last": 1})
     assert len(text) <= 300 and text.startswith("{'first': 'xxx") and text.endswith("xxx', 'last': 1}")
+
+
+def test_none_where_it_is_a_value():
+    @dataclasses.dataclass
+    class Options:
+        audio: Optional[dict] = option(help="a required option, None = off")
+        end: Optional[str] = option("</s>", help="an end symbol, None = none")
+        count: int = option(3, help="a number")
+
+    opts = from_options(Options, {"audio": None, "end": None, "count": None}, where="X", none_is_absent=True)
+    assert (opts.audio, opts.end, opts.count) == (None, None, 3)
+    with pytest.raises(ConfigError, match="the option 'audio' is missing"):
+        from_options(Options, {"end": None}, where="X", none_is_absent=True)

@@ -64,7 +64,8 @@ class BatchOptions:
         :param data_keys: of the dataset
         :raises ConfigError: for an unknown option or key, or an impossible value
         """
-        opts = from_options(GivenBatchOptions, options, where=owner, none_is_absent=True)
+        given = {name: value for name, value in options.items() if name != "batch_size" or value is not None}
+        opts = from_options(GivenBatchOptions, given, where=owner, none_is_absent=True)
         keys = _used_keys(owner, data_keys, opts.used_data_keys)
         for name in _BY_KEY:
             value = getattr(opts, name)

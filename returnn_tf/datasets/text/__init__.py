@@ -1,0 +1,1 @@
+"""Datasets of text: transcriptions, language modelling, translation."""

@@ -1,0 +1,213 @@
+"""Bliss corpora: the XML files in which RASR keeps recordings, segments and their transcriptions."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gzip
+import os
+import zlib
+from collections.abc import Iterator
+from typing import IO, Any, Optional
+from xml.etree import ElementTree
+
+from returnn_tf.config import DataError
+
+_GZIP = b"\x1f\x8b"
+_NAMED = ("corpus", "subcorpus", "recording", "segment")
+_MOST_INCLUDES = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class BlissSegment:
+    """A segment of a recording.
+
+    :param name: full name, "corpus/recording/segment"; elements without a name have their number, from 1
+    :param orth: transcription as it stands in the file; None if there is none
+    :param audio: path of the recording, absolute or relative to the corpus file; None if there is none
+    :param start: time in seconds as it stands in the file; None if there is none
+    :param end: likewise
+    :param speaker: name of the speaker of the segment, if given
+    :param track: channel of the recording, from 0
+    """
+
+    name: str
+    orth: Optional[str]
+    audio: Optional[str]
+    start: Optional[str] = None
+    end: Optional[str] = None
+    speaker: Optional[str] = None
+    track: int = 0
+
+    @property
+    def text(self) -> str:
+        """Return the transcription with single blanks between the words; "" if there is none."""
+        return " ".join((self.orth or "").split())
+
+    @property
+    def seconds(self) -> tuple[float, Optional[float]]:
+        """Return start and end; None: the end of the recording.
+
+        :raises DataError: they are no times
+        """
+        start = self._time("start", self.start)
+        end = self._time("end", self.end)
+        if end == float("inf"):
+            end = None
+        if end is not None and end <= (start or 0):
+            raise DataError("segment %r ends at %s, before it starts at %s" % (self.name, self.end, self.start or 0))
+        return start or 0.0, end
+
+    def _time(self, what: str, text: Optional[str]) -> Optional[float]:
+        if text is None:
+            return None
+        with contextlib.suppress(ValueError):
+            value = float(text)
+            if value >= 0:
+                return value
+        raise DataError("segment %r: %s %r is not a time in seconds" % (self.name, what, text))
+
+
+def is_bliss(path: str) -> bool:
+    """Return whether a file is XML, plain or compressed by gzip, with the root element ``corpus``.
+
+    :raises DataError: the file is missing or unreadable
+    """
+    with _opened(path) as file:
+        try:
+            if not file.read(256).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
+                return False
+            file.seek(0)
+            _, root = next(iter(ElementTree.iterparse(file, events=("start",))))
+        except (ElementTree.ParseError, StopIteration):
+            return False
+        except (OSError, EOFError, zlib.error) as exc:
+            raise DataError("file %r cannot be read: %s" % (path, exc)) from exc
+        return bool(root.tag == "corpus")
+
+
+def read_bliss(path: str) -> Iterator[BlissSegment]:
+    """Iterate over the segments of a corpus in the order of the file, and of the files which it includes.
+
+    The memory does not depend on the size of the file.
+
+    :param path: of the XML file, which may be compressed by gzip
+    :raises DataError: the file is missing, damaged or not a corpus; names the file
+    """
+    yield from _Reader(path, prefix=(), depth=0)
+
+
+class _Reader:
+    """Reads one file.
+
+    :param prefix: names of the corpora around an included file
+    :param depth: number of files which include this one
+    """
+
+    def __init__(self, path: str, *, prefix: tuple[str, ...], depth: int):
+        self.path = path
+        self.prefix = prefix
+        self.depth = depth
+        self._open: list[Any] = []
+        self._names: list[str] = []
+        self._counts: list[dict[str, int]] = [{}]
+        self._audio: Optional[str] = None
+
+    def __iter__(self) -> Iterator[BlissSegment]:
+        with _opened(self.path) as file:
+            try:
+                for event, element in ElementTree.iterparse(file, events=("start", "end")):
+                    if event == "start":
+                        yield from self._start(element)
+                    else:
+                        yield from self._end(element)
+            except (OSError, EOFError, zlib.error, ElementTree.ParseError, ValueError) as exc:
+                if isinstance(exc, DataError):
+                    raise
+                raise DataError("Bliss corpus %r cannot be read: %s" % (self.path, exc)) from exc
+
+    def _start(self, element: Any) -> Iterator[BlissSegment]:
+        if not self._open and element.tag != "corpus":
+            raise DataError(
+                "%r is not a Bliss corpus: its root element is <%s>, not <corpus>" % (self.path, element.tag)
+            )
+        self._open.append(element)
+        if element.tag == "include":
+            yield from self._included(element)
+        if element.tag not in _NAMED:
+            return
+        counts = self._counts[-1]
+        counts[element.tag] = counts.get(element.tag, 0) + 1
+        self._names.append(element.get("name") or str(counts[element.tag]))
+        self._counts.append({})
+        if element.tag == "recording":
+            self._audio = element.get("audio")
+
+    def _end(self, element: Any) -> Iterator[BlissSegment]:
+        if element.tag == "segment":
+            yield self._segment(element)
+        if element.tag in _NAMED:
+            self._names.pop()
+            self._counts.pop()
+        self._open.pop()
+        if self._open and not self._is_in_segment():
+            self._open[-1].remove(element)  # else the tree would grow to the size of the file
+
+    def _is_in_segment(self) -> bool:
+        return any(element.tag == "segment" for element in self._open)
+
+    def _segment(self, element: Any) -> BlissSegment:
+        orth = element.find("orth")
+        speaker = element.find("speaker")
+        track = element.get("track") or "0"
+        if not track.isdecimal():
+            raise DataError("Bliss corpus %r: segment %r: track %r is not a number" % (self.path, self._name(), track))
+        return BlissSegment(
+            name=self._name(),
+            orth=None if orth is None else "".join(orth.itertext()),
+            audio=self._audio,
+            start=element.get("start"),
+            end=element.get("end"),
+            speaker=None if speaker is None else speaker.get("name"),
+            track=int(track),
+        )
+
+    def _name(self) -> str:
+        return "/".join(self.prefix + tuple(self._names))
+
+    def _included(self, element: Any) -> Iterator[BlissSegment]:
+        if self.depth >= _MOST_INCLUDES:
+            raise DataError("Bliss corpus %r: more than %d files include each other" % (self.path, _MOST_INCLUDES))
+        name = element.get("file")
+        if not name:
+            raise DataError("Bliss corpus %r: an <include> has no attribute 'file'" % self.path)
+        # the root of an included file stands for the corpus that includes it, so its name is not repeated
+        path = os.path.join(os.path.dirname(self.path), name)
+        yield from _Included(path, prefix=self.prefix + tuple(self._names), depth=self.depth + 1)
+
+
+class _Included(_Reader):
+    """Reads an included file, whose root is the corpus that includes it."""
+
+    def _name(self) -> str:
+        return "/".join(self.prefix + tuple(self._names[1:]))
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    """Open a file for reading, decompressed if it is compressed by gzip, whatever its name."""
+    try:
+        raw = open(path, "rb")
+    except OSError as exc:
+        raise DataError("Bliss corpus %r cannot be read: %s" % (path, exc.strerror or exc)) from exc
+    with raw:
+        try:
+            packed = raw.read(2) == _GZIP
+            raw.seek(0)
+        except OSError as exc:  # a directory or a pipe
+            raise DataError("Bliss corpus %r cannot be read: %s" % (path, exc.strerror or exc)) from exc
+        if not packed:
+            yield raw
+            return
+        with gzip.GzipFile(fileobj=raw) as file:
+            yield file  # type: ignore[misc]
