@@ -43,7 +43,7 @@ $(STAMP): setup.py pyproject.toml
 	  echo "make venv: '$$python -m venv' does not work here; on Debian and Ubuntu: apt-get install python3-venv" >&2; \
 	  exit 1; fi
 	$(PY) -m pip install -qq --disable-pip-version-check --upgrade pip 'setuptools>=77,<80'
-	$(PY) -m pip install -qq --disable-pip-version-check -e '.[cpu,plot,dev]'
+	$(PY) -m pip install -qq --disable-pip-version-check -e '.[cpu,audio,plot,dev]'
 	@touch $@
 
 # built here, against the TensorFlow of the environment, in some minutes; without MPI there is still Gloo. Nothing but

@@ -31,7 +31,7 @@ FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 INNER_FLOORS = {
     "datasets": [
         ["core"],
-        ["config", "hdf", "label_file", "rasr", "synthetic"],
+        ["audio", "config", "hdf", "label_file", "rasr", "synthetic"],
         ["text"],
         ["loading"],
     ],
@@ -72,7 +72,17 @@ INNER_FLOORS = {
 MOST_MODULES = 25  # of a folder
 
 # heavy and optional: these may be imported inside functions, everything else only at the top of a module
-DEFERRED = {"matplotlib", "horovod", "tensorflow_io", "tensorflow", "tensorboard", "kenlm"}
+DEFERRED = {
+    "matplotlib",
+    "horovod",
+    "tensorflow_io",
+    "tensorflow",
+    "tensorboard",
+    "kenlm",
+    "scipy",
+    "soundfile",
+    "pyworld",
+}
 
 
 def parse_package():

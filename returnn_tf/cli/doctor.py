@@ -228,6 +228,6 @@ CHECKS = [
     Check("nvcc", _nvcc, required=False),
     Check("native ops", _native_ops, required=False),
     Check("Horovod", _horovod, required=False),
-    Check("tensorflow-io", _package("tensorflow-io", "for audio: pip install 'returnn-tf[audio]'"), required=False),
+    Check("soundfile", _package("soundfile", "for audio: pip install 'returnn-tf[audio]'"), required=False),
     Check("matplotlib", _package("matplotlib", "to draw: pip install 'returnn-tf[plot]'"), required=False),
 ]

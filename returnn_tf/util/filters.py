@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Optional
 
 import numpy
 from numpy.typing import NDArray
@@ -27,6 +28,12 @@ def window(name: str, size: int) -> Floats:
         return numpy.blackman(size)
     period = size - size % 2
     result: Floats = 0.5 - 0.5 * numpy.cos(2 * numpy.pi * numpy.arange(size) / period)
+    return result
+
+
+def periodic_hann(size: int) -> Floats:
+    """Return a Hann window [size] with the period ``size``, from 0 to 1; other than `window`, also if that is odd."""
+    result: Floats = 0.5 - 0.5 * numpy.cos(2 * numpy.pi / size * numpy.arange(size))
     return result
 
 
@@ -59,8 +66,21 @@ def frequency_of_mel(pitch: Floats) -> Floats:
     return result
 
 
+def triangles(edges: Floats, at: Floats) -> Floats:
+    """Return triangular filters: each rises from 0 at an edge to 1 at the next one, and falls to 0 at the one after it.
+
+    :param edges: [num_filters + 2], increasing
+    :param at: [points] where the filters are evaluated, in the unit of the edges
+    :return: [points, num_filters]
+    """
+    left, centre, right = edges[:-2], edges[1:-1], edges[2:]
+    rising, falling = (at[:, None] - left) / (centre - left), (right - at[:, None]) / (right - centre)
+    result: Floats = numpy.maximum(numpy.minimum(rising, falling), 0)
+    return result
+
+
 def mel_filterbank(sampling_rate: float, fft_size: int, num_filters: int) -> Floats:
-    """Return triangular filters whose centres are equidistant on the mel scale from 0 to half the sampling rate.
+    """Return triangular filters whose centres are equidistant in `mel` from 0 to half the sampling rate.
 
     A filter rises from the centre of the previous one to 1 at its own, and falls to the centre of the next one.
 
@@ -69,9 +89,64 @@ def mel_filterbank(sampling_rate: float, fft_size: int, num_filters: int) -> Flo
     :return: [fft_size // 2 + 1 bins, num_filters]
     """
     bounds = mel(numpy.array([0.0, sampling_rate / 2]))
-    points = frequency_of_mel(numpy.linspace(bounds[0], bounds[1], num_filters + 2)) * fft_size / sampling_rate
-    left, centre, right = points[:-2], points[1:-1], points[2:]
-    bins = numpy.arange(fft_size // 2 + 1)[:, None]
-    rising, falling = (bins - left) / (centre - left), (right - bins) / (right - centre)
-    result: Floats = numpy.maximum(numpy.minimum(rising, falling), 0)
+    edges = frequency_of_mel(numpy.linspace(bounds[0], bounds[1], num_filters + 2))
+    return triangles(edges, fft_frequencies(sampling_rate, fft_size))
+
+
+def fft_frequencies(sampling_rate: float, fft_size: int) -> Floats:
+    """Return the frequencies in Hz of the bins of a Fourier transform of real samples: [fft_size // 2 + 1]."""
+    result: Floats = numpy.arange(fft_size // 2 + 1) * (sampling_rate / fft_size)
+    return result
+
+
+#: The scale of Slaney's Auditory Toolbox: linear below this frequency in Hz, logarithmic above.
+_SLANEY_BREAK = 1000.0
+_SLANEY_HZ_PER_MEL = 200 / 3
+_SLANEY_LOG_STEP = math.log(6.4) / 27
+_SLANEY_BREAK_MEL = _SLANEY_BREAK / _SLANEY_HZ_PER_MEL
+
+
+def slaney_mel(frequency: Floats) -> Floats:
+    """Return the pitch of frequencies in Hz: ``f * 3 / 200``, but ``15 + 27 ln(f / 1000) / ln(6.4)`` above 1000 Hz."""
+    above = numpy.maximum(frequency, _SLANEY_BREAK)
+    result: Floats = numpy.where(
+        frequency < _SLANEY_BREAK,
+        frequency / _SLANEY_HZ_PER_MEL,
+        _SLANEY_BREAK_MEL + numpy.log(above / _SLANEY_BREAK) / _SLANEY_LOG_STEP,
+    )
+    return result
+
+
+def frequency_of_slaney_mel(pitch: Floats) -> Floats:
+    """Return the frequencies in Hz of pitches, the inverse of `slaney_mel`."""
+    result: Floats = numpy.where(
+        pitch < _SLANEY_BREAK_MEL,
+        pitch * _SLANEY_HZ_PER_MEL,
+        _SLANEY_BREAK * numpy.exp(_SLANEY_LOG_STEP * (pitch - _SLANEY_BREAK_MEL)),
+    )
+    return result
+
+
+def slaney_filterbank(
+    sampling_rate: float, fft_size: int, num_filters: int, *, fmin: float = 0.0, fmax: Optional[float] = None
+) -> Floats:
+    """Return triangular filters of area 1 (in Hz) whose edges are equidistant in `slaney_mel`.
+
+    :param sampling_rate: in Hz
+    :param fft_size: samples per Fourier transform
+    :param fmin: in Hz, where the first filter begins
+    :param fmax: in Hz, where the last filter ends; default: half the sampling rate
+    :return: [fft_size // 2 + 1 bins, num_filters]
+    """
+    bounds = slaney_mel(numpy.array([fmin, sampling_rate / 2 if fmax is None else fmax]))
+    edges = frequency_of_slaney_mel(numpy.linspace(bounds[0], bounds[1], num_filters + 2))
+    result: Floats = triangles(edges, fft_frequencies(sampling_rate, fft_size)) * (2 / (edges[2:] - edges[:-2]))
+    return result
+
+
+def orthonormal_dct(size: int, num_coefficients: int) -> Floats:
+    """Return the first columns of the orthonormal discrete cosine transform of type 2: [size, num_coefficients]."""
+    angles = numpy.pi / size * (numpy.arange(size)[:, None] + 0.5) * numpy.arange(num_coefficients)
+    result: Floats = numpy.cos(angles) * numpy.sqrt(2 / size)
+    result[:, 0] = numpy.sqrt(1 / size)
     return result

@@ -1,0 +1,204 @@
+"""Kinds of features, the value of the option ``features``: each with its own ``feature_options``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError
+from returnn_tf.config.options import above, at_least, option
+from returnn_tf.datasets.audio.packages import optional_package
+from returnn_tf.datasets.audio.spectra import Frames, cosine_transform, hann_in_frame, mel_spectrum, spectra
+
+#: Energies are in decibels above the loudest of the sequence minus this.
+_RANGE_DB = 80.0
+
+
+def decibels(power: NDArray[Any]) -> NDArray[Any]:
+    """Return powers in decibels, at least 1e-10 and at least the maximum of the whole sequence minus 80 dB."""
+    result: NDArray[Any] = 10 * np.log10(np.maximum(power, 1e-10))
+    return np.maximum(result, result.max() - _RANGE_DB)
+
+
+class Kind:
+    """One kind of features; the fields of a subclass are its ``feature_options``."""
+
+    #: Features per frame where the option ``num_feature_filters`` is not given.
+    default_filters: int = 40
+    #: The one number that ``num_feature_filters`` may be.
+    only_filters: Optional[int] = None
+
+    def fault(self, num_filters: int) -> Optional[str]:
+        """Return what is wrong with the options for this number of features, if that is known in advance."""
+        return None
+
+    def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
+        """Compute features.
+
+        :param audio: [time], float64
+        :param frames: how to cut it
+        :param num_filters: features per frame
+        :return: [frames, num_filters], in any precision
+        """
+        raise NotImplementedError("%s.extract" % type(self).__name__)
+
+
+@dataclasses.dataclass
+class _Band(Kind):
+    fmin: float = option(0.0, check=at_least(0), help="in Hz, where the first band begins")
+    fmax: Optional[float] = option(None, check=above(0), help="in Hz, where the last one ends; None: half the rate")
+    center: bool = option(True, help="zeros before and after the audio, so that the first sample is in a middle")
+
+    def fault(self, num_filters: int) -> Optional[str]:
+        """Check that there is a band."""
+        if self.fmax is not None and self.fmax <= self.fmin:
+            return "fmax=%s must be above fmin=%s" % (self.fmax, self.fmin)
+        return None
+
+    def energies(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
+        """Return energies in mel bands, [frames, num_filters]."""
+        return mel_spectrum(audio, frames, num_filters, fmin=self.fmin, fmax=self.fmax, center=self.center)
+
+
+@dataclasses.dataclass
+class Mfcc(_Band):
+    """Mel-frequency cepstral coefficients; the root mean square of the frame in the place of the first one.
+
+    Double precision: the quietest bands are 80 dB below the loudest, and each coefficient depends on all of them.
+    """
+
+    n_mels: int = option(128, check=at_least(1), help="number of mel bands")
+
+    def fault(self, num_filters: int) -> Optional[str]:
+        """Check that there are as many bands as coefficients."""
+        if num_filters > self.n_mels:
+            return "n_mels=%d bands give no %d coefficients (num_feature_filters)" % (self.n_mels, num_filters)
+        return super().fault(num_filters)
+
+    def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
+        """Compute the coefficients."""
+        levels = decibels(self.energies(audio, frames, self.n_mels))
+        result: NDArray[Any] = levels @ cosine_transform(self.n_mels, num_filters)
+        cut = frames.cut(audio, center=self.center)
+        result[:, 0] = np.sqrt(np.einsum("ti,ti->t", cut, cut) / frames.size)
+        return result
+
+
+@dataclasses.dataclass
+class LogMel(Kind):
+    """Natural logarithm of the energies in mel bands, at least ln(0.001).
+
+    Single precision suffices for these levels.
+    """
+
+    dtype: ClassVar[Any] = np.float32
+
+    def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
+        """Compute logarithms."""
+        energies = mel_spectrum(audio.astype(self.dtype), frames, num_filters)
+        np.maximum(energies, 1e-3, out=energies)
+        result: NDArray[Any] = np.log(energies, out=energies)
+        return result
+
+
+@dataclasses.dataclass
+class LogLogMel(LogMel):
+    """The squares of `LogMel` in decibels."""
+
+    dtype: ClassVar[Any] = np.float64  # the second logarithm magnifies errors where the first one is about 0
+
+    def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
+        """Compute logarithms of logarithms."""
+        return decibels(np.square(super().extract(audio, frames, num_filters)))
+
+
+@dataclasses.dataclass
+class DbMel(_Band):
+    """``20 log10`` of the energies in mel bands. Double precision, since quiet bands are not cut off."""
+
+    min_amp: float = option(1e-10, check=above(0), help="least energy")
+
+    def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
+        """Compute decibels."""
+        result: NDArray[Any] = 20 * np.log10(np.maximum(self.energies(audio, frames, num_filters), self.min_amp))
+        return result
+
+
+@dataclasses.dataclass
+class LinearSpectrogram(Kind):
+    """Magnitudes of a Fourier transform of ``2 * num_feature_filters`` samples, without that of frequency 0."""
+
+    center: bool = option(True, help="zeros before and after the audio, so that the first sample is in a middle")
+
+    def fault(self, num_filters: int) -> Optional[str]:
+        """Check that the number of bins is even."""
+        return "num_feature_filters=%d must be even" % num_filters if num_filters % 2 else None
+
+    def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
+        """Compute magnitudes."""
+        size = 2 * num_filters
+        if size < frames.size:
+            raise ConfigError(
+                "audio: linear_spectrogram with num_feature_filters=%d transforms %d samples, but a frame has %d. "
+                "Set num_feature_filters to %d or more, or a shorter window_len"
+                % (num_filters, size, frames.size, -(-frames.size // 4) * 2)
+            )
+        cut = frames.cut(audio, center=self.center, fft_size=size)
+        result = np.empty((len(cut), num_filters), np.float32)
+        for start, spectrum in spectra(cut, hann_in_frame(frames.size, size, "float64")):
+            result[start : start + len(spectrum)] = np.abs(spectrum[:, 1:])
+        return result
+
+
+@dataclasses.dataclass
+class Pitch(Kind):
+    """The fundamental frequency in Hz, 0 without voice, by the package pyworld (DIO and StoneMask)."""
+
+    default_filters = 1
+    only_filters = 1
+
+    fmin: float = option(71.0, check=above(0), help="in Hz, the lowest pitch")
+    fmax: float = option(800.0, check=above(0), help="in Hz, the highest pitch")
+
+    def fault(self, num_filters: int) -> Optional[str]:
+        """Check the range."""
+        return None if self.fmin < self.fmax else "fmax=%s must be above fmin=%s" % (self.fmax, self.fmin)
+
+    def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
+        """Estimate and refine the pitch."""
+        with optional_package("for features 'f0'", "pyworld"):
+            import pyworld
+        frames.check()
+        period = 1000 * frames.shift / frames.sample_rate
+        rough, times = pyworld.dio(
+            audio, frames.sample_rate, f0_floor=self.fmin, f0_ceil=self.fmax, frame_period=period
+        )
+        pitch: NDArray[Any] = pyworld.stonemask(audio, rough, times, frames.sample_rate)
+        return pitch[:, None]
+
+
+@dataclasses.dataclass
+class Raw(Kind):
+    """The samples themselves, as features of dim 1: [time, 1] or [time, channels, 1]."""
+
+    default_filters = 1
+    only_filters = 1
+
+    def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
+        """Append an axis."""
+        return audio[..., None]
+
+
+#: Kinds by name; besides there are functions of users.
+KINDS: dict[str, type[Kind]] = {
+    "mfcc": Mfcc,
+    "log_mel_filterbank": LogMel,
+    "log_log_mel_filterbank": LogLogMel,
+    "db_mel_filterbank": DbMel,
+    "linear_spectrogram": LinearSpectrogram,
+    "raw": Raw,
+    "f0": Pitch,
+}

@@ -1,0 +1,132 @@
+"""Frames of audio, their spectra and mel spectra."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.datasets.audio.packages import optional_package
+from returnn_tf.util.filters import orthonormal_dct, periodic_hann, slaney_filterbank
+
+#: Frames that are transformed at once: what they need stays in the caches of a core.
+_BLOCK = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Frames:
+    """How audio is cut into frames.
+
+    :param sample_rate: in Hz
+    :param size: samples in a frame
+    :param shift: samples between the beginnings of neighbouring frames
+    """
+
+    sample_rate: int
+    size: int
+    shift: int
+
+    @classmethod
+    def make(cls, sample_rate: int, window_len: float, step_len: float) -> Frames:
+        """Return frames of given length and distance in seconds, rounded down to samples."""
+        return cls(sample_rate, int(window_len * sample_rate), int(step_len * sample_rate))
+
+    def check(self) -> None:
+        """Check that there is a sample in a frame and in a step; else ConfigError."""
+        if self.size < 1 or self.shift < 1:
+            raise ConfigError(
+                "audio: window_len and step_len give frames of %d samples, every %d samples, at %d Hz. Are they in "
+                "seconds?" % (self.size, self.shift, self.sample_rate)
+            )
+
+    def cut(self, audio: NDArray[Any], *, center: bool, fft_size: int = 0) -> NDArray[Any]:
+        """Return all frames as a view [frames, fft_size].
+
+        :param audio: [time]
+        :param center: the first frame has the first sample in its middle, zeros before it, and likewise at the end;
+            else only complete frames
+        :param fft_size: samples in a frame that differs from ``size``
+        :raises DataError: shorter than a frame
+        """
+        self.check()
+        size = fft_size or self.size
+        if center:
+            audio = np.pad(audio, size // 2)
+        if len(audio) < size:
+            raise DataError(
+                "the audio has %d samples, fewer than a frame of %d. Leave it out, or set center in feature_options"
+                % (len(audio), size)
+            )
+        return np.lib.stride_tricks.sliding_window_view(audio, size)[:: self.shift]
+
+
+@functools.lru_cache(maxsize=32)
+def hann_in_frame(size: int, fft_size: int, dtype: str) -> NDArray[Any]:
+    """Return a Hann window of ``size`` samples in the middle of ``fft_size`` ones."""
+    before = (fft_size - size) // 2
+    return np.pad(periodic_hann(size), (before, fft_size - size - before)).astype(dtype)
+
+
+def spectra(frames: NDArray[Any], window: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield complex spectra of frames by blocks: (index of the first frame, [frames, bins]).
+
+    They have single precision if the frames have.
+
+    :param frames: [frames, size]
+    :param window: [size]
+    """
+    with optional_package("for features of audio"):
+        import scipy.fft
+    for start in range(0, len(frames), _BLOCK):
+        yield start, scipy.fft.rfft(frames[start : start + _BLOCK] * window, axis=-1, overwrite_x=True)
+
+
+@functools.lru_cache(maxsize=32)
+def mel_filters(
+    sample_rate: int, fft_size: int, num_filters: int, fmin: float, fmax: Optional[float], dtype: str
+) -> NDArray[Any]:
+    """Return a mel filter bank for squared real and imaginary parts side by side: [2 * bins, num_filters]."""
+    filters = slaney_filterbank(sample_rate, fft_size, num_filters, fmin=fmin, fmax=fmax)
+    return np.repeat(filters, 2, axis=0).astype(dtype)
+
+
+def mel_spectrum(
+    audio: NDArray[Any],
+    frames: Frames,
+    num_filters: int,
+    *,
+    fmin: float = 0.0,
+    fmax: Optional[float] = None,
+    center: bool = True,
+) -> NDArray[Any]:
+    """Return the energy in bands of frequency: [frames, num_filters], in the precision of the audio.
+
+    :param audio: [time]
+    :param frames: how to cut it
+    :param num_filters: number of bands
+    :param fmin: in Hz, where the first band begins
+    :param fmax: in Hz, where the last band ends; default: half the sample rate
+    :param center: see `Frames.cut`
+    """
+    if not 0 <= fmin < (frames.sample_rate / 2 if fmax is None else fmax):
+        raise ConfigError("audio: feature_options: no band is between fmin=%s and fmax=%s Hz" % (fmin, fmax))
+    dtype = audio.dtype.name
+    window = hann_in_frame(frames.size, frames.size, dtype)
+    filters = mel_filters(frames.sample_rate, frames.size, num_filters, fmin, fmax, dtype)
+    cut = frames.cut(audio, center=center)
+    result = np.empty((len(cut), num_filters), dtype)
+    for start, spectrum in spectra(cut, window):
+        parts = spectrum.view(dtype)
+        np.matmul(np.square(parts, out=parts), filters, out=result[start : start + len(parts)])
+    return result
+
+
+@functools.lru_cache(maxsize=32)
+def cosine_transform(size: int, num_coefficients: int) -> NDArray[Any]:
+    """Return `orthonormal_dct`, cached."""
+    return orthonormal_dct(size, num_coefficients)
