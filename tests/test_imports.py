@@ -31,7 +31,8 @@ FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 INNER_FLOORS = {
     "datasets": [
         ["core"],
-        ["audio", "config", "hdf", "label_file", "rasr", "synthetic"],
+        ["vocabulary"],
+        ["audio", "config", "hdf", "rasr", "synthetic"],
         ["text"],
         ["loading"],
     ],
@@ -72,17 +73,8 @@ INNER_FLOORS = {
 MOST_MODULES = 25  # of a folder
 
 # heavy and optional: these may be imported inside functions, everything else only at the top of a module
-DEFERRED = {
-    "matplotlib",
-    "horovod",
-    "tensorflow_io",
-    "tensorflow",
-    "tensorboard",
-    "kenlm",
-    "scipy",
-    "soundfile",
-    "pyworld",
-}
+        ["vocabulary"],
+        ["audio", "config", "hdf", "rasr", "synthetic"],
 
 
 def parse_package():

@@ -19,7 +19,7 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.core.safe_files import read_seq_lens, read_seq_tags
 from returnn_tf.datasets.hdf.claims import longest_string
 from returnn_tf.datasets.hdf.dataset import HDFDataset
-from returnn_tf.datasets.label_file import read_labels
+from returnn_tf.datasets.vocabulary import read_labels
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.lock import holder_alive
 from returnn_tf.engine.learning_rate.file import best_epochs, read_file

@@ -256,7 +256,7 @@ def test_search_data_may_be_a_dataset() -> None:
         ),
         ({"search_data": "evl"}, "no dataset 'evl' to search.*'eval'"),
         ({"load": "", "model": "nothing/network"}, "no checkpoint"),
-        ({"extern_data": vocab(**{"class": "SentencePieces"}, model_file="x")}, "labels of vocab = .* can't be read"),
+        ({"extern_data": vocab(**{"class": "SentencePieces"}, model_file="x")}, "vocab: SentencePieces: .*'x' does not exist"),
     ],
 )
 def test_bad_input(changes: dict[str, Any], message: str) -> None:

@@ -8,12 +8,14 @@ import io
 import os
 import pickle
 import pickletools
+import re
 import zlib
 from typing import Any
 
 from returnn_tf.config import DataError
 
 _MEMO_WRITES = ("PUT", "BINPUT", "LONG_BINPUT")
+_NOT_ASCII = re.compile(rb"\\x[89a-f][0-9a-f]")
 MAX_BYTES = 1 << 31  # a decompressed file beyond this size is not a list of sequence tags
 
 
@@ -70,21 +72,23 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError("it refers to persistent objects")
 
 
-def read_plain_pickle(path: str) -> Any:
-    """Read a pickle of lists, tuples, sets, dicts, strings and numbers.
+def read_plain_pickle(path: str, *, fix: str = "Write the tags to a text file, one per line.") -> Any:
+    """Read a pickle of lists, tuples, sets, dicts, strings and numbers; strings of Python 2 are read as UTF-8.
 
     Anything else is a DataError and is not executed.
+
+    :param fix: what to do instead, for the message
     """
     try:
         content = read_bytes(path)
         _check_sizes(content)
-        return _PlainUnpickler(io.BytesIO(content)).load()
+        return _PlainUnpickler(io.BytesIO(content), encoding="utf8").load()
     except DataError:
         raise
     except Exception as exc:  # a damaged pickle raises nearly anything
         raise DataError(
             "file %r: only plain lists, dicts, strings and numbers are read from a pickle, but: %s. "
-            "Write the tags to a text file, one per line." % (path, exc)
+            "%s" % (path, exc, fix)
         ) from exc
 
 
@@ -94,6 +98,8 @@ def _check_sizes(content: bytes) -> None:
     :raises pickle.UnpicklingError: an index of its memo is beyond the size of the file
     :raises ValueError: other sizes are
     """
+    if not content.startswith(b"\x80"):  # as text: pickletools reads only ASCII in the strings of Python 2
+        content = _NOT_ASCII.sub(b"?", content)
     for opcode, argument, _ in pickletools.genops(content):
         index: Any = argument
         if opcode.name in _MEMO_WRITES and int(index) > len(content):

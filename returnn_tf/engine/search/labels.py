@@ -8,7 +8,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.datasets.label_file import vocab_labels
+from returnn_tf.datasets.vocabulary import vocab_labels
 from returnn_tf.tensor import Data
 
 _BPE_JOIN = "@@ "

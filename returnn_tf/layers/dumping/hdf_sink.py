@@ -10,7 +10,7 @@ import numpy as np
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets import HDFWriter
-from returnn_tf.datasets.label_file import vocab_labels
+from returnn_tf.datasets.vocabulary import vocab_labels
 from returnn_tf.graph.after_step.sinks import RunInfo
 from returnn_tf.logging.log import log
 from returnn_tf.tensor import Data

@@ -9,7 +9,7 @@ import numpy
 
 from returnn_tf.config import DataError
 from returnn_tf.config.options import OptionError, option
-from returnn_tf.datasets.label_file import read_labels
+from returnn_tf.datasets.vocabulary import read_labels
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.option_types import Code

@@ -1,0 +1,122 @@
+"""Files with the labels of a vocabulary."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.datasets.core.safe_files import read_plain_pickle, read_text
+
+_BPE_HEADER = "#version:"
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelTable:
+    """The labels of a vocabulary.
+
+    :param labels: by id
+    :param ids: label -> id; of two labels for one id only one is among ``labels``
+    """
+
+    labels: tuple[str, ...]
+    ids: Mapping[str, int]
+
+
+def read_labels(path: str) -> list[str]:
+    """Read the labels in the order of their ids, see `read_table`."""
+    return list(read_table(path).labels)
+
+
+def read_table(path: str) -> LabelTable:
+    """Read a vocabulary; a file that did not change is read once per process.
+
+    :param path: a dict from label to id as pickle (``.pkl``), Python literal or JSON; a list of labels as pickle or
+        JSON; or a text file with one label per line. Each of them may be compressed (``.gz``)
+    :raises ConfigError: the ids have gaps
+    :raises DataError: the file is missing or not a vocabulary
+    """
+    try:
+        status = os.stat(path)
+        return _read_once(path, status.st_mtime_ns, status.st_size)
+    except FileNotFoundError:
+        raise DataError("vocab_file %r does not exist (current directory: %s)." % (path, os.getcwd())) from None
+    except OSError as exc:
+        raise DataError("vocab_file %r can't be read: %s" % (path, exc)) from exc
+
+
+@functools.lru_cache(maxsize=32)
+def _read_once(path: str, changed: int, size: int) -> LabelTable:
+    where = "vocab_file %r" % path
+    if path.endswith((".pkl", ".pkl.gz")):
+        content = read_plain_pickle(path, fix="Write the labels to a text file, one per line.")
+    else:
+        text = read_text(path)
+        if text.startswith(_BPE_HEADER):
+            raise DataError("%s holds the merges of BPE, not its labels; is it the bpe_file?" % where)
+        is_json = path.endswith((".json", ".json.gz"))
+        if not is_json and not text.startswith("{"):
+            return table_of_lines(text, where)
+        content = _parse(text, where, json_first=is_json)
+    if isinstance(content, (list, tuple)):
+        return table_of_labels(content, where)
+    return table_of_dict(content, where)
+
+
+def _parse(text: str, where: str, *, json_first: bool) -> Any:
+    parsers: list[Any] = [ast.literal_eval, json.loads]
+    faults = []
+    for parse in reversed(parsers) if json_first else parsers:
+        try:
+            return parse(text.strip())
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as exc:
+            faults.append(str(exc)[:200])
+    raise DataError("%s: expected a dict {label: id, ...}, but: %s." % (where, faults[0].rstrip(".")))
+
+
+def table_of_lines(text: str, where: str) -> LabelTable:
+    """Return the table of a text with one label per line; blanks belong to the label."""
+    lines = text.split("\n")
+    if not lines[-1]:
+        del lines[-1]
+    return table_of_labels([line[:-1] if line.endswith("\r") else line for line in lines], where, "line %d", first=1)
+
+
+def table_of_labels(labels: Iterable[Any], where: str, place: str = "id %d", *, first: int = 0) -> LabelTable:
+    """Return the table of labels by id.
+
+    :param where: how errors begin
+    :param place: how errors call the position of a label, counted from ``first``
+    :raises DataError: there are none, or a label occurs twice
+    """
+    names = tuple(str(label) for label in labels)
+    ids = {label: i for i, label in enumerate(names)}
+    if not names:
+        raise DataError("%s: there are no labels in it." % where)
+    if len(ids) < len(names):
+        twice = next(i for i, label in enumerate(names) if ids[label] != i)
+        text = "%s: label %r occurs twice, as " + place + " and " + place + "."
+        raise DataError(text % (where, names[twice], twice + first, ids[names[twice]] + first))
+    return LabelTable(names, ids)
+
+
+def table_of_dict(table: Any, where: str) -> LabelTable:
+    """Return the table of a dict from label to id. Of two labels for one id the lexically last one is its name."""
+    if not isinstance(table, Mapping) or not all(type(index) is int for index in table.values()):
+        raise DataError("%s: expected a dict {label: id, ...} or a list of labels." % where)
+    if not table:
+        raise DataError("%s: there are no labels in it." % where)
+    ids = {str(label): index for label, index in table.items()}
+    names = {index: label for label, index in sorted(ids.items())}
+    if min(names) != 0 or max(names) != len(names) - 1:
+        gap = next((index for index in range(len(names)) if index not in names), len(names))
+        raise ConfigError(
+            "%s: the ids of its %d labels are from %d to %d, but must be 0, 1, 2, ... without gaps; none has the id %d."
+            % (where, len(ids), min(names), max(names), gap)
+        )
+    return LabelTable(tuple(names[index] for index in range(len(names))), ids)

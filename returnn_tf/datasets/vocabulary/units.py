@@ -1,0 +1,78 @@
+"""Vocabularies of characters and of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from returnn_tf.config import DataError
+from returnn_tf.config.options import option
+from returnn_tf.datasets.vocabulary.base import SharedOptions, Special, Vocabulary
+from returnn_tf.datasets.vocabulary.files import LabelTable
+
+_BYTES = tuple(map(chr, range(256)))
+
+
+class CharacterTargets(Vocabulary):
+    """Each character of a text is a label.
+
+    >>> CharacterTargets(labels=["@", " ", "a"]).get_seq("a aé")
+    [2, 1, 2, 0]
+    """
+
+    @dataclass
+    class Options(SharedOptions):
+        """Options in the config."""
+
+        unknown_label: Special = option(
+            "@",
+            help="label or id of characters that are not in the vocabulary; None or -1: such a character is an error",
+        )
+
+    separator = ""
+
+    def pieces(self, sentence: str) -> list[str]:
+        """Return the characters."""
+        return list(sentence)
+
+
+class Utf8ByteTargets(Vocabulary):
+    """The bytes of a text in UTF-8 are its ids.
+
+    >>> Utf8ByteTargets().get_seq("aé")
+    [97, 195, 169]
+    """
+
+    @dataclass
+    class Options:
+        """Options in the config."""
+
+        seq_postfix: Optional[list[int]] = option(None, help="ids appended to every sequence")
+        unknown_label: None = option(None, help="there are no unknown bytes")
+        bos_label: Special = option(None, help="label or id of the beginning of a sequence")
+        eos_label: Special = option(None, help="label or id of the end of a sequence")
+        pad_label: Special = option(None, help="label or id of the padding")
+        control_symbols: Optional[dict[str, Any]] = option(None, help="further labels or ids by name")
+        user_defined_symbols: Optional[dict[str, Any]] = option(None, help="further labels or ids by name")
+
+    positional = ("seq_postfix",)
+
+    @classmethod
+    def labels_of(cls, options: Mapping[str, Any], where: str) -> list[str]:
+        """Return the characters of the bytes, in Latin-1."""
+        return list(_BYTES)
+
+    def _table(self) -> LabelTable:
+        return LabelTable(_BYTES, {label: index for index, label in enumerate(_BYTES)})
+
+    def get_seq(self, sentence: str) -> list[int]:
+        """Return the bytes of a text, with ``seq_postfix``."""
+        return list(sentence.encode("utf8")) + self.seq_postfix
+
+    def get_seq_labels(self, seq: Iterable[int]) -> str:
+        """Decode bytes; DataError if they are not UTF-8."""
+        try:
+            return bytes(int(index) for index in seq).decode("utf8")
+        except (UnicodeDecodeError, ValueError) as exc:
+            raise DataError("%s: these labels are no UTF-8 text: %s" % (self.where, exc)) from None
