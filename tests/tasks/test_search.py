@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.search import searcher as searching
 from returnn_tf.engine.search.labels import labels_of
@@ -256,11 +256,11 @@ def test_search_data_may_be_a_dataset() -> None:
         ),
         ({"search_data": "evl"}, "no dataset 'evl' to search.*'eval'"),
         ({"load": "", "model": "nothing/network"}, "no checkpoint"),
-        ({"extern_data": vocab(**{"class": "SentencePieces"}, model_file="x")}, "vocab: SentencePieces: .*'x' does not exist"),
+        ({"extern_data": vocab(**{"class": "SentencePieces"}, model_file="x")}, "SentencePieces: .*'x' does not exist"),
     ],
 )
 def test_bad_input(changes: dict[str, Any], message: str) -> None:
     pathlib.Path("there.txt").write_text("mine")
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises((ConfigError, DataError), match=message):
         run(**changes)
     assert pathlib.Path("there.txt").read_text() == "mine" and not pathlib.Path("out").exists()

@@ -76,6 +76,7 @@ class Vocabulary:
     positional: SequenceOf[str] = ("vocab_file", "seq_postfix", "unknown_label")
     #: Between two labels of a text.
     separator = " "
+    num_labels = 0
 
     def __init__(self, *args: Any, owner: str = "", **given: Any) -> None:
         given = {**dict(zip(self.positional, args)), **given}
