@@ -73,8 +73,18 @@ INNER_FLOORS = {
 MOST_MODULES = 25  # of a folder
 
 # heavy and optional: these may be imported inside functions, everything else only at the top of a module
-        ["vocabulary"],
-        ["audio", "config", "hdf", "rasr", "synthetic"],
+DEFERRED = {
+    "matplotlib",
+    "horovod",
+    "tensorflow_io",
+    "tensorflow",
+    "tensorboard",
+    "kenlm",
+    "sentencepiece",
+    "scipy",
+    "soundfile",
+    "pyworld",
+}
 
 
 def parse_package():
