@@ -13,6 +13,7 @@ import numpy
 from returnn_tf.compat.numbers_dict import NumbersDict
 from returnn_tf.config import ConfigError
 from returnn_tf.config.compat_modules import load_user_file, register_compat
+from returnn_tf.datasets.files import local_copy
 
 register_compat(__name__, "returnn.util.basic", "Util")
 register_compat(__name__, "returnn.util")
@@ -46,8 +47,8 @@ def cleanup_env_var_path(env_var: str, path_prefix: str) -> None:
 
 
 def cf(filename: str) -> str:
-    """Return the path unchanged: there is no file cache here."""
-    return filename
+    """Return the path of a copy of a file on the local disk, see `local_copy`."""
+    return local_copy(filename, wanted=True)
 
 
 def py2_utf8_str_to_unicode(text: Any) -> Any:

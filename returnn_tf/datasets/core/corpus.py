@@ -15,6 +15,7 @@ from returnn_tf.config.options import between, from_options
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core import seq_order as orders
 from returnn_tf.datasets.core.base_options import SEED_OFFSETS, BaseOptions
+from returnn_tf.datasets.files import with_local_copies
 
 #: Environment variable for the option `random_seed_offset`.
 SEED_OFFSET_VARIABLE = "RETURNN_RANDOM_SEED_OFFSET"
@@ -31,7 +32,7 @@ class Corpus:
     def __init__(self, **given: Any):
         self._given = given
         self.name: str = given.get("name") or type(self).__name__
-        self.opts: Any = from_options(self.Options, given, where=self._owner(), none_is_absent=True)
+        self.opts: Any = from_options(self.Options, with_local_copies(given), where=self._owner(), none_is_absent=True)
         self._ordering = self._check_order_options()
         self._tag_to_index: Optional[dict[str, int]] = None
         self._order_lengths: Optional[NDArray[Any]] = None

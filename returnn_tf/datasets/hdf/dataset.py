@@ -18,6 +18,7 @@ from returnn_tf.config.options import option
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.window import window_spec
+from returnn_tf.datasets.files import local_copy
 from returnn_tf.datasets.hdf.file import HDFFile
 
 resource: Optional[ModuleType]
@@ -60,9 +61,7 @@ class HDFDataset(Dataset):
         """Options in the config."""
 
         files: Union[list[Any], str] = option(help="HDF files, a list or one name")
-        use_cache_manager: bool = option(
-            False, help="copy the files to a local disk", inert="the files are read where they are"
-        )
+        use_cache_manager: bool = option(False, help="read copies of the files on the local disk, see `docs/data.md`")
         cache_byte_size: int = option(0, help="bytes of read sequences to keep; 0 = none, -1 = all")
 
     def setup(self) -> None:
@@ -72,7 +71,7 @@ class HDFDataset(Dataset):
             raise ConfigError("%s: option 'files' is empty" % self._owner())
         if self.opts.cache_byte_size and self.opts.partition_epoch > 1:
             raise ConfigError("%s: partition_epoch > 1 needs cache_byte_size = 0" % self._owner())
-        self.files = [HDFFile(str(path)) for path in files]
+        self.files = [HDFFile(local_copy(str(path), wanted=self.opts.use_cache_manager)) for path in files]
         first = self.files[0]
         for other in self.files[1:]:
             self._check_same_format(first, other)

@@ -1,0 +1,264 @@
+"""A folder with copies of files, shared by all processes of a machine.
+
+A copy has the absolute path of its original below the folder, and its size and time of modification; it is used while
+these agree. It is written under another name and renamed when it is whole. A lock lets one process copy while others
+wait; the kernel releases it when the process dies, and the next one starts over. The lock file also keeps the time of
+the last use, which running processes renew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+import time
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Optional
+
+from returnn_tf.datasets.files.in_use import note_use
+
+fcntl: Optional[ModuleType]
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None
+
+log = logging.getLogger("returnn_tf.datasets")
+
+LOCK = ".cache-lock"
+PART = ".cache-part"
+DAY = 24 * 3600.0
+#: Copies that nobody used for this time are removed.
+MOST_DAYS = 31.0
+#: If there is no space for a new copy, also those which were not used for this time.
+MOST_DAYS_IF_FULL = 1.0
+#: Bytes that stay free on the disk.
+RESERVE = 1 << 30
+
+_BLOCK = 1 << 24
+_TRIALS = 3
+_WAIT_SECONDS = 0.2
+_LOG_SECONDS = 60.0
+_STALLED_SECONDS = 600.0  # a process that copies, but writes nothing for this time, is not waited for
+_TIME_UNIT = 1000  # nanoseconds; what file systems keep of a time of modification
+
+
+class CopyError(Exception):
+    """No copy can be made; the text is the reason."""
+
+
+class FileCache:
+    """The copies in a folder.
+
+    :param folder: on the local disk; created on demand
+    :param private: the folder must belong to the user, since others can write beside it
+    """
+
+    def __init__(self, folder: str, *, private: bool = False):
+        self.folder = folder
+        self.private = private
+
+    def get(self, path: str) -> str:
+        """Return the path of an up-to-date copy; that of the original if a copy is impossible, which is logged."""
+        try:
+            return self._get(os.path.abspath(path))
+        except (CopyError, OSError) as exc:
+            reason = str(exc) if isinstance(exc, CopyError) else exc.strerror or str(exc)
+            log.warning("no local copy of %r in %r: %s; the file is read where it is", path, self.folder, reason)
+            return path
+
+    def _get(self, source: str) -> str:
+        if not stat.S_ISREG(os.stat(source).st_mode):
+            raise CopyError("it is not a regular file")
+        if source.startswith(os.path.join(self.folder, "")):
+            return source
+        copy = os.path.join(self.folder, source.lstrip(os.sep))
+        for _ in range(_TRIALS):
+            if _is_same(source, copy):
+                note_use(copy + LOCK)
+                if _is_same(source, copy):  # else it was removed at the same moment
+                    return copy
+            self._prepare(copy)
+            with _locked(copy):
+                if not _is_same(source, copy):  # else another process has made it meanwhile
+                    self._copy(source, copy)
+        raise CopyError("it changes all the time")
+
+    def _prepare(self, copy: str) -> None:
+        if fcntl is None:
+            raise CopyError("this system has no file locks")
+        os.makedirs(self.folder, mode=0o700 if self.private else 0o777, exist_ok=True)
+        if self.private and os.stat(self.folder).st_uid != os.getuid():
+            raise CopyError("the folder belongs to another user")
+        os.makedirs(os.path.dirname(copy), exist_ok=True)
+        self._remove_old()
+
+    def _copy(self, source: str, copy: str) -> None:
+        """Copy a file and verify size and time. Requires the lock."""
+        before = os.stat(source)
+        self._make_space(before.st_size)
+        log.info("copying %r (%.1f MB) to %r", source, before.st_size / 1e6, self.folder)
+        start = time.monotonic()
+        part = copy + PART
+        try:
+            written = _write(source, part)
+            after = os.stat(source)
+            if written != before.st_size or _facts(before) != _facts(after):
+                raise CopyError("it changed while it was copied")
+            os.utime(part, ns=(after.st_atime_ns, after.st_mtime_ns))
+            os.replace(part, copy)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.remove(part)
+            raise
+        if not _is_same(source, copy):
+            raise CopyError("the copy has another size or time of modification than the original")
+        log.info("copied %r in %.1f s", source, time.monotonic() - start)
+
+    def _make_space(self, size: int) -> None:
+        if self._free() < size + RESERVE:
+            self.remove_unused(MOST_DAYS_IF_FULL, needed=size + RESERVE)
+        if self._free() < size + RESERVE:
+            raise CopyError(
+                "it needs %.1f MB and %.1f MB are to stay free, but the disk has %.1f MB"
+                % (size / 1e6, RESERVE / 1e6, self._free() / 1e6)
+            )
+
+    def _free(self) -> int:
+        status = os.statvfs(self.folder)
+        return status.f_bavail * status.f_frsize
+
+    def _remove_old(self) -> None:
+        """Remove what nobody used for long; once a day, whichever process comes first."""
+        marker = os.path.join(self.folder, ".cleaned")
+        with contextlib.suppress(OSError):
+            if time.time() - os.path.getmtime(marker) < DAY:
+                return
+        with open(marker, "w"):
+            pass
+        os.utime(marker)
+        self.remove_unused(MOST_DAYS)
+
+    def remove_unused(self, days: float, *, needed: Optional[int] = None) -> list[str]:
+        """Remove copies that were not used for some days, the longest unused first; return their paths.
+
+        :param needed: stop when this number of bytes is free
+        """
+        removed = []
+        for last_use, copy in sorted(self._copies()):
+            if time.time() - last_use < days * DAY or (needed is not None and self._free() >= needed):
+                break
+            with contextlib.suppress(OSError):
+                if _remove(copy, days):
+                    removed.append(copy)
+        if removed:
+            log.info("removed %d copies from %r that were not used for %g days", len(removed), self.folder, days)
+        return removed
+
+    def _copies(self) -> Iterator[tuple[float, str]]:
+        """Iterate over (time of the last use, path of the copy)."""
+        for folder, _, names in os.walk(self.folder):
+            for name in names:
+                if name.endswith(LOCK):
+                    path = os.path.join(folder, name)
+                    with contextlib.suppress(OSError):
+                        yield os.path.getmtime(path), path[: -len(LOCK)]
+
+
+def _facts(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns // _TIME_UNIT
+
+
+def _is_same(source: str, copy: str) -> bool:
+    """Return whether a copy has size and time of the original."""
+    try:
+        return _facts(os.stat(source)) == _facts(os.stat(copy))
+    except FileNotFoundError:
+        if not os.path.exists(source):
+            raise
+        return False
+
+
+def _write(source: str, part: str) -> int:
+    """Copy the content to the disk; return the number of bytes."""
+    with open(source, "rb", buffering=0) as origin, open(part, "wb", buffering=0) as target:
+        size = 0
+        while block := origin.read(_BLOCK):
+            rest = memoryview(block)
+            while rest:
+                rest = rest[target.write(rest) :]
+            size += len(block)
+        os.fsync(target.fileno())
+    return size
+
+
+def _remove(copy: str, days: float) -> bool:
+    """Remove a copy unless it was used meanwhile, or a process holds the lock, which then makes it."""
+    with open(copy + LOCK, "rb") as file:
+        assert fcntl is not None
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if time.time() - os.fstat(file.fileno()).st_mtime < days * DAY:
+            return False
+        for path in (copy, copy + PART):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
+        os.remove(copy + LOCK)  # last: who waits for the lock sees that it is gone, and makes a new one
+    return True
+
+
+@contextlib.contextmanager
+def _locked(copy: str) -> Iterator[None]:
+    """Wait until no other process copies this file. The lock of a dead process is free.
+
+    :raises CopyError: the process that holds it writes nothing for a long time
+    """
+    assert fcntl is not None
+    path = copy + LOCK
+    waited = _Patience(copy + PART)
+    while True:
+        with open(path, "ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waited.wait()
+                continue
+            if _is_still(path, file.fileno()):  # else it was removed together with an old copy
+                yield
+                return
+
+
+def _is_still(path: str, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+class _Patience:
+    """Waits while another process copies.
+
+    :param part: the file that this process writes
+    """
+
+    def __init__(self, part: str):
+        self.part = part
+        self._size = -1
+        self._changed = self._told = time.monotonic()
+
+    def wait(self) -> None:
+        """Wait for a moment; CopyError if there is no progress for a long time."""
+        now = time.monotonic()
+        try:
+            size = os.path.getsize(self.part)
+        except OSError:
+            size = -1
+        if size != self._size:
+            self._size, self._changed = size, now
+        if now - self._changed > _STALLED_SECONDS:
+            raise CopyError("another process copies it, but has written nothing for %g s" % _STALLED_SECONDS)
+        if now - self._told > _LOG_SECONDS:
+            self._told = now
+            log.info("waiting for another process that copies a file: %.1f MB are done", max(size, 0) / 1e6)
+        time.sleep(_WAIT_SECONDS)

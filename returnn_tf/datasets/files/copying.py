@@ -1,0 +1,111 @@
+"""Decides whether a file is read where it is, or copied to the local disk first, and by whom."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from typing import Optional
+
+from returnn_tf.datasets.files.cache import FileCache
+
+log = logging.getLogger("returnn_tf.datasets")
+
+#: The environment variable with the folder of the copies. If it is empty, nothing is copied.
+FOLDER = "RETURNN_TF_FILE_CACHE"
+
+_PROGRAM = "cf"
+_PROGRAM_SECONDS = 6 * 3600
+_CLUSTER_HOSTS = ("cluster-cn-", "cn-")
+_NETWORK = ("9p", "afs", "beegfs", "ceph", "cifs", "fhgfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "panfs",
+            "pvfs2", "orangefs", "smb", "smb3", "smbfs", "sshfs", "wekafs")  # fmt: skip
+
+
+def local_copy(path: str, *, wanted: bool) -> str:
+    """Return the path under which a file is read: that of a copy on the local disk if one is wanted and useful.
+
+    On a node of a cluster where the program ``cf`` is installed, it makes the copy. Elsewhere files on network storage
+    are copied to the folder ``$RETURNN_TF_FILE_CACHE``, with all other files if that is set. If a copy is impossible,
+    the path itself is returned, and the reason logged. ``DEBUG=1`` in the environment turns copies off.
+
+    :param wanted: the option ``use_cache_manager`` of the dataset
+    """
+    if not wanted or os.environ.get("DEBUG") == "1":
+        return path
+    program = _program()
+    if program is not None:
+        return _copy_by_program(program, path)
+    if os.environ.get(FOLDER) or is_on_network(path):
+        return copy_to_cache(path)
+    return path
+
+
+def copy_to_cache(path: str) -> str:
+    """Return the path of a copy in the cache folder; the path itself if that is impossible or there is no folder."""
+    folder = cache_folder()
+    return FileCache(folder, private=FOLDER not in os.environ).get(path) if folder else path
+
+
+def cache_folder() -> Optional[str]:
+    """Return the folder of the copies: ``$RETURNN_TF_FILE_CACHE``, by default one of the user among temporary files."""
+    folder = os.environ.get(FOLDER)
+    if folder is not None:
+        return os.path.abspath(os.path.expandvars(os.path.expanduser(folder))) if folder else None
+    return os.path.join(tempfile.gettempdir(), "returnn_tf_files_%d" % os.getuid())
+
+
+def is_on_network(path: str) -> bool:
+    """Return whether a file lies on network storage; False if that is unknown."""
+    kind = _filesystems().get(_mount_point(os.path.realpath(path)), "")
+    return kind.rstrip("234") in _NETWORK or kind.rpartition(".")[2] in _NETWORK
+
+
+def _mount_point(path: str) -> str:
+    while not os.path.ismount(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _filesystems() -> dict[str, str]:
+    """Return the kinds of the mounted file systems by mount point; the last one mounted there counts."""
+    try:
+        with open("/proc/self/mounts", encoding="utf8", errors="surrogateescape") as file:
+            fields = [line.split() for line in file]
+    except OSError:  # not Linux
+        return {}
+    return {place.replace("\\040", " "): kind for _, place, kind, *_ in fields}
+
+
+def _program() -> Optional[str]:
+    """Return the program that copies files on the nodes of a cluster, if this is one that has it."""
+    host = socket.gethostname()
+    if not host.startswith(_CLUSTER_HOSTS) and "SLURM_JOB_ID" not in os.environ:
+        return None
+    return shutil.which(_PROGRAM)
+
+
+@functools.lru_cache(maxsize=4096)  # a process asks for the same file in every epoch
+def _copy_by_program(program: str, path: str) -> str:
+    try:
+        result = subprocess.run(
+            [program, path],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=_PROGRAM_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        reason = str(exc)
+    else:
+        lines = os.fsdecode(result.stdout).split("\n")
+        copy = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        if result.returncode == 0 and os.path.isfile(copy):
+            return copy
+        reason = "exit code %d, output %r" % (result.returncode, (os.fsdecode(result.stderr) or copy)[-300:])
+    log.warning("%s %r gives no local copy (%s); the file is read where it is", program, path, reason)
+    return path
