@@ -110,14 +110,15 @@ class HDFWriter:
 
     def insert_batch(
         self,
-        inputs: NDArray[Any],
+        inputs: Optional[NDArray[Any]],
         seq_len: Lengths,
         seq_tag: SequenceOf[str],
         extra: Optional[Mapping[str, Any]] = None,
     ) -> None:
         """Append a batch of sequences.
 
-        :param inputs: [batch, time, ...], padded; or [batch, ...] together with ``seq_len={}``
+        :param inputs: [batch, time, ...], padded; or [batch, ...] together with ``seq_len={}``; None in a file
+            without main data
         :param seq_len: frames [batch] of the time axis, or {axis: frames [batch]} for several axes, counted from 0
             without batch. Several of them are joined to one time axis; their sizes become the target "sizes".
             An empty dict: there is no time axis, each sequence gets one frame.
@@ -125,35 +126,56 @@ class HDFWriter:
         :param extra: key -> [batch, ...] (written as it is, not cut) or a list of one array per sequence; a value
             without time axis gets one frame
         """
-        if self._file is None:
-            raise DataError("HDFWriter %r is closed" % self.filename)
-        inputs = np.asarray(inputs)
         batch = len(seq_tag)
         if not batch:
             return
+        targets = {
+            key: [np.asarray(value[b]) for b in range(batch)] for key, value in self._checked(extra, batch).items()
+        }
+        if inputs is None:
+            self.insert_sequences(None, seq_tag, targets)
+            return
+        inputs = np.asarray(inputs)
         lengths = self._axis_lengths(inputs, seq_len, batch)
         frames = [
             _cut_and_join(inputs[b], {axis: int(size[b]) for axis, size in lengths.items()}) for b in range(batch)
         ]
-        targets = {
-            key: [np.asarray(value[b]) for b in range(batch)] for key, value in self._checked(extra, batch).items()
-        }
         if len(lengths) > 1:
             sizes = np.stack([lengths[axis] for axis in sorted(lengths)], axis=1).astype(np.int32)
             targets["sizes"] = list(sizes)
             self._extra_type.setdefault("sizes", (1, 1, "int32"))
+        self.insert_sequences(frames, seq_tag, targets)
+
+    def insert_sequences(
+        self,
+        frames: Optional[list[NDArray[Any]]],
+        seq_tag: SequenceOf[str],
+        targets: Mapping[str, list[NDArray[Any]]],
+    ) -> None:
+        """Append sequences which are not padded.
+
+        :param frames: the main data of each, [time, ...]; None in a file without main data
+        :param seq_tag: their names
+        :param targets: key -> further data of each, [time, ...] or []
+        """
+        if self._file is None:
+            raise DataError("HDFWriter %r is closed" % self.filename)
+        if not len(seq_tag):
+            return
         self._check_keys(targets)
+        if frames is None and not targets:
+            raise DataError("HDFWriter %r: there is neither main data nor a target" % self.filename)
         with self._writing():
-            columns = [self._append("inputs", frames, None)]
+            columns = [] if frames is None else [self._append("inputs", frames, None)]
             for key in self._keys or []:
                 columns.append(self._append("targets/data/" + key, [_with_time(value) for value in targets[key]], key))
             if not self._keys:
-                columns.append([0] * batch)  # other readers want a second column
+                columns.append([0] * len(seq_tag))  # other readers want a second column
             self._append_rows(columns, list(seq_tag))
             if self._unflushed >= _BYTES_TO_FLUSH:
                 self._file.flush()
                 self._unflushed = 0
-        self.num_seqs += batch
+        self.num_seqs += len(seq_tag)
         self.num_timesteps += sum(columns[0])
 
     @contextlib.contextmanager

@@ -1,0 +1,42 @@
+"""``returnn-tf data info|dump|to-hdf``: look at the datasets of a config, convert them."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+from returnn_tf.cli.commands import register_command
+from returnn_tf.cli.data import dump, info, to_hdf
+from returnn_tf.cli.parser import CommandParser
+from returnn_tf.config import ConfigError, did_you_mean
+
+_ACTIONS: dict[str, tuple[Callable[[], CommandParser], Callable[[list[str]], int]]] = {
+    "info": (info.parser, info.run),
+    "dump": (dump.parser, dump.run),
+    "to-hdf": (to_hdf.parser, to_hdf.run),
+}
+_HELP = ("-h", "--help")
+
+
+def help_text() -> str:
+    """Return the text of ``returnn-tf data --help``."""
+    lines = ["usage: returnn-tf data %s ..." % "|".join(_ACTIONS), ""]
+    lines += ["Look at the datasets of a config, convert them."]
+    return "\n\n".join(["\n".join(lines), *(parser().format_help().rstrip() for parser, _ in _ACTIONS.values())])
+
+
+@register_command(
+    "data",
+    "|".join(_ACTIONS) + " ...",
+    "show, dump and convert datasets",
+    own_help=help_text,
+)
+def run(args: list[str]) -> int:
+    """Run one of the actions.
+
+    :param args: its name and arguments
+    :raises ConfigError: there is no such action
+    """
+    if not args or args[0] not in _ACTIONS:
+        hint = did_you_mean(args[0], _ACTIONS) if args else "returnn-tf data info CONFIG [train]"
+        raise ConfigError("data: %s? %s" % (", ".join(_ACTIONS), hint))
+    return _ACTIONS[args[0]][1](args[1:])

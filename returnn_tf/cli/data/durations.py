@@ -1,0 +1,23 @@
+"""How long the audio of a dataset is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from returnn_tf.datasets.core.base import Dataset
+
+
+def hours_of(dataset: Dataset, frames: Mapping[str, int]) -> Optional[float]:
+    """Return the hours of audio, or None where the dataset has no features of audio.
+
+    :param frames: data key -> frames of all sequences
+    """
+    audio: Any = getattr(dataset.opts, "audio", None)
+    if not isinstance(audio, Mapping) or "data" not in frames:
+        return None
+    if audio.get("features") == "raw":
+        rate = audio.get("sample_rate")
+        return frames["data"] / rate / 3600 if rate else None
+    seconds = float(audio.get("step_len") or 0.01) * int(audio.get("join_frames") or 1)
+    return frames["data"] * seconds / 3600

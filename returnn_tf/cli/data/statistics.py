@@ -1,0 +1,113 @@
+"""Statistics of one data key over the sequences of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.datasets.core.data_spec import DataSpec, num_frames
+
+#: How vocabularies call a word that is not in them.
+UNKNOWN = ("<unk>", "<UNK>", "UNK", "unk", "[UNKNOWN]", "[unknown]", "[UNK]")
+
+
+def known_labels(spec: DataSpec) -> tuple[str, ...]:
+    """Return the names of the labels; empty if there are none, or only a placeholder as in some HDF files."""
+    return spec.labels if spec.labels and len(spec.labels) == spec.dim else ()
+
+
+class KeyStatistics:
+    """Collects lengths, frequencies of labels, and moments of values.
+
+    :param key: the data key
+    :param spec: its format
+    """
+
+    def __init__(self, key: str, spec: DataSpec) -> None:
+        self.key = key
+        self.spec = spec
+        #: frames of each sequence
+        self.lengths: list[int] = []
+        self.has_time = spec.ndim > 0
+        self._counts: NDArray[Any] = np.zeros(max(spec.dim, 1), np.int64)  # by label
+        self._negative = 0
+        self._moments = np.zeros(3)  # number, sum and sum of squares of the finite values
+        self._range = np.array([np.inf, -np.inf])
+        self._not_finite = 0
+
+    def add(self, value: NDArray[Any]) -> None:
+        """Count a sequence.
+
+        :param value: [time, ...] or []
+        """
+        self.lengths.append(num_frames(value))
+        if not value.size or value.dtype.kind not in "iufb":
+            return
+        if self.spec.sparse:
+            self._add_labels(value.reshape(-1).astype(np.int64))
+        else:
+            self._add_values(value.astype(np.float64).reshape(-1))
+
+    def _add_labels(self, labels: NDArray[Any]) -> None:
+        self._negative += int((labels < 0).sum())
+        counts = np.bincount(labels[labels >= 0], minlength=len(self._counts))
+        if len(counts) > len(self._counts):
+            self._counts = np.pad(self._counts, (0, len(counts) - len(self._counts)))
+        self._counts += counts
+
+    def _add_values(self, values: NDArray[Any]) -> None:
+        finite = values[np.isfinite(values)]
+        self._not_finite += len(values) - len(finite)
+        if len(finite):
+            self._moments += (len(finite), finite.sum(), np.square(finite).sum())
+            self._range = np.array([min(self._range[0], finite.min()), max(self._range[1], finite.max())])
+
+    def row(self) -> tuple[str, ...]:
+        """Return the cells of a table: key, form, dim, dtype, frames; shortest, mean, median and longest sequence."""
+        spec = self.spec
+        form = "labels" if spec.sparse and spec.dim else "text" if spec.dtype == "object" else "values"
+        axes = ["T"] * self.has_time + [str(size) if size is not None else "?" for size in spec.shape]
+        cells = [self.key, "%s [%s]" % (form, ", ".join(axes)), str(spec.dim or "-")]
+        cells += ["string" if spec.dtype == "object" else spec.dtype, str(sum(self.lengths))]
+        if not self.has_time:
+            return (*cells, "-", "-", "-", "-")
+        lengths = np.array(self.lengths)
+        middle = ["%.1f" % lengths.mean(), "%g" % np.median(lengths)]
+        return (*cells, str(lengths.min()), *middle, str(lengths.max()))
+
+    def details(self, most_frequent: int) -> Iterator[str]:
+        """Yield lines on the labels or values.
+
+        :param most_frequent: how many labels to show
+        """
+        if self.spec.sparse and self._counts.sum():
+            yield from self._label_lines(most_frequent)
+        if self._moments[0]:
+            number, total, squares = self._moments
+            mean = total / number
+            deviation = np.sqrt(max(squares / number - mean**2, 0.0))
+            text = "\nvalues of %r: mean %.4g, standard deviation %.4g, from %.4g to %.4g"
+            yield text % (self.key, mean, deviation, *self._range)
+        if self._not_finite:
+            yield "  %d values of %r are NaN or infinite" % (self._not_finite, self.key)
+
+    def _label_lines(self, most_frequent: int) -> Iterator[str]:
+        counts, total = self._counts, int(self._counts.sum())
+        names = known_labels(self.spec)
+        order = np.argsort(-counts, kind="stable")[:most_frequent]
+        unused = int((counts[: self.spec.dim] == 0).sum())
+        yield "\nmost frequent labels of %r, of %d (%d do not occur):" % (self.key, self.spec.dim, unused)
+        for index in order:
+            if counts[index]:
+                name = repr(names[index]) if index < len(names) else ""
+                yield ("  %6d  %6.2f %%  %9d  %s" % (index, 100 * counts[index] / total, counts[index], name)).rstrip()
+        for name in UNKNOWN:
+            if name in names:
+                unknown = int(counts[names.index(name)])
+                yield "  out of vocabulary (%r): %d of %d, %.2f %%" % (name, unknown, total, 100 * unknown / total)
+        outside = self._negative + int(counts[self.spec.dim :].sum()) if self.spec.dim else self._negative
+        if outside:
+            yield "  %d labels are outside of 0 to %d" % (outside, self.spec.dim - 1)
