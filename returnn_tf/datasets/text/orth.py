@@ -1,0 +1,175 @@
+"""Post-processing of transcriptions, as ``orth_post_process`` of datasets names it."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from typing import Any, Callable
+
+from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.datasets.text.english import expand_abbreviations, normalize_numbers
+
+PostProcessing = Callable[[str], str]
+
+_BLANKS = re.compile(r"\s+")
+_WORD = re.compile(r"\S+")
+# a word that begins with [..] or <..> stays as it is
+_SPECIAL = re.compile(r"\[\S*\]|<\S*>")
+_FORMS = "a name, a function, a list of these, or text such as \"lowercase,get_remove_chars('-')\""
+
+
+def lowercase(text: str) -> str:
+    """Write all letters in lower case."""
+    return text.lower()
+
+
+def lowercase_keep_special(text: str) -> str:
+    """Write all words but [special] and <special> ones in lower case."""
+    return _WORD.sub(lambda match: match.group() if _SPECIAL.match(match.group()) else match.group().lower(), text)
+
+
+def collapse_whitespace(text: str) -> str:
+    """Replace white space by single blanks; none at both ends."""
+    return _BLANKS.sub(" ", text).strip()
+
+
+def convert_to_ascii(text: str) -> str:
+    """Write letters and signs beyond ASCII by similar ones."""
+    return text if text.isascii() else str(_unidecode()(text))
+
+
+def basic_cleaners(text: str) -> str:
+    """Write in lower case, with single blanks."""
+    return collapse_whitespace(lowercase(text))
+
+
+def transliteration_cleaners(text: str) -> str:
+    """Write in ASCII, in lower case, with single blanks."""
+    return collapse_whitespace(lowercase(convert_to_ascii(text)))
+
+
+def english_cleaners(text: str) -> str:
+    """Write English text in ASCII, in lower case, with numbers and abbreviations in words."""
+    return _english(lowercase(convert_to_ascii(text)))
+
+
+def english_cleaners_keep_special(text: str) -> str:
+    """Write like ``english_cleaners``, but keep the case of [special] and <special> words."""
+    return _english(lowercase_keep_special(convert_to_ascii(text)))
+
+
+def _english(text: str) -> str:
+    return collapse_whitespace(expand_abbreviations(normalize_numbers(text, spaced=True)))
+
+
+def get_remove_chars(chars: str) -> PostProcessing:
+    """Return a function that replaces each of the characters by a blank, and joins blanks."""
+    table = str.maketrans(dict.fromkeys(chars, " "))
+    return lambda text: collapse_whitespace(text.translate(table))
+
+
+def get_replace(old: str, new: str) -> PostProcessing:
+    """Return a function that replaces a part of the text."""
+    return lambda text: text.replace(old, new)
+
+
+_PROCESSINGS: dict[str, PostProcessing] = {
+    function.__name__: function
+    for function in (
+        lowercase,
+        lowercase_keep_special,
+        collapse_whitespace,
+        convert_to_ascii,
+        basic_cleaners,
+        transliteration_cleaners,
+        english_cleaners,
+        english_cleaners_keep_special,
+        normalize_numbers,
+        expand_abbreviations,
+    )
+}
+_MAKERS: dict[str, Callable[..., PostProcessing]] = {"get_remove_chars": get_remove_chars, "get_replace": get_replace}
+
+
+def make_post_processing(value: Any, *, owner: str = "orth_post_process") -> PostProcessing:
+    """Return the function for the option ``orth_post_process`` or ``targets_post_process``.
+
+    :param value: the name of a function of this module, calls of ``get_remove_chars`` and ``get_replace``, several of
+        these separated by commas; a function; a list of these, which are applied one after the other; None for none
+    :param owner: how errors begin
+    :raises ConfigError: for anything else
+
+    >>> make_post_processing(["lowercase", "get_remove_chars('-')"])("Re-read")
+    're read'
+    """
+    if callable(value):
+        return value  # type: ignore[no-any-return]
+    if value is None or isinstance(value, (list, tuple)):
+        return _Chain([make_post_processing(entry, owner=owner) for entry in value or ()])
+    if not isinstance(value, str):
+        raise ConfigError("%s is %r, but must be %s." % (owner, value, _FORMS))
+    try:
+        expression = ast.parse(value.strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        raise ConfigError("%s: %r can't be read; it must be %s." % (owner, value, _FORMS)) from None
+    return _evaluate(expression, value, owner)
+
+
+def _evaluate(expression: Any, text: str, owner: str) -> PostProcessing:
+    if isinstance(expression, (ast.Tuple, ast.List)):
+        return _Chain([_evaluate(entry, text, owner) for entry in expression.elts])
+    if isinstance(expression, ast.Name):
+        return _named(expression.id, _PROCESSINGS, owner)
+    if isinstance(expression, ast.Constant) and isinstance(expression.value, str):
+        return make_post_processing(expression.value, owner=owner)
+    if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name):
+        maker: Any = _named(expression.func.id, _MAKERS, owner)
+        try:
+            args = [_text(arg) for arg in expression.args]
+            function: PostProcessing = maker(*args, **{str(arg.arg): _text(arg.value) for arg in expression.keywords})
+            return function
+        except (ValueError, TypeError) as exc:
+            raise ConfigError("%s: %s in %r: %s." % (owner, expression.func.id, text, exc)) from None
+    raise ConfigError("%s: %r can't be read; it must be %s." % (owner, text, _FORMS))
+
+
+def _named(name: str, table: dict[str, Any], owner: str) -> Any:
+    if name in table:
+        return table[name]
+    known = [*_PROCESSINGS, *_MAKERS]
+    if name in known:
+        what = "arguments, e.g. get_remove_chars('-')" if name in _MAKERS else "no arguments"
+        raise ConfigError("%s: %s takes %s." % (owner, name, what))
+    raise ConfigError("%s: unknown name %r. %s" % (owner, name, did_you_mean(name, known, max_listed=20)))
+
+
+def _text(node: ast.expr) -> str:
+    value = ast.literal_eval(node)
+    if not isinstance(value, str):
+        raise ValueError("its arguments are texts, not %r" % (value,))
+    return value
+
+
+class _Chain:
+    """Applies functions one after the other."""
+
+    def __init__(self, functions: list[PostProcessing]) -> None:
+        self.functions = functions
+
+    def __call__(self, text: str) -> str:
+        """Process a text."""
+        for function in self.functions:
+            text = function(text)
+        return text
+
+
+@functools.lru_cache(maxsize=1)
+def _unidecode() -> Any:
+    try:
+        import unidecode
+    except ImportError as exc:
+        raise ConfigError(
+            "convert_to_ascii needs the package unidecode: pip install returnn-tf[text] (%s)" % exc
+        ) from exc
+    return unidecode.unidecode

@@ -1,0 +1,1 @@
+"""Tests of texts: post-processing, corpora for language models, parallel corpora."""
