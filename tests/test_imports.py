@@ -33,7 +33,7 @@ INNER_FLOORS = {
         ["files"],
         ["core"],
         ["vocabulary"],
-        ["audio", "config", "hdf", "rasr", "synthetic"],
+        ["audio", "combining", "config", "hdf", "rasr", "synthetic"],
         ["text"],
         ["loading"],
     ],

@@ -46,6 +46,8 @@ class Dataset(Corpus):
     data_specs: dict[str, DataSpec] = {}
     #: whether sequences are read in order only, see ``stream.StreamDataset``
     is_stream = False
+    #: whether a dataset for evaluation is sorted by length unless its options say otherwise
+    takes_default_order = True
 
     def __init__(self, **given: Any):
         super().__init__(**given)
@@ -239,5 +241,7 @@ def _rebuild(cls: type[Dataset], given: dict[str, Any]) -> Dataset:
 
 def make_dataset(dataset_cls: type[Dataset], options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Dataset:
     """Create a dataset with the given options, and those defaults that its class knows."""
-    known = declared_options(dataset_cls.Options)
+    known = set(declared_options(dataset_cls.Options))
+    if not dataset_cls.takes_default_order:
+        known.discard("seq_ordering")
     return dataset_cls(**{**{name: value for name, value in defaults.items() if name in known}, **options})
