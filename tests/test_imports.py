@@ -53,7 +53,7 @@ INNER_FLOORS = {
     ],
     "network": [
         ["feed", "planning", "result"],
-        ["draw", "feed_function", "kept_states", "loops", "lower"],
+        ["draw", "feed_function", "initial_values", "kept_states", "loops", "lower"],
         ["plan_network"],
         ["network"],
         ["describe"],
