@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from returnn_tf.datasets.audio.options import AudioOptions, Function
 from returnn_tf.datasets.audio.permute import RandomPermute
 from returnn_tf.datasets.audio.spectra import Frames
 from returnn_tf.datasets.core.data_spec import DataSpec
+from returnn_tf.datasets.core.read_ahead import default_threads
 
 
 class AudioFeatures:
@@ -42,8 +43,8 @@ class AudioFeatures:
         self.dim = own * (opts.join_frames or 1)
         self._mean = check_norm("norm_mean", opts.norm_mean, own, joined=joins, where=where)
         self._deviation = check_norm("norm_std_dev", opts.norm_std_dev, own, joined=joins, where=where)
-        if opts.sample_rate:
-            self._frames(opts.sample_rate)
+        if opts.sample_rate and self._kind:
+            self._kind.check_frames(self._frames(opts.sample_rate), self._num_filters)
 
     @classmethod
     def make(cls, options: Mapping[str, Any], *, owner: str) -> AudioFeatures:
@@ -63,6 +64,18 @@ class AudioFeatures:
         channels = self.opts.num_channels
         shape = (self.dim,) if channels is None else (channels, self.dim)
         return DataSpec(dim=self.dim, ndim=1 + len(shape), dtype="float32", shape=shape)
+
+    def threads(self, wanted: Optional[int] = None) -> int:
+        """Return how many threads may extract features at the same time.
+
+        One where functions of the user take part: they may keep a state, or draw from a generator of their own.
+
+        :param wanted: by default one per core, at most 4
+        """
+        opts = self.opts
+        if self._function or opts.pre_process or opts.post_process:
+            return 1
+        return wanted or default_threads()
 
     # ---- checks of options
 

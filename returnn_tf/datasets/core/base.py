@@ -89,6 +89,11 @@ class Dataset(Corpus):
         """Return frames by key without reading the data, or None if that is impossible."""
         return None
 
+    @property
+    def read_threads(self) -> int:
+        """Return how many threads may call `read` at the same time, see `ReadAheadOptions`; 1: it is not read ahead."""
+        return 1
+
     # ---- format
 
     @property
