@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import Any, Optional
@@ -10,14 +9,11 @@ from typing import Any, Optional
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
+from returnn_tf.datasets.combining.inner import inner_dataset
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.window import window_spec
 
-log = logging.getLogger("returnn_tf.datasets")
-
-# options that only act on the outermost dataset, since the others are read sequence by sequence -> value without effect
-_OUTER_ONLY = {"chunking": (None, 0, "0"), "context_window": (None,), "min_chunk_size": (0, None)}
 _ORDER_OPTIONS = (
     "seq_ordering",
     "partition_epoch",
@@ -46,19 +42,7 @@ class CombiningDataset(Dataset):
         :param name: of the inner dataset, for messages
         :raises ConfigError: begins with this dataset
         """
-        opts = self.opts
-        defaults: dict[str, Any] = {"name": name, "_num_shards": opts._num_shards, "_shard_index": opts._shard_index}
-        if opts.random_seed_offset is not None:
-            defaults["random_seed_offset"] = opts.random_seed_offset
-        try:
-            inner = Dataset.from_config(spec, **defaults)
-        except ConfigError as exc:
-            raise ConfigError("%s: inner dataset %r: %s" % (self._owner(), name, exc)) from None
-        for option, idle in _OUTER_ONLY.items():
-            if getattr(inner.opts, option) not in idle:
-                text = "%s: inner dataset %r: option %r has no effect there; it acts on the outermost dataset"
-                log.warning(text, self._owner(), name, option)
-        return inner
+        return inner_dataset(self, spec, name)
 
     def setup(self) -> None:
         """Check the options that every combining dataset has."""

@@ -46,8 +46,11 @@ class Dataset(Corpus):
     data_specs: dict[str, DataSpec] = {}
     #: whether sequences are read in order only, see ``stream.StreamDataset``
     is_stream = False
-    #: whether a dataset for evaluation is sorted by length unless its options say otherwise
+    #: whether the settings of a config for the order apply: evaluation data is sorted by length unless its options say
+    #: otherwise; not if the order is that of an inner dataset or of a stream
     takes_default_order = True
+    #: whether the lengths may order the sequences of this and other datasets together
+    estimates_lengths = True
 
     def __init__(self, **given: Any):
         super().__init__(**given)
