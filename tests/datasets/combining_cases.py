@@ -15,14 +15,18 @@ from tests.datasets.recorded import array_info, assert_same_sequences
 ROOT = Path(__file__).parent.parent / "data" / "combining"
 
 
-def cases(*classes: str) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Cases by name: (folder, case) of the given classes."""
+def all_cases() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Cases by name: (folder, case)."""
     found = {}
     for folder, file in (("meta", "meta.json"), ("more", "more.json"), ("more", "distribute.json")):
         for case in json.loads((ROOT / folder / file).read_text(encoding="utf8"))["cases"]:
-            if case["options"].get("class") in classes:
-                found[case["name"]] = (folder, case)
+            found[case["name"]] = (folder, case)
     return found
+
+
+def cases(*classes: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Cases of the given classes by name."""
+    return {name: entry for name, entry in all_cases().items() if entry[1]["options"].get("class") in classes}
 
 
 def with_paths(value: Any, folder: str) -> Any:

@@ -9,16 +9,14 @@ import pytest
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.combining.combined_order import Interleave
-from tests.datasets.recorded import ROOT, assert_same_sequences, dataset_info, load_json
+from tests.datasets.combining_cases import ROOT, all_cases, compare
 from tests.datasets.streams import Streamed
 
-CASES = [
-    pytest.param(folder, case, id="%s-%s" % (folder, case["name"]))
-    for folder in ("meta", "more")
-    for case in load_json("%s/%s.json" % (folder, folder))["cases"]
-    if case["name"].startswith("combined")
-]
-
+CASES = {
+    "%s-%s" % (folder, name): (folder, case)
+    for name, (folder, case) in all_cases().items()
+    if name.startswith("combined")
+}
 ALL = ["a0", "a1", "a2", "a3", "a4", "b0", "b1", "b2"]
 
 
@@ -47,19 +45,16 @@ def of_case(folder, options):
     return {**options, "datasets": inner}
 
 
-@pytest.mark.parametrize("folder, case", CASES)
-def test_recorded(folder, case):
+@pytest.mark.parametrize("name", CASES)
+def test_recorded(name):
     """Sequences and format are the recorded ones."""
+    folder, case = CASES[name]
     options = of_case(folder, dict(case["options"]))
     if "exception" in case:
         with pytest.raises((ConfigError, DataError)):
             list(Dataset.from_config(options).sequences(1))
-        return
-    dataset = Dataset.from_config(options)
-    for epoch, sequences in case["epochs"].items():
-        assert_same_sequences(dataset.sequences(int(epoch)), sequences)
-    recorded = {key: value for key, value in case["dataset"].items() if key != "all_tags"}
-    assert dataset_info(dataset) == recorded
+    else:
+        compare(Dataset.from_config(options), folder, case)
 
 
 def combined(streams="", a=5, b=3, **options):
