@@ -212,7 +212,7 @@ class Epoch(EpochReader):
         except Exception as exc:
             text = str(exc) if isinstance(exc, DataError) else "%s: %s" % (type(exc).__name__, exc)
             raise DataError("%s: %s" % (self.place(position), text)) from exc
-        return Sequence(index=index, tag=self.dataset.tag(index), data=data, position=position)
+        return Sequence(index=index, tag=self.tag(position), data=data, position=position)
 
     def _check_lengths(self, index: int, data: dict[str, NDArray[Any]]) -> None:
         lengths = self.dataset.lengths(index) or {}
