@@ -35,6 +35,7 @@ INNER_FLOORS = {
         ["vocabulary"],
         ["audio", "combining", "config", "hdf", "rasr", "synthetic"],
         ["text"],
+        ["speech"],
         ["loading"],
     ],
     "ops": [
