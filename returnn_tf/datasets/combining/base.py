@@ -31,6 +31,9 @@ class CombiningDataset(Dataset):
     A subclass implements ``open_epoch`` by the inner epochs, so that streams can be among them.
     """
 
+    #: whether it can read given tags even if it is a stream
+    takes_seq_list = True
+
     def __init__(self, **given: Any):
         self._specs: Optional[dict[str, DataSpec]] = None
         super().__init__(**given)

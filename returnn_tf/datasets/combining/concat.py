@@ -50,6 +50,7 @@ class ConcatDataset(CombiningDataset):
         specs = enumerate(self.opts.datasets)
         self.parts = [self.inner_dataset(spec, "%s_%d" % (self.name, number)) for number, spec in specs]
         self.is_stream = any(part.is_stream for part in self.parts)
+        self.takes_seq_list = not self.is_stream
         counts = [part.num_seqs or 0 for part in self.parts]
         self._starts = [0, *itertools.accumulate(counts)]
         self.check_format()
@@ -177,6 +178,7 @@ class MultiEpochDataset(CombiningDataset):
         self.check_inner_order()
         self.inner = self.inner_dataset(self.opts.dataset, "%s_dataset" % self.name)
         self.is_stream = self.inner.is_stream
+        self.takes_seq_list = getattr(self.inner, "takes_seq_list", True)
         if self.inner.endless:
             raise ConfigError("%s: the inner dataset is endless; give it num_seqs" % self._owner())
         self.check_format()
