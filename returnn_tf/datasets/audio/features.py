@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.errors import shown
 from returnn_tf.config.options import from_options, log_inert
 from returnn_tf.datasets.audio.after import check_norm, joined, normalized, with_derivatives
+from returnn_tf.datasets.audio.decode import read_audio
 from returnn_tf.datasets.audio.kinds import KINDS, Kind, Raw
 from returnn_tf.datasets.audio.options import AudioOptions, Function
 from returnn_tf.datasets.audio.permute import RandomPermute
@@ -125,6 +126,10 @@ class AudioFeatures:
         return Frames.make(sample_rate, self.opts.window_len, self.opts.step_len)
 
     # ---- the computation
+
+    def read(self, content: Union[bytes, str], *, name: str = "") -> tuple[NDArray[Any], int]:
+        """Decode an audio file by the decoder of the options, see `read_audio`."""
+        return read_audio(content, name=name, decoder=self.opts.decoder)
 
     def extract(
         self, samples: NDArray[Any], sample_rate: int, *, rng: np.random.RandomState, seq_name: str
