@@ -1,1 +1,0 @@
-"""Datasets that combine others, or objects of configs, to one, and datasets that process another one."""

@@ -1,0 +1,105 @@
+"""The words of a command line of RASR, from the forms that configs use."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import time
+from collections.abc import Iterable
+from typing import Any, Optional
+
+from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import shown
+from returnn_tf.config.user_code import error_in_config
+
+#: What RASR imports, and where.
+MODULE_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "for_rasr")
+MODULE_NAME = "rasr_side"
+_LOG_FILE = re.compile(r"--(?:.*log-channel\.file|.*\bLOGFILE)=(.+)")
+
+
+def command_words(given: Any, *, owner: str) -> list[str]:
+    """Return the words of ``sprintConfigStr``: text, a function that returns some, or a list of these.
+
+    Text is split like a line of a shell. A word that begins with "$" is replaced by the words of that environment
+    variable, by none if it is not set.
+
+    :param owner: of the option, for messages
+    :raises ConfigError: it is something else, a function fails, or quotes are not closed
+    """
+    if callable(given):
+        try:
+            return command_words(given(), owner=owner)
+        except ConfigError:
+            raise
+        except Exception as exc:
+            text = error_in_config(exc) or "%s: %s" % (type(exc).__name__, exc)
+            raise ConfigError("%s: the function %s failed: %s" % (owner, shown(given), text)) from exc
+    if isinstance(given, (list, tuple)):
+        return [word for part in given for word in command_words(part, owner=owner)]
+    if not isinstance(given, str):
+        raise ConfigError(
+            "%s: it must be text, a function that returns text, or a list, not %s" % (owner, shown(given))
+        )
+    words = []
+    for word in _split(given, owner):
+        words += _split(os.environ.get(word[1:], ""), owner) if word.startswith("$") else [word]
+    return words
+
+
+def _split(text: str, owner: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as exc:
+        raise ConfigError("%s: %s in %r" % (owner, exc, text)) from None
+
+
+def program_words(given: Any, *, owner: str) -> list[str]:
+    """Return the program and its first arguments, from a path or a list.
+
+    :raises ConfigError: there is no such program
+    """
+    words = [given] if isinstance(given, str) else list(given) if isinstance(given, (list, tuple)) else []
+    if not words or not all(isinstance(word, str) and word for word in words):
+        raise ConfigError(
+            "%s: it must be the path of a program, or a list of this and arguments, not %r" % (owner, given)
+        )
+    program = os.path.expanduser(words[0])
+    if shutil.which(program) is None:
+        fault = "is not executable" if os.path.exists(program) else "does not exist"
+        raise ConfigError(
+            "%s: the program %r %s (current directory: %s). Give the path of the program of RASR, such as "
+            "'.../nn-trainer.linux-x86_64-standard'." % (owner, words[0], fault, os.getcwd())
+        )
+    return [program, *words[1:]]
+
+
+def segment_order_words(config: Optional[str] = None) -> list[str]:
+    """Return the words that make RASR ask our module for the order of its segments.
+
+    :param config: text for the module, if it needs some
+    """
+    option = "--*.python-segment-order"
+    words = [option + "=true", option + "-pymod-path=" + MODULE_FOLDER, option + "-pymod-name=" + MODULE_NAME]
+    return words if config is None else [*words, option + "-config=" + config, option + "-allow-copy=false"]
+
+
+def module_words(config: str) -> list[str]:
+    """Return the words that make RASR use our module as trainer or Python control."""
+    return ["--*.pymod-path=" + MODULE_FOLDER, "--*.pymod-name=" + MODULE_NAME, "--*.pymod-config=" + config]
+
+
+def log_files(words: Iterable[str], since: float) -> list[str]:
+    """Return the files which a command line names for the log of RASR, if they were written since then.
+
+    :param since: seconds as of ``time.time``
+    """
+    found = (match.group(1) for match in map(_LOG_FILE.fullmatch, words) if match)
+    return [path for path in found if os.path.isfile(path) and os.path.getmtime(path) >= since - 1]
+
+
+def elapsed_text(start: float) -> str:
+    """Return the seconds since a time of ``time.monotonic``, as text."""
+    return "%.0f s" % (time.monotonic() - start)

@@ -1,0 +1,369 @@
+"""ExternSprintDataset: sequences that RASR computes, read through a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Any, Callable, Optional, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.options import above, at_least, option
+from returnn_tf.datasets.core import safe_files
+from returnn_tf.datasets.core.batch import Batch
+from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.epoch import EpochReader
+from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.core.stream import StreamDataset
+from returnn_tf.datasets.rasr.command_line import command_words, module_words, program_words, segment_order_words
+from returnn_tf.datasets.rasr.process import RasrProcess
+from returnn_tf.datasets.rasr.targets import Targets
+
+
+@register_dataset()
+class ExternSprintDataset(StreamDataset):
+    """Sequences that a program of RASR computes, such as nn-trainer, started anew for each epoch.
+
+    RASR makes the order: with ``--*.corpus.segment-order-shuffle=true`` its seed is that of the epoch, and with
+    ``partition_epoch`` an epoch is every n-th segment of that order. Keys: "data" float32 [time, dim], "classes" uint32
+    [time] if RASR extracts alignments, "orth" and "speaker_name" uint8 [bytes], and "bpe" and "orth_classes" int32
+    [labels] by the options ``bpe`` and ``orth_vocab``. ``$NAME`` in the words for RASR stands for an environment
+    variable.
+
+    >>> from returnn_tf.datasets import Dataset
+    >>> train = {
+    ...     "class": "ExternSprintDataset",
+    ...     "sprintTrainerExecPath": "sprint-executables/nn-trainer",
+    ...     "sprintConfigStr": "--config=train.sprint.config --*.corpus.segment-order-shuffle=true",
+    ...     "partition_epoch": 6,
+    ...     "estimated_num_seqs": 37841,
+    ... }
+    >>> dataset = Dataset.from_config(train)   # doctest: +SKIP
+    """
+
+    takes_seq_list = True
+    makes_order = True
+    makes_shards = True
+
+    @dataclass
+    class Options(StreamDataset.Options):
+        """Options in the config."""
+
+        sprintTrainerExecPath: Union[str, list[str]] = option(
+            help="the program of RASR, or a list of it and its first arguments"
+        )
+        sprintConfigStr: Union[str, list[Any], Callable[..., Any]] = option(
+            "", help="words for RASR: text, a function that returns text, or a list of these"
+        )
+        partitionEpoch: Optional[int] = option(
+            None, help="as partition_epoch", check=at_least(1), old="partition_epoch"
+        )
+        target_maps: Optional[dict[str, Any]] = option(
+            None, help="key -> dict, or file with a line for each class: classes in place of this target, in each frame"
+        )
+        str_add_final_zero: bool = option(
+            False, help="for each text a key with '0' at the end, with a zero byte behind it"
+        )
+        input_stddev: float = option(1.0, help="features are divided by it", check=above(0))
+        orth_post_process: Any = option(None, help="function for transcriptions, its name, or a list of these")
+        bpe: Any = option(None, help="vocabulary of subwords for the key 'bpe': dict with bpe_file, vocab_file, ...")
+        orth_vocab: Any = option(None, help="vocabulary for the key 'orth_classes': dict with vocab_file, ...")
+        suppress_load_seqs_print: bool = option(False, help="log less", inert="loading is not logged anyway")
+        reduce_target_factor: int = option(
+            1, help="an alignment has an entry for this number of frames", check=at_least(1)
+        )
+        rasr_timeout: float = option(
+            3600.0, help="seconds to wait for the next sequence, before RASR counts as hanging", check=above(0)
+        )
+        seq_ordering: Any = option("default", help="order of the sequences", inert="RASR makes the order")
+
+    def setup(self) -> None:
+        """Check the options; RASR is started when sequences or their format are asked for."""
+        opts = self.opts
+        given = {name for name in ("partition_epoch", "partitionEpoch") if self._given.get(name) is not None}
+        if len(given) > 1:
+            raise ConfigError("%s: give partition_epoch or partitionEpoch, not both" % self._owner())
+        if opts.partitionEpoch is not None:
+            opts.partition_epoch = opts.partitionEpoch
+        if opts.repeat_epoch > 1:
+            raise ConfigError("%s: repeat_epoch is not possible: RASR goes over its corpus once" % self._owner())
+        self._program = program_words(
+            opts.sprintTrainerExecPath, owner="%s, option 'sprintTrainerExecPath'" % self._owner()
+        )
+        self._filter_tags: Optional[list[str]] = None
+        if opts.seq_list_filter_file:  # RASR filters, also by short names
+            self._filter_tags = safe_files.read_seq_tags(opts.seq_list_filter_file)
+            opts.seq_list_filter_file = None
+        self._targets = Targets(opts, owner=self._owner())
+        #: (input dim, output dim) as RASR says it
+        self._dims: Optional[tuple[int, int]] = None
+        self._first: Optional[Sequence] = None  # that gives the format
+        #: what is to be read -> its first sequence, which has been read for the format, and the rest
+        self._begun: dict[Any, tuple[Sequence, Generator[Sequence, None, None]]] = {}
+
+    def __reduce__(self) -> Any:
+        return (*super().__reduce__(), {"_specs": self._specs, "_dims": self._dims})  # RASR need not be asked again
+
+    # ---- format
+
+    @property
+    def dims(self) -> tuple[int, int]:
+        """Return the dim of the features and the number of classes, 0 or less if there are none; may start RASR."""
+        if self._dims is None:
+            self.data_specs  # noqa: B018
+        assert self._dims is not None
+        return self._dims
+
+    def make_specs(self) -> dict[str, DataSpec]:
+        """Return the format of the keys of the first sequence, sorted; starts RASR for it."""
+        first = self._first or self.first_sequence()
+        input_dim, output_dim = self.dims
+        specs = {}
+        for key in sorted(first.data):
+            if key == "data":
+                specs[key] = DataSpec(input_dim, 2, "float32", (input_dim,))
+            else:
+                specs[key] = self._targets.spec(key, first.data[key], output_dim)
+        return specs
+
+    @property
+    def num_outputs(self) -> dict[str, tuple[int, int]]:
+        """Return (dim, number of axes) by key, with ``window``, also of text that RASR does not send."""
+        input_dim, output_dim = self.dims
+        data = {"data": (input_dim * self.opts.window, 2)} if input_dim > 0 else {}
+        return {**data, **self._targets.num_outputs(output_dim)}
+
+    @property
+    def num_inputs(self) -> int:
+        """Return the dim of the features of RASR."""
+        return max(self.dims[0], 0)
+
+    @property
+    def labels(self) -> dict[str, list[str]]:
+        """Return the labels by key."""
+        return self._targets.labels()
+
+    # ---- reading
+
+    def sequences(self, epoch: int = 1, **chosen: Any) -> Iterator[Sequence]:
+        """Iterate over all sequences of an epoch, uncut, see `Dataset.sequences`."""
+        if chosen.get("seq_order") is None:
+            self._begin_with(self, epoch, chosen.get("seq_list"))
+        yield from super().sequences(epoch, **chosen)
+
+    def batches(self, epoch: int = 1, *, share: Optional[Share] = None, **options: Any) -> Iterator[Batch]:
+        """Iterate over the batches of an epoch, see `Dataset.batches`."""
+        if options.get("seq_order") is None:
+            self._begin_with(self._part(share), epoch, options.get("seq_list"))
+        return super().batches(epoch, share=share, **options)
+
+    def _part(self, share: Optional[Share]) -> Optional[ExternSprintDataset]:
+        """Return a dataset for which RASR computes only this share; None if that is impossible."""
+        opts = self.opts
+        if share is None or (share.size == 1 and not share.done):
+            return self
+        if share.done or opts._num_shards > 1 or opts.unique_seq_tags:
+            return None
+        part = object.__new__(type(self))
+        part.__dict__.update(self.__dict__)
+        part.opts = dataclasses.replace(opts, _num_shards=share.size, _shard_index=share.rank)
+        return part
+
+    def open_epoch(
+        self,
+        epoch: int,
+        keys: list[str],
+        seq_list: Optional[SequenceOf[str]] = None,
+        seq_order: Optional[SequenceOf[int]] = None,
+        share: Optional[Share] = None,
+    ) -> EpochReader:
+        """Return the sequences of an epoch; lets RASR compute only the share of this process, where possible."""
+        part = self._part(share) if seq_list is None else None
+        if part is None or part is self:
+            return super().open_epoch(epoch, keys, seq_list, seq_order, share)
+        return part.open_epoch(epoch, keys, seq_list, seq_order)
+
+    def _begin_with(self, part: Optional[ExternSprintDataset], epoch: int, seq_list: Optional[SequenceOf[str]]) -> None:
+        """Derive the format from the first sequence of what is read next; RASR goes on with it then."""
+        if self._specs is not None or part is None:
+            return
+        items = StreamDataset.sequences_of_stream(part, epoch, seq_list)
+        first = next(items, None)
+        if first is None:
+            raise DataError("%s: epoch %d is empty: RASR ended without any sequence" % (self._owner(), epoch))
+        self._dims = part._dims
+        self._begun = part._begun = {part._key(epoch, seq_list): (first, items)}
+        self._first = first
+        self.data_specs  # noqa: B018
+        self._first = None
+
+    def _key(self, epoch: int, seq_list: Optional[SequenceOf[str]]) -> Any:
+        return epoch, None if seq_list is None else tuple(seq_list), self.opts._num_shards, self.opts._shard_index
+
+    def sequences_of_stream(
+        self, epoch: int, seq_list: Optional[SequenceOf[str]] = None
+    ) -> Generator[Sequence, None, None]:
+        """Yield the sequences of `stream`; goes on where `make_specs` has begun with them."""
+        begun = self._begun.pop(self._key(epoch, seq_list), None)
+        for _, items in self._begun.values():
+            items.close()
+        self._begun.clear()
+        if begun is None:
+            yield from super().sequences_of_stream(epoch, seq_list)
+            return
+        first, items = begun
+        with contextlib.closing(items):
+            yield first
+            yield from items
+
+    def stream(self, epoch: int, *, seq_list: Optional[SequenceOf[str]] = None) -> Iterator[Sequence]:
+        """Start RASR and yield its sequences."""
+        if seq_list is not None and self.opts.partition_epoch > 1:
+            raise ConfigError(
+                "%s: with seq_list, partition_epoch must be 1: the list says what an epoch has" % self._owner()
+            )
+        self._targets.set_random_seed(self.epoch_seed(epoch))
+        with contextlib.ExitStack() as stack:
+            lists = self._list_words(seq_list, stack)
+            words = [*self._program, *self._words(epoch, seq_list is None)]
+            run = RasrProcess(
+                lambda write, read: [*words, *_our_words(write, read), *lists],
+                owner="",
+                timeout=self.opts.rasr_timeout,
+            )
+            stack.callback(run.close)
+            yield from self._sequences(run, seq_list, self._begin(run))
+
+    def _words(self, epoch: int, partition: bool) -> list[str]:
+        """Return the words of the user and those for this epoch, which win."""
+        words = command_words(self.opts.sprintConfigStr, owner="%s, option 'sprintConfigStr'" % self._owner())
+        words.append("--*.seed=%d" % (self.epoch_seed(epoch) - 1))
+        parts, shards = self.opts.partition_epoch, self.opts._num_shards
+        if partition and parts * shards > 1:
+            # every n-th segment of the partition is every n*parts-th of the corpus
+            selected = (max(epoch, 1) - 1) % parts + parts * self.opts._shard_index
+            words += ["--*.corpus.partition=%d" % (parts * shards), "--*.corpus.select-partition=%d" % selected]
+        return words
+
+    def _list_words(self, seq_list: Optional[SequenceOf[str]], stack: contextlib.ExitStack) -> list[str]:
+        """Return the words for the sequences to choose, in a file that lives as long as the stack."""
+        if seq_list is not None:
+            path = _temporary_list(seq_list, stack)
+            return [
+                "--*.corpus.segment-order-shuffle=false",
+                "--*.corpus.segments.file=" + path,
+                "--*.corpus.segment-order=" + path,
+            ]
+        if self._filter_tags is not None:
+            return ["--*.corpus.segments.file=" + _temporary_list(self._filter_tags, stack)]
+        return []
+
+    def _begin(self, run: RasrProcess) -> Any:
+        """Read the dims; return the message that follows."""
+        message = run.receive("its dims")
+        if message[0] == "init":
+            dims = message[1] if len(message) == 2 else None
+            if not isinstance(dims, tuple) or len(dims) < 2 or not all(isinstance(dim, int) for dim in dims[:2]):
+                raise run.strange("the dims are %.100r" % (message[1:],))
+            if self._dims is not None and dims[:2] != self._dims:
+                raise run.error(
+                    "RASR now has %d features and %d classes, but %d and %d when it was started before. Check its "
+                    "configuration." % (*dims[:2], *self._dims)
+                )
+            self._dims = dims[:2]
+            message = run.receive("the first sequence")
+        elif message[0] != "exit":
+            raise run.strange("the first message is %.100r" % (message,))
+        if message[0] == "exit":
+            self._end(run)
+            raise run.error(
+                "RASR ended without any sequence. Check its corpus, whitelist, and whether partition_epoch=%d is too "
+                "large." % self.opts.partition_epoch
+            )
+        return message
+
+    def _sequences(self, run: RasrProcess, seq_list: Optional[SequenceOf[str]], message: Any) -> Iterator[Sequence]:
+        index = 0
+        while message[0] != "exit":
+            sequence = self._sequence(run, message, index)
+            if seq_list is not None:
+                self._check_tag(sequence.tag, seq_list, index)
+                sequence = dataclasses.replace(sequence, complete=(index + 1) / len(seq_list))
+            yield sequence
+            index += 1
+            message = run.receive("the end, after sequence %r" % sequence.tag)
+        if seq_list is not None and index < len(seq_list):
+            raise run.error(
+                "RASR ended after %d of the %d sequences of the list; the next one is %r. Is it in the corpus of RASR?"
+                % (index, len(seq_list), seq_list[index])
+            )
+        self._end(run)
+
+    def _check_tag(self, tag: str, seq_list: SequenceOf[str], index: int) -> None:
+        expected = seq_list[index] if index < len(seq_list) else "(the end)"
+        if tag != expected:
+            raise DataError(
+                "RASR sends the sequence %r, but number %d of the list is %r. It must have all of them, and keep their "
+                "order: --*.segment-order-sort-by-time-length=false" % (tag, index, expected)
+            )
+
+    def _sequence(self, run: RasrProcess, message: Any, index: int) -> Sequence:
+        try:
+            kind, (tag, features, targets) = message
+            if kind != "data" or not isinstance(tag, str) or not isinstance(targets, dict):
+                raise ValueError
+        except (TypeError, ValueError):
+            raise run.strange("a message is %.100r" % (message,)) from None
+        try:
+            data = {} if features is None else {"data": self._features(features)}
+            data.update(self._targets.arrays(targets, len(data["data"]) if data else None))
+        except DataError as exc:
+            raise DataError("sequence %r: %s" % (tag, exc)) from None
+        return Sequence(index=index, tag=tag, data=data, position=index)
+
+    def _features(self, features: Any) -> NDArray[Any]:
+        """Return the features [dim, time] of RASR as float32 [time, dim], divided by ``input_stddev``."""
+        assert self._dims is not None
+        shape = getattr(features, "shape", None)
+        if shape is None or len(shape) != 2 or shape[0] != self._dims[0]:
+            raise DataError(
+                "its features are of shape %s, not [%d, frames] as RASR has declared them. Check the flow and the "
+                "feature caches of RASR" % (list(shape or ()), self._dims[0])
+            )
+        value = np.ascontiguousarray(features.T, np.float32)
+        return value if self.opts.input_stddev == 1 else value / np.float32(self.opts.input_stddev)
+
+    def _end(self, run: RasrProcess) -> None:
+        """Wait until RASR has ended; DataError if it failed."""
+        code = run.wait()
+        if code is None:
+            raise run.error("RASR does not end after its last sequence.")
+        if code:
+            raise run.error("RASR failed after its last sequence, with %s." % run.status_text())
+
+
+def _our_words(write_fd: int, read_fd: int) -> list[str]:
+    config = "action:ExternSprintDataset,c2p_fd:%d,p2c_fd:%d" % (write_fd, read_fd)
+    return [*segment_order_words(), "--*.use-data-source=false", "--*.trainer=python-trainer", *module_words(config)]
+
+
+def _temporary_list(tags: Iterable[str], stack: contextlib.ExitStack) -> str:
+    """Write tags to a file, one per line, which is removed with the stack."""
+    handle, path = tempfile.mkstemp(prefix="returnn-tf-segments-")
+    stack.callback(_remove, path)
+    with open(handle, "w", encoding="utf8") as file:
+        file.writelines(tag + "\n" for tag in tags)
+    return path
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path)

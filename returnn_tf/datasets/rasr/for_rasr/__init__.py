@@ -1,0 +1,1 @@
+"""What runs beside or inside RASR: modules that need only numpy and the standard library."""

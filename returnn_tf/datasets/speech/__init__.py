@@ -1,1 +1,0 @@
-"""Corpora of speech: audio files with transcriptions."""
