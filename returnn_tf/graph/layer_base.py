@@ -203,6 +203,14 @@ class LayerBase(Freezable):
         return cls.has_memory
 
     @classmethod
+    def references_to_one_step(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """Return those of the names that may not have a value for each step, so that in a loop each step has its own.
+
+        :param options: the dict of the config
+        """
+        return iter(())
+
+    @classmethod
     def source_list(cls, given: Any) -> list[Any]:
         """Return ``from`` as a list of names."""
         if given is None:

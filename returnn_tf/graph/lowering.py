@@ -39,6 +39,8 @@ class Lowering:
     check_numerics: str = ""
     #: The states that layers keep from batch to batch, see `returnn_tf.network.kept_states`.
     kept: Any = None
+    #: Whether the losses are wanted.
+    with_losses: bool = True
     batch_size: Any = None
     #: Whether the ops are those of a loop or a branch; see `child`.
     is_child: bool = False
@@ -57,7 +59,6 @@ class Lowering:
     updates: list[Callable[[], Any]] = dataclasses.field(default_factory=list)
     #: Losses on the gradient at a layer, see `returnn_tf.graph.after_step.meta_loss`.
     meta_losses: list[MetaLoss] = dataclasses.field(default_factory=list)
-    constraints: list[Any] = dataclasses.field(default_factory=list)
     #: Of layers with ``has_sink``: path -> values to pass on after the step.
     sinks: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     masks: dict[Any, Any] = dataclasses.field(default_factory=dict)
@@ -79,7 +80,7 @@ class Lowering:
 
     def child(self) -> Lowering:
         """Return a lowering for the body of a loop: it sees everything, and what is added to it stays inside."""
-        copies: dict[str, Any] = {"updates": [], "constraints": [], "is_child": True}
+        copies: dict[str, Any] = {"updates": [], "is_child": True}
         for field in dataclasses.fields(self):
             if field.default_factory is dict:
                 copies[field.name] = dict(getattr(self, field.name))

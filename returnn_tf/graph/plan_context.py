@@ -12,6 +12,7 @@ from returnn_tf.config.option_types import fits_type
 from returnn_tf.config.options import axis_size, log_inert
 from returnn_tf.graph.kept_state import KeptSpec
 from returnn_tf.graph.layer_base import LayerBase
+from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.graph.params.init_names import LayerInExpression
 from returnn_tf.graph.params.reuse import OpenParam, ReuseLevel
@@ -51,6 +52,15 @@ class Builder(DeclaredDims, Protocol):
 
     def hide_results(self, nodes: Sequence[Node]) -> None:
         """Take layers out of the results of the network, as they may not be computed."""
+
+    def layers_with_loss(self, start: int) -> list[Node]:
+        """Return the layers with a loss among those in the sink from an index on."""
+
+    def take_losses(self, start: int) -> list[LossNode]:
+        """Plan the losses of the layers in the sink from an index on, and take them out of the network's losses."""
+
+    def add_loss(self, loss: LossNode) -> None:
+        """Add a loss to those of the network."""
 
     def subnetwork(
         self,

@@ -103,6 +103,7 @@ def lower(
     needed = plan.needed([*outputs, *owners.values()], owners)
     state = Lowering(dict(variables), train, plan.search, plan.behavior_version, step=step, seed=seed)
     state.check_numerics, state.process_offset, state.kept = check_numerics, process_offset, kept
+    state.with_losses = with_losses
     for key, node in plan.extern.items():
         if node in needed:
             _feed_key(state, key, node, feed)
@@ -169,7 +170,7 @@ def _emit_loss(result: Lowered, loss_node: LossNode, node: Node) -> None:
     if value is None:
         return
     if loss.use_normalized_loss:
-        value = value / tf.cast(count, value.dtype)
+        value = tf.math.divide_no_nan(value, tf.cast(count, value.dtype))  # a branch that has no such loss
     if state.check_numerics:
         value = checked_finite(value, "the loss %r of layer %r" % (loss_node.name, node.path))
     result.losses[loss_node.name] = value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional, overload
 
@@ -20,6 +19,7 @@ from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.layers.search.decide import scores_of
 from returnn_tf.network.feed import FeedFormat, batch_major_order
 from returnn_tf.network.feed_function import FeedFunction
+from returnn_tf.network.initial_values import InitialValues
 from returnn_tf.network.kept_states import KeptStates
 from returnn_tf.network.lower import Lowered, lower, needed_extern_keys
 from returnn_tf.network.plan_network import plan_network
@@ -135,8 +135,7 @@ class Network:
 
     def initial_value(self, spec: ParamSpec) -> NDArray[Any]:
         """Return the initial value of a parameter; it depends only on its name, its initialiser and the seed."""
-        rng = numpy.random.default_rng([self.seed, zlib.crc32(spec.name.encode("utf8"))])
-        return numpy.asarray(spec.init(spec.shape, rng)).astype(spec.dtype).reshape(spec.shape)
+        return InitialValues(self.plan, self.seed).array(spec)
 
     @property
     def trainable_params(self) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def test_further_forms():
     [
         ({"class": "HDFDatset", "files": []}, "unknown dataset class 'HDFDatset'. Did you mean 'HDFDataset'"),
         ({"files": []}, 'has no "class"'),
-        ({"class": 3}, '"class" must be a string, not 3'),
+        ({"class": 3}, '"class" must be a name or a class of datasets, not 3'),
         (3, "a dataset is given as a dict"),
         ("", "not as an empty string"),
         ("Tsk12AX", "unknown dataset class 'Tsk12AX'. Did you mean"),

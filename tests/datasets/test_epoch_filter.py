@@ -66,17 +66,19 @@ def test_ties_are_in_the_order_of_the_corpus():
 
 
 def test_ranges():
-    given = {(5, 10): {"max_mean_len": 2}, (None, 5): {"max_mean_len": 1}, (8, -1): {"max_mean_len": 3}, (9, None): {}}
+    given = {(5, 10): {"max_mean_len": 2}, (1, 5): {"max_mean_len": 1}, (8, -1): {"max_mean_len": 3}, (9, None): {}}
     epoch_filter = EpochFilter.parse(given, owner="dataset")
     limits = {epoch: [entry.get("max_mean_len") for entry in epoch_filter.at(epoch)] for epoch in (1, 5, 6, 9, 11)}
     assert limits == {1: [1], 5: [1, 2], 6: [2], 9: [2, 3, None], 11: [3, None]}
     assert EpochFilter.parse(None, owner="dataset").at(1) == []
+    assert EpochFilter.parse({(None, 5): {"max_mean_len": 1}}, owner="dataset").at(1) == [{"max_mean_len": 1}]
 
 
 @pytest.mark.parametrize(
     "value, text",
     [
         (3, "must have the form"),
+        ({(None, 3): {}, (4, -1): {}}, "begin with None and with a number; write 1 for the first epoch"),
         ({1: {}}, "1 is no range of epochs"),
         ({(1, 2, 3): {}}, "is no range of epochs"),
         ({(1.0, 2): {}}, "is no range of epochs"),

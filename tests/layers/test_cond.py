@@ -5,6 +5,7 @@ import pytest
 
 from returnn_tf.config import ConfigError
 from tests.layers.nets import LENS, feed, net_of, template
+from tests.layers.rec.searching import frame_loop, hypotheses, search_net
 
 TANH = {"class": "linear", "activation": "tanh", "n_out": 3, "from": "data"}
 SIGMOID = {**TANH, "activation": "sigmoid"}
@@ -101,7 +102,9 @@ def test_in_a_loop():
         (TANH, {"class": "slice", "axis": "F", "slice_end": 2, "from": "data"}, {}, "true_layer has"),
         (TANH, {"class": "copy", "from": "labels2"}, {}, "there is no layer"),
         (TANH, {"n_out": 3}, {}, "'false_layer' must be a layer"),
-        ({**TANH, "loss": "ce", "target": "labels"}, TANH, {}, "has a loss"),
+        ({**TANH, "darc1": 1.0}, TANH, {}, "has darc1 or spatial_smoothing"),
+        ({**TANH, "loss": "mse", "target": "classes"}, TANH, {}, "neither a layer nor a data key"),
+        ({**TANH, "loss": "mse", "target": "layer:loss"}, TANH, {}, "depend on each other|loss"),
         (TANH, TANH, {"c": {"class": "compare", "kind": "less", "value": 0.0, "from": "data"}}, "single bool"),
     ],
 )
@@ -201,3 +204,190 @@ def test_parts_that_not_both_have(name, text):
     layers = network(branch("tanh", b={**TANH, "is_output_layer": True}, hidden=TANH), branch("tanh", hidden=TANH))
     with pytest.raises(ConfigError, match=text):
         net_of({**layers, "part": {"class": "copy", "from": "output/" + name, "is_output_layer": True}})
+
+
+# --- losses in the branches ---
+
+
+def labelled(loss, **options):
+    """A branch with a loss on an inner layer."""
+    softmax = {"class": "softmax", "n_out": 5, "from": "data", "loss": loss, "target": "labels", **options}
+    return {"class": "subnetwork", "from": "data", "subnetwork": {"s": softmax, "output": TANH}}
+
+
+def cross_entropy(net, name="output/s", smoothing=0.0):
+    """Sum over the valid frames, and the number of them."""
+    params = {n: v.numpy() for n, v in net.params.items()}
+    z = feed()["data"] @ params[name + "/W"] + params[name + "/b"]
+    log_p = z - numpy.log(numpy.exp(z).sum(axis=-1, keepdims=True))
+    mask = numpy.arange(4) < LENS[:, None]
+    return -(numpy.take_along_axis(log_p, feed()["labels"][..., None], 2)[..., 0] * mask).sum(), mask.sum()
+
+
+@pytest.mark.parametrize("limit", [1e6, -1e6])
+def test_loss_of_one_branch(limit):
+    net = net_of(network(labelled("ce"), {**TANH}, limit), train=True)
+    result = net.run(feed(), with_grad=True)
+    value, count = cross_entropy(net)
+    assert list(result.losses) == ["output/s", "loss"] or list(result.losses) == ["loss", "output/s"]
+    taken = limit > 0
+    numpy.testing.assert_allclose(result.losses["output/s"], value if taken else 0, rtol=1e-5)
+    assert result.counts["output/s"] == (count if taken else 0)
+    assert (result.errors["output/s"] > 0) == taken
+    numpy.testing.assert_allclose(result.total_loss, sum(result.losses.values()), rtol=1e-6)
+    assert (abs(result.grads["output/s/W"]).max() > 0) == taken
+
+
+@pytest.mark.parametrize("limit", [1e6, -1e6])
+def test_loss_of_both_branches(limit):
+    """One loss in the reports, whose options differ by branch."""
+    both = [labelled("ce", loss_opts={"label_smoothing": s, "use_normalized_loss": True}) for s in (0.0, 0.1)]
+    net = net_of(network(*both, limit), train=True)
+    plain, count = cross_entropy(net)
+    result = net.run(feed())
+    assert len(result.losses) == 2
+    if limit > 0:
+        numpy.testing.assert_allclose(result.losses["output/s"], plain / count, rtol=1e-5)
+    else:
+        assert abs(result.losses["output/s"] - plain / count) > 1e-3
+    one_sided = net_of(network(both[0], TANH, -1e6), train=True).run(feed())  # no frames, but no NaN either
+    assert one_sided.losses["output/s"] == 0 and numpy.isfinite(one_sided.total_loss)
+
+
+def test_loss_on_the_layer_of_a_branch():
+    true = {"class": "softmax", "n_out": 5, "from": "data", "loss": "ce", "target": "labels", "loss_scale": 0.5}
+    layers = network(true, {**true, "loss": None, "loss_scale": None})
+    layers["loss"]["loss"] = None
+    net = net_of(layers, train=True)
+    result = net.run(feed())
+    numpy.testing.assert_allclose(result.losses["output"], cross_entropy(net, "output")[0], rtol=1e-5)
+    numpy.testing.assert_allclose(result.total_loss, result.losses["output"] / 2, rtol=1e-6)
+    values = feed()
+    del values["labels"], values["labels/size0"]
+    assert "labels" not in net.data_keys(net.fetch_nodes(["output"]), with_losses=False)
+
+
+def test_losses_that_differ():
+    with pytest.raises(ConfigError, match="its weight .loss_scale. differs"):
+        net_of(network(labelled("ce"), labelled("ce", loss_scale=0.1)), train=True)
+
+
+def test_loss_in_a_loop():
+    """Where the condition is the same in all steps, the branches are computed once; else a step has no loss."""
+    branch = {**labelled("ce"), "from": "data:source"}
+    unit = {"output": {"class": "cond", "condition": "base:c", "true_layer": branch, "false_layer": TANH}}
+    unit["output"]["false_layer"] = {**TANH, "from": "data:source"}
+    layers = network(TANH, TANH, both={"class": "rec", "from": "data", "unit": unit})
+    layers["output"] = {"class": "copy", "from": "both"}
+    net = net_of(layers, train=True)
+    expected = cross_entropy(net, "both/rec/output/s")[0]
+    numpy.testing.assert_allclose(net.run(feed()).losses["both/output/s"], expected, rtol=1e-5)
+    assert "both/rec/output/s/W" not in net_of(layers).params  # losses in loops exist in training only
+    unit["output"]["true_layer"] = {**branch, "from": ["data:source", "prev:output"]}
+    with pytest.raises(ConfigError, match="true_layer: layer 'both/output/output/s' has a loss"):
+        net_of(layers, train=True)
+
+
+# --- states in the step of a loop ---
+
+
+def by_step(true, false, **more):
+    """A loop of which each step decides by its frame."""
+    return {
+        "loop": {
+            "class": "rec",
+            "from": "data",
+            "unit": {
+                "sum": {"class": "reduce", "mode": "sum", "axis": ["B", "F"], "from": "data:source"},
+                "c": {"class": "compare", "kind": "greater", "value": 0.0, "from": "sum"},
+                "output": {"class": "cond", "condition": "c", "true_layer": true, "false_layer": false},
+                **more,
+            },
+        },
+        "output": {"class": "copy", "from": "loop"},
+    }
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_states_of_both_branches(moved):
+    """A state stays as it is in the steps of the other branch."""
+    more = {} if moved else {"back": {"class": "copy", "from": "prev:output", "is_output_layer": True}}
+    false = {"class": "rnn_cell", "unit": "basicrnn", "n_out": 3, "from": "data:source"}
+    net = net_of(by_step({"class": "cumsum", "from": "data:source"}, false, **more))
+    params = {n: v.numpy() for n, v in net.params.items()}
+    (kernel,), (bias,) = ([v for n, v in params.items() if n.endswith(end)] for end in ("kernel", "bias"))
+    data = feed()["data"]
+    data[:, 1] = -data[:, 1]
+    arrays = {**feed(), "data": data}
+    out = net.run(arrays).layers["output"].value
+    total, h, ways = numpy.zeros([3, 3]), numpy.zeros([3, 3]), set()
+    for t in range(4):
+        way = data[:, t].sum() > 0
+        ways.add(way)
+        if way:
+            total = total + data[:, t]
+        else:
+            h = numpy.tanh(numpy.concatenate([data[:, t], h], axis=1) @ kernel + bias)
+        numpy.testing.assert_allclose(out[:, t], total if way else h, rtol=1e-4, atol=1e-5)
+    assert len(ways) == 2
+
+
+def test_gradients_through_states():
+    """As without `cond`, if one branch is always the one."""
+    cell = {"class": "rnn_cell", "unit": "lstm", "n_out": 3, "from": ["data:source", "prev:output"]}
+    layers = by_step({"class": "copy", "from": "data:source"}, cell)
+    layers["loop"]["unit"]["c"]["value"] = 1e6
+    layers["loss"] = {"class": "eval", "eval": "source(0) ** 2", "from": "output", "loss": "as_is"}
+    plain = {**layers, "loop": {**layers["loop"], "unit": {"output": cell}}}
+    nets = [net_of(n, train=True) for n in (layers, plain)]
+    nets[0].set_param_values(nets[1].get_param_values())
+    (mine, expected) = (net.run(feed(), with_grad=True) for net in nets)
+    numpy.testing.assert_allclose(mine.total_loss, expected.total_loss, rtol=1e-5)
+    for name, grad in expected.grads.items():
+        numpy.testing.assert_allclose(mine.grads[name], grad, rtol=1e-4, atol=1e-6)
+
+
+def test_states_follow_the_hypotheses_of_a_search():
+    """As without `cond`, if one branch is always the one."""
+    cell = {"class": "rnn_cell", "unit": "lstm", "n_out": 4, "from": "prev:output"}
+    cond = {"class": "cond", "condition": "base:yes", "true_layer": cell}
+    cond["false_layer"] = {"class": "linear", "activation": "tanh", "n_out": 4, "from": "prev:output"}
+    yes = {"class": "constant", "value": True}
+    found = []
+    for layer in (cell, cond):
+        net = search_net(
+            {**frame_loop(layers={"emb": layer}), "yes": yes, "output": {"class": "decide", "from": "loop"}}
+        )
+        rng = numpy.random.default_rng(5)
+        for name in sorted(net.params):
+            if "rec/emb/W" not in name and "rec/emb/b" not in name:
+                net.set_param_values({name: rng.normal(size=net.params[name].shape)})
+        found.append(hypotheses(net.run(feed(), fetch=["loop"]).layers["loop"]))
+    for mine, expected in zip(*found):
+        assert [labels for _, labels in mine] == [labels for _, labels in expected]
+        numpy.testing.assert_allclose([s for s, _ in mine], [s for s, _ in expected], rtol=1e-5)
+
+
+def test_previous_step_of_a_part():
+    inner = {"a": {"class": "combine", "kind": "add", "from": ["data", "base:prev:output/a"], "is_output_layer": True}}
+    branches = [
+        {
+            "class": "subnetwork",
+            "from": "data:source",
+            "subnetwork": {**inner, "output": {"class": "copy", "from": "a"}},
+        }
+        for _ in range(2)
+    ]
+    out = net_of(by_step(*branches)).run(feed()).layers["output"].value
+    mask = numpy.arange(4) < LENS[:, None]
+    numpy.testing.assert_allclose(out[mask], feed()["data"].cumsum(axis=1)[mask], rtol=1e-5)
+    inner["a"]["from"] = ["data", "prev:a"]
+    with pytest.raises(ConfigError, match="Name a layer of the loop instead"):
+        net_of(by_step(*branches))
+
+
+def test_a_growing_history_is_refused():
+    attention = {"class": "self_attention", "num_heads": 1, "total_key_dim": 3, "n_out": 3, "attention_left_only": True}
+    layers = by_step({"class": "copy", "from": "data:source"}, {**attention, "from": "prev:output"})
+    with pytest.raises(ConfigError, match="has a history that grows"):
+        net_of(layers)

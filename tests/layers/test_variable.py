@@ -3,8 +3,9 @@
 import numpy
 import pytest
 
+from returnn_tf.config import ConfigError
 from returnn_tf.tensor import FeatureDim, SpatialDim
-from tests.layers.nets import FEATURE, LENS, STATIC, TIME, fails, feed, net_of, run
+from tests.layers.nets import FEATURE, LENS, STATIC, TIME, fails, feed, net_of, run, template
 
 N, M = SpatialDim("n", 2), FeatureDim("m", 3)
 
@@ -49,7 +50,71 @@ def test_initial_value_of_a_constant_layer():
         "output": {"class": "variable", "shape": [2], "init_by_layer": "k"},
     })  # fmt: skip
     numpy.testing.assert_array_equal(net.params["output/output"].numpy(), [1, 2])
-    fails({"class": "variable", "shape": [2], "init_by_layer": "data"}, "must be a constant layer")
+    fails({"class": "variable", "shape": [2], "init_by_layer": "data"}, "does not fit the parameter")
+
+
+def test_initial_value_of_any_layer():
+    """The layers are computed once, from the initial values of the parameters that they read."""
+    network = {
+        "a": {"class": "variable", "shape": [STATIC, FEATURE], "init": "random_normal"},
+        "k": {"class": "constant", "value": numpy.array([1.0, 2.0, 3.0], "float32"), "shape": [FEATURE]},
+        "sum": {"class": "combine", "kind": "add", "from": ["a", "k"], "allow_broadcast_all_sources": True},
+        "v": {"class": "variable", "shape": [FEATURE, STATIC], "init_by_layer": "sum"},
+        "w": {"class": "variable", "shape": [FEATURE], "init_by_layer": "mean", "trainable": False},
+        "mean": {"class": "reduce", "mode": "mean", "axis": STATIC, "from": "v"},
+        "drawn": {"class": "random", "shape": [FEATURE], "distribution": "normal"},
+        "x": {"class": "variable", "shape": [FEATURE], "init_by_layer": "drawn"},
+        "output": {"class": "combine", "kind": "add", "from": ["data", "w", "x"]},
+    }
+    nets = [net_of(network, random_seed=seed) for seed in (1, 1, 2)]
+    for net in nets:
+        a, v, w = (net.params[name].numpy() for name in ("a/a", "v/v", "w/w"))
+        numpy.testing.assert_allclose(v, (a + [1, 2, 3]).T, rtol=1e-6)
+        numpy.testing.assert_allclose(w, v.mean(axis=1), rtol=1e-6)
+    x = [net.params["x/x"].numpy() for net in nets]
+    assert (x[0] == x[1]).all() and (x[0] != x[2]).all()
+    nets[0].set_param_values({"a/a": numpy.zeros([2, 3]), "w/w": numpy.ones(3)})
+    out = nets[0].run(feed()).layers["output"].value  # the initial value is no link
+    numpy.testing.assert_allclose(out, feed()["data"] + 1 + x[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "layer,message",
+    [
+        ({"class": "reduce", "mode": "sum", "axis": ["B", "T"], "from": "data"}, "depends on the input 'data'"),
+        ({"class": "constant", "value": 1, "shape": [FEATURE], "with_batch_dim": True}, "does not fit"),
+        ({"class": "eval", "eval": "source(0) > 1", "from": "k", "out_type": {"dtype": "bool"}}, "does not fit"),
+        ({"class": "eval", "eval": "source(0)", "from": "output"}, "cycle: output <- v"),
+    ],
+)
+def test_layers_that_are_no_initial_value(layer, message):
+    network = {
+        "k": {"class": "constant", "value": 1.0, "shape": [FEATURE]},
+        "i": {"class": "eval", "eval": "source(0)", "from": "l"},
+        "l": layer,
+        "v": {"class": "variable", "shape": [FEATURE], "init_by_layer": "i"},
+        "output": {"class": "combine", "kind": "add", "from": ["data", "v"]},
+    }
+    with pytest.raises(ConfigError, match=message):
+        template(network)
+
+
+def test_initial_value_of_a_layer_outside_the_loop():
+    unit = {
+        "v": {"class": "variable", "shape": [FEATURE], "init_by_layer": "base:k"},
+        "output": {"class": "combine", "kind": "add", "from": ["data:source", "v"]},
+    }
+    for move in (True, False):
+        net = net_of({
+            "c": {"class": "constant", "value": 2.0, "shape": [FEATURE]},
+            "k": {"class": "eval", "eval": "source(0) * 2", "from": "c"},
+            "loop": {"class": "rec", "from": "data", "unit": unit, "optimize_move_layers_out": move},
+            "output": {"class": "copy", "from": "loop"},
+        })  # fmt: skip
+        numpy.testing.assert_array_equal(net.params["loop/rec/v/v"].numpy(), [4, 4, 4])
+        mask = numpy.arange(4) < LENS[:, None]
+        out = net.run(feed()).layers["output"].value
+        numpy.testing.assert_allclose(out[mask], feed()["data"][mask] + 4, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -165,3 +165,71 @@ def test_dropout_of_sources_that_are_not_concatenated() -> None:
     }
     with pytest.raises(ConfigError, match="concat_sources is False"):
         plan_from_config(config_of(network))
+
+
+def nested(**options: Any) -> dict[str, Any]:
+    """A loop whose step has a layer inside of a layer, with a loss or as a result."""
+    inner = {"class": "softmax", "from": "data", **options}
+    sub = {"class": "subnetwork", "from": ["data:source", "prev:s"], "subnetwork": {"h": inner, "output": {
+        "class": "linear", "activation": "tanh", "n_out": 3, "from": "h"}}}  # fmt: skip
+    unit = {"s": sub, "output": {"class": "copy", "from": "s"}}
+    return {"loop": {"class": "rec", "from": "data", "unit": unit}, "output": {"class": "copy", "from": "loop"}}
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_results_inside_of_a_step(twice: bool) -> None:
+    """Loss and values for all steps, as if the layers were layers of the loop."""
+    network = nested(n_out=5, loss="ce", is_output_layer=True)
+    plain = nested()
+    plain["loop"]["unit"] = {
+        "h": {"class": "softmax", "n_out": 5, "from": ["data:source", "prev:s"], "loss": "ce", "is_output_layer": True},
+        "s": {"class": "linear", "activation": "tanh", "n_out": 3, "from": "h"},
+        "output": {"class": "copy", "from": "s"},
+    }
+    path = "loop/s/h"
+    if twice:
+        inner = network["loop"]["unit"]["s"]
+        network["loop"]["unit"]["s"] = {
+            **inner, "subnetwork": {"in": {**inner, "from": "data"}, "output": {"class": "copy", "from": "in"}},
+        }  # fmt: skip
+        path = "loop/s/in/h"
+    nets = [Network.from_config(config_of(n), train=True) for n in (network, plain)]
+    rng = numpy.random.default_rng(2)
+    values = {n: rng.normal(size=v.shape) for n, v in nets[1].get_param_values().items()}
+    nets[1].set_param_values(values)
+    names = {n: "loop/rec/" + n[len("loop/rec/s/") :].replace("in/", "") for n in nets[0].params}
+    nets[0].set_param_values({n: values[o.replace("rec/output", "rec/s")] for n, o in names.items()})
+    mine, expected = (net.run(feed(), with_grad=True) for net in nets)
+    numpy.testing.assert_allclose(mine.losses[path], expected.losses["loop/h"], rtol=1e-5)
+    assert mine.errors[path] == expected.errors["loop/h"]
+    numpy.testing.assert_allclose(mine.layers[path].value, expected.layers["loop/h"].value, rtol=1e-5)
+    for name, other in names.items():
+        other = other.replace("rec/output", "rec/s")
+        numpy.testing.assert_allclose(mine.grads[name], expected.grads[other], rtol=1e-4, atol=1e-6)
+    assert not plan_from_config(config_of(network)).losses  # like all losses in loops
+    assert plan_from_config(config_of(network)).omitted_losses == (path,)
+
+
+def test_results_of_a_loop_inside_of_a_step() -> None:
+    inner = {
+        "sum": {**ADD, "from": ["data:source", "prev:sum"], "is_output_layer": True},
+        "output": {"class": "copy", "from": "sum"},
+    }
+    unit = {
+        "in": {"class": "rec", "from": "all", "unit": inner},
+        "last": {"class": "reduce", "mode": "sum", "axis": "T", "from": "in"},
+        "output": {**ADD, "from": ["last", "prev:output"]},
+        "all": {**ADD, "from": ["base:data", "prev:output"]},
+    }
+    network = {"loop": {"class": "rec", "from": "data", "unit": unit}, "output": {"class": "copy", "from": "loop"}}
+    values = feed()
+    result = Network.from_config(config_of(network)).run(values)
+    data, lens = values["data"].astype("float64"), values["data/size0"]
+    got = result.layers["loop/in/sum"]
+    for b, n in enumerate(lens):
+        out = numpy.zeros(4)
+        for t in range(n):
+            sums = (data[b, :n] + out).cumsum(axis=0)
+            out = sums.sum(axis=0) + out
+            numpy.testing.assert_allclose(result.layers["output"].value[b, t], out, rtol=1e-3)
+            numpy.testing.assert_allclose(got.value[b][t, :n], sums, rtol=1e-3)

@@ -1,11 +1,11 @@
-"""``returnn-tf data info|dump|to-hdf``: look at the datasets of a config, convert them."""
+"""``returnn-tf data info|dump|to-hdf|oggzip``: look at the datasets of a config, convert them, make corpora."""
 
 from __future__ import annotations
 
 from typing import Callable
 
 from returnn_tf.cli.commands import register_command
-from returnn_tf.cli.data import dump, info, to_hdf
+from returnn_tf.cli.data import dump, info, oggzip, to_hdf
 from returnn_tf.cli.parser import CommandParser
 from returnn_tf.config import ConfigError, did_you_mean
 
@@ -13,6 +13,7 @@ _ACTIONS: dict[str, tuple[Callable[[], CommandParser], Callable[[list[str]], int
     "info": (info.parser, info.run),
     "dump": (dump.parser, dump.run),
     "to-hdf": (to_hdf.parser, to_hdf.run),
+    "oggzip": (oggzip.parser, oggzip.run),
 }
 _HELP = ("-h", "--help")
 
@@ -20,14 +21,14 @@ _HELP = ("-h", "--help")
 def help_text() -> str:
     """Return the text of ``returnn-tf data --help``."""
     lines = ["usage: returnn-tf data %s ..." % "|".join(_ACTIONS), ""]
-    lines += ["Look at the datasets of a config, convert them."]
+    lines += ["Look at the datasets of a config, convert them, make corpora."]
     return "\n\n".join(["\n".join(lines), *(parser().format_help().rstrip() for parser, _ in _ACTIONS.values())])
 
 
 @register_command(
     "data",
     "|".join(_ACTIONS) + " ...",
-    "show, dump and convert datasets",
+    "show, dump and convert datasets, make corpora of speech",
     own_help=help_text,
 )
 def run(args: list[str]) -> int:

@@ -206,7 +206,7 @@ def _until(stop: threading.Event, work: Callable[[], None]) -> Callable[[], None
 
 
 def _declared(spec: DataSpec) -> tuple[Optional[int], int, str]:
-    return spec.dim or None, max(spec.ndim, 1), "string" if spec.dtype == "object" else spec.dtype
+    return spec.dim or None, max(spec.ndim, 1), "string" if spec.is_text else spec.dtype
 
 
 def _lengths(batch: Batch, key: str) -> tuple[NDArray[Any], dict[int, NDArray[Any]]]:

@@ -68,10 +68,10 @@ class KeyStatistics:
     def row(self) -> tuple[str, ...]:
         """Return the cells of a table: key, form, dim, dtype, frames; shortest, mean, median and longest sequence."""
         spec = self.spec
-        form = "labels" if spec.sparse and spec.dim else "text" if spec.dtype == "object" else "values"
+        form = "labels" if spec.sparse and spec.dim else "text" if spec.is_text else "values"
         axes = ["T"] * self.has_time + [str(size) if size is not None else "?" for size in spec.shape]
         cells = [self.key, "%s [%s]" % (form, ", ".join(axes)), str(spec.dim or "-")]
-        cells += ["string" if spec.dtype == "object" else spec.dtype, str(sum(self.lengths))]
+        cells += ["string" if spec.is_text else spec.dtype, str(sum(self.lengths))]
         if not self.has_time:
             return (*cells, "-", "-", "-", "-")
         lengths = np.array(self.lengths)

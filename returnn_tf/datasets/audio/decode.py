@@ -2,47 +2,54 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import io
 import os
-from collections.abc import Iterator
 from typing import Any, Union
 
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.audio.packages import optional_package
+from returnn_tf.datasets.audio.tensorflow_decoder import decode_by_tensorflow
+
+#: What decodes. soundfile takes about a fifth of the time that tensorflow-io needs, also in threads against `tf.data`
+#: (bench/audio_features.py), is ready at once, and knows more formats; so it is the default wherever it is installed.
+DECODERS = ("soundfile", "tensorflow-io")
 
 #: What can be done about a file that cannot be decoded.
 _FIX = "Is it damaged or cut off, or is it no audio? Make it again, or leave it out."
 
 
-def read_audio(content: Union[bytes, str, os.PathLike[str]], *, name: str = "") -> tuple[NDArray[Any], int]:
-    """Decode an audio file.
+def read_audio(
+    content: Union[bytes, str, os.PathLike[str]], *, name: str = "", decoder: str = "soundfile"
+) -> tuple[NDArray[Any], int]:
+    """Decode an audio file. May be called in several threads at once.
 
     :param content: of a file, or its path
     :param name: of the file, for errors; default: the path
+    :param decoder: one of `DECODERS`
     :return: (samples, sample rate in Hz). Samples are float64 [time], or [time, channels] of more than one channel:
         integers divided by 2 ** (bits - 1), thus from -1 to 1; floats as they are
     :raises DataError: the file is missing, damaged, cut off or no audio; names it
     """
+    name = name or ("(of %d bytes)" % len(content) if isinstance(content, bytes) else os.fspath(content))
     with optional_package("to decode audio"):
         import soundfile
     if not isinstance(content, bytes):
-        path = os.fspath(content)
-        name = name or path
-        content = _read_file(path)
+        content = _read_file(os.fspath(content))
     try:
-        with _as_file(content) as file, soundfile.SoundFile(file, closefd=False) as decoder:
-            samples = decoder.read(dtype="float64")
-            declared, rate = decoder.frames, decoder.samplerate
+        with soundfile.SoundFile(io.BytesIO(content)) as file:
+            declared, rate = file.frames, file.samplerate
+            if decoder == "soundfile":
+                samples = file.read(dtype="float64")
+            else:
+                samples = decode_by_tensorflow(content, file.format, file.subtype, name)
     except (soundfile.SoundFileError, RuntimeError, TypeError) as exc:
         raise DataError("audio file %r cannot be decoded: %s %s" % (name, _cause(exc), _FIX)) from exc
     missing = declared - len(samples) or _missing_wav_bytes(content)
     if missing:
         raise DataError(
-            "audio file %r is incomplete: %d samples or bytes of it are missing. %s" % (name, missing, _FIX)
+            "audio file %r is incomplete: samples or bytes of it are missing (%d). %s" % (name, missing, _FIX)
         )
     return samples, int(rate)
 
@@ -61,30 +68,6 @@ def _read_file(path: str) -> bytes:
         raise DataError("audio file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
     except OSError as exc:
         raise DataError("audio file %r cannot be read: %s" % (path, exc)) from exc
-
-
-@functools.cache
-def _has_memory_files() -> bool:
-    return hasattr(os, "memfd_create")
-
-
-@contextlib.contextmanager
-def _as_file(content: bytes) -> Iterator[Any]:
-    """Return the content as what libsndfile can open, a file in memory where the system has these.
-
-    It reads such a file itself, without calling back into Python, so that threads decode at the same time.
-    """
-    if not _has_memory_files():
-        yield io.BytesIO(content)
-        return
-    descriptor = os.memfd_create("audio")
-    try:
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(content)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _missing_wav_bytes(content: bytes) -> int:

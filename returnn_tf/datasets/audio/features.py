@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Callable
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,13 @@ from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.errors import shown
 from returnn_tf.config.options import from_options, log_inert
 from returnn_tf.datasets.audio.after import check_norm, joined, normalized, with_derivatives
+from returnn_tf.datasets.audio.decode import read_audio
 from returnn_tf.datasets.audio.kinds import KINDS, Kind, Raw
 from returnn_tf.datasets.audio.options import AudioOptions, Function
 from returnn_tf.datasets.audio.permute import RandomPermute
 from returnn_tf.datasets.audio.spectra import Frames
 from returnn_tf.datasets.core.data_spec import DataSpec
+from returnn_tf.datasets.core.read_ahead import default_threads
 
 
 class AudioFeatures:
@@ -42,8 +44,8 @@ class AudioFeatures:
         self.dim = own * (opts.join_frames or 1)
         self._mean = check_norm("norm_mean", opts.norm_mean, own, joined=joins, where=where)
         self._deviation = check_norm("norm_std_dev", opts.norm_std_dev, own, joined=joins, where=where)
-        if opts.sample_rate:
-            self._frames(opts.sample_rate)
+        if opts.sample_rate and self._kind:
+            self._kind.check_frames(self._frames(opts.sample_rate), self._num_filters)
 
     @classmethod
     def make(cls, options: Mapping[str, Any], *, owner: str) -> AudioFeatures:
@@ -63,6 +65,18 @@ class AudioFeatures:
         channels = self.opts.num_channels
         shape = (self.dim,) if channels is None else (channels, self.dim)
         return DataSpec(dim=self.dim, ndim=1 + len(shape), dtype="float32", shape=shape)
+
+    def threads(self, wanted: Optional[int] = None) -> int:
+        """Return how many threads may extract features at the same time.
+
+        One where functions of the user take part: they may keep a state, or draw from a generator of their own.
+
+        :param wanted: by default one per core, at most 4
+        """
+        opts = self.opts
+        if self._function or opts.pre_process or opts.post_process:
+            return 1
+        return wanted or default_threads()
 
     # ---- checks of options
 
@@ -112,6 +126,10 @@ class AudioFeatures:
         return Frames.make(sample_rate, self.opts.window_len, self.opts.step_len)
 
     # ---- the computation
+
+    def read(self, content: Union[bytes, str], *, name: str = "") -> tuple[NDArray[Any], int]:
+        """Decode an audio file by the decoder of the options, see `read_audio`."""
+        return read_audio(content, name=name, decoder=self.opts.decoder)
 
     def extract(
         self, samples: NDArray[Any], sample_rate: int, *, rng: np.random.RandomState, seq_name: str

@@ -35,6 +35,10 @@ class Kind:
         """Return what is wrong with the options for this number of features, if that is known in advance."""
         return None
 
+    def check_frames(self, frames: Frames, num_filters: int) -> None:
+        """Check what depends on the sample rate; ConfigError."""
+        frames.check()
+
     def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
         """Compute features.
 
@@ -58,8 +62,18 @@ class _Band(Kind):
             return "fmax=%s must be above fmin=%s" % (self.fmax, self.fmin)
         return None
 
+    def check_frames(self, frames: Frames, num_filters: int) -> None:
+        """Check that the band begins below half the sample rate."""
+        super().check_frames(frames, num_filters)
+        if self.fmax is None and self.fmin >= frames.sample_rate / 2:
+            raise ConfigError(
+                "audio: feature_options: fmin=%s is not below half the sample rate, %d Hz"
+                % (self.fmin, frames.sample_rate)
+            )
+
     def energies(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
         """Return energies in mel bands, [frames, num_filters]."""
+        self.check_frames(frames, num_filters)
         return mel_spectrum(audio, frames, num_filters, fmin=self.fmin, fmax=self.fmax, center=self.center)
 
 
@@ -94,11 +108,11 @@ class LogMel(Kind):
     Single precision suffices for these levels.
     """
 
-    dtype: ClassVar[Any] = np.float32
+    dtype: ClassVar[str] = "float32"
 
     def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
         """Compute logarithms."""
-        energies = mel_spectrum(audio.astype(self.dtype), frames, num_filters)
+        energies = mel_spectrum(audio, frames, num_filters, dtype=self.dtype)
         np.maximum(energies, 1e-3, out=energies)
         result: NDArray[Any] = np.log(energies, out=energies)
         return result
@@ -108,7 +122,7 @@ class LogMel(Kind):
 class LogLogMel(LogMel):
     """The squares of `LogMel` in decibels."""
 
-    dtype: ClassVar[Any] = np.float64  # the second logarithm magnifies errors where the first one is about 0
+    dtype: ClassVar[str] = "float64"  # the second logarithm magnifies errors where the first one is about 0
 
     def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
         """Compute logarithms of logarithms."""
@@ -137,8 +151,9 @@ class LinearSpectrogram(Kind):
         """Check that the number of bins is even."""
         return "num_feature_filters=%d must be even" % num_filters if num_filters % 2 else None
 
-    def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
-        """Compute magnitudes."""
+    def check_frames(self, frames: Frames, num_filters: int) -> None:
+        """Check that a frame is not longer than what is transformed."""
+        super().check_frames(frames, num_filters)
         size = 2 * num_filters
         if size < frames.size:
             raise ConfigError(
@@ -146,6 +161,11 @@ class LinearSpectrogram(Kind):
                 "Set num_feature_filters to %d or more, or a shorter window_len"
                 % (num_filters, size, frames.size, -(-frames.size // 4) * 2)
             )
+
+    def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
+        """Compute magnitudes."""
+        self.check_frames(frames, num_filters)
+        size = 2 * num_filters
         cut = frames.cut(audio, center=self.center, fft_size=size)
         result = np.empty((len(cut), num_filters), np.float32)
         for start, spectrum in spectra(cut, hann_in_frame(frames.size, size, "float64")):
@@ -171,7 +191,7 @@ class Pitch(Kind):
         """Estimate and refine the pitch."""
         with optional_package("for features 'f0'", "pyworld"):
             import pyworld
-        frames.check()
+        self.check_frames(frames, num_filters)
         period = 1000 * frames.shift / frames.sample_rate
         rough, times = pyworld.dio(
             audio, frames.sample_rate, f0_floor=self.fmin, f0_ceil=self.fmax, frame_period=period
@@ -186,6 +206,9 @@ class Raw(Kind):
 
     default_filters = 1
     only_filters = 1
+
+    def check_frames(self, frames: Frames, num_filters: int) -> None:
+        """Check nothing: there are no frames."""
 
     def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
         """Append an axis."""

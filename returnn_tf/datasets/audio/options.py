@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config.options import above, at_least, option
+from returnn_tf.datasets.audio.decode import DECODERS
 from returnn_tf.datasets.audio.kinds import KINDS
 
 Function = Optional[Callable[..., Any]]
@@ -36,6 +37,7 @@ class AudioOptions:
     peak_normalization: bool = option(True, help="divide the audio by its largest absolute value")
     preemphasis: Optional[float] = option(None, help="this times the previous sample is subtracted from each")
     join_frames: Optional[int] = option(None, check=at_least(0), help="this many neighbouring frames become one")
+    decoder: str = option("soundfile", choices=DECODERS, help="what decodes the files; soundfile is faster")
     raw_ogg_opts: Optional[Mapping[str, Any]] = option(
         None, help="of features 'raw_ogg'", unsupported="the codes inside of Ogg files are not read; use features 'raw'"
     )

@@ -16,6 +16,8 @@ from returnn_tf.util.filters import orthonormal_dct, periodic_hann, slaney_filte
 
 #: Frames that are transformed at once: what they need stays in the caches of a core.
 _BLOCK = 256
+#: Filters whose bins become one matrix.
+_FILTERS_OF_BLOCK = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,25 +46,28 @@ class Frames:
                 "seconds?" % (self.size, self.shift, self.sample_rate)
             )
 
-    def cut(self, audio: NDArray[Any], *, center: bool, fft_size: int = 0) -> NDArray[Any]:
+    def cut(self, audio: NDArray[Any], *, center: bool, fft_size: int = 0, dtype: Any = np.float64) -> NDArray[Any]:
         """Return all frames as a view [frames, fft_size].
 
         :param audio: [time]
         :param center: the first frame has the first sample in its middle, zeros before it, and likewise at the end;
             else only complete frames
         :param fft_size: samples in a frame that differs from ``size``
+        :param dtype: of the frames
         :raises DataError: shorter than a frame
         """
         self.check()
         size = fft_size or self.size
         if center:
-            audio = np.pad(audio, size // 2)
+            padded = np.zeros(len(audio) + 2 * (size // 2), dtype)
+            padded[size // 2 : size // 2 + len(audio)] = audio
+            audio = padded
         if len(audio) < size:
             raise DataError(
                 "the audio has %d samples, fewer than a frame of %d. Leave it out, or set center in feature_options"
                 % (len(audio), size)
             )
-        return np.lib.stride_tricks.sliding_window_view(audio, size)[:: self.shift]
+        return np.lib.stride_tricks.sliding_window_view(audio.astype(dtype, copy=False), size)[:: self.shift]
 
 
 @functools.lru_cache(maxsize=32)
@@ -86,13 +91,40 @@ def spectra(frames: NDArray[Any], window: NDArray[Any]) -> Iterator[tuple[int, N
         yield start, scipy.fft.rfft(frames[start : start + _BLOCK] * window, axis=-1, overwrite_x=True)
 
 
+class MelFilters:
+    """A mel filter bank as a sparse matrix: neighbouring filters, with the bins that they need, are dense blocks.
+
+    :param filters: [bins, num_filters], in which the bins of a filter are neighbours, and higher than those before
+    """
+
+    def __init__(self, filters: NDArray[Any]):
+        self._num_filters = filters.shape[1]
+        self._blocks = []
+        for start in range(0, self._num_filters, _FILTERS_OF_BLOCK):
+            columns = slice(start, start + _FILTERS_OF_BLOCK)
+            bins = np.flatnonzero(filters[:, columns].any(axis=1))
+            rows = slice(bins[0], bins[-1] + 1) if len(bins) else slice(0, 0)
+            self._blocks.append((rows, columns, np.ascontiguousarray(filters[rows, columns])))
+
+    def apply(self, spectrum: NDArray[Any], result: NDArray[Any]) -> None:
+        """Compute energies.
+
+        :param spectrum: [frames, bins], complex; overwritten
+        :param result: [frames, num_filters], where they go
+        """
+        parts = spectrum.view(spectrum.real.dtype)
+        np.square(parts, out=parts)
+        power = parts[:, 0::2] + parts[:, 1::2]
+        for rows, columns, weights in self._blocks:
+            result[:, columns] = power[:, rows] @ weights
+
+
 @functools.lru_cache(maxsize=32)
 def mel_filters(
     sample_rate: int, fft_size: int, num_filters: int, fmin: float, fmax: Optional[float], dtype: str
-) -> NDArray[Any]:
-    """Return a mel filter bank for squared real and imaginary parts side by side: [2 * bins, num_filters]."""
-    filters = slaney_filterbank(sample_rate, fft_size, num_filters, fmin=fmin, fmax=fmax)
-    return np.repeat(filters, 2, axis=0).astype(dtype)
+) -> MelFilters:
+    """Return a mel filter bank for computation in a type."""
+    return MelFilters(slaney_filterbank(sample_rate, fft_size, num_filters, fmin=fmin, fmax=fmax).astype(dtype))
 
 
 def mel_spectrum(
@@ -103,8 +135,9 @@ def mel_spectrum(
     fmin: float = 0.0,
     fmax: Optional[float] = None,
     center: bool = True,
+    dtype: str = "float64",
 ) -> NDArray[Any]:
-    """Return the energy in bands of frequency: [frames, num_filters], in the precision of the audio.
+    """Return the energy in bands of frequency: [frames, num_filters].
 
     :param audio: [time]
     :param frames: how to cut it
@@ -112,17 +145,14 @@ def mel_spectrum(
     :param fmin: in Hz, where the first band begins
     :param fmax: in Hz, where the last band ends; default: half the sample rate
     :param center: see `Frames.cut`
+    :param dtype: in which it is computed
     """
-    if not 0 <= fmin < (frames.sample_rate / 2 if fmax is None else fmax):
-        raise ConfigError("audio: feature_options: no band is between fmin=%s and fmax=%s Hz" % (fmin, fmax))
-    dtype = audio.dtype.name
     window = hann_in_frame(frames.size, frames.size, dtype)
     filters = mel_filters(frames.sample_rate, frames.size, num_filters, fmin, fmax, dtype)
-    cut = frames.cut(audio, center=center)
+    cut = frames.cut(audio, center=center, dtype=dtype)
     result = np.empty((len(cut), num_filters), dtype)
     for start, spectrum in spectra(cut, window):
-        parts = spectrum.view(dtype)
-        np.matmul(np.square(parts, out=parts), filters, out=result[start : start + len(parts)])
+        filters.apply(spectrum, result[start : start + len(spectrum)])
     return result
 
 

@@ -46,6 +46,11 @@ class Dataset(Corpus):
     data_specs: dict[str, DataSpec] = {}
     #: whether sequences are read in order only, see ``stream.StreamDataset``
     is_stream = False
+    #: whether the settings of a config for the order apply: evaluation data is sorted by length unless its options say
+    #: otherwise; not if the order is that of an inner dataset or of a stream
+    takes_default_order = True
+    #: whether the lengths may order the sequences of this and other datasets together
+    estimates_lengths = True
 
     def __init__(self, **given: Any):
         super().__init__(**given)
@@ -86,6 +91,11 @@ class Dataset(Corpus):
     def lengths(self, index: int) -> Optional[dict[str, int]]:
         """Return frames by key without reading the data, or None if that is impossible."""
         return None
+
+    @property
+    def read_threads(self) -> int:
+        """Return how many threads may call `read` at the same time, see `ReadAheadOptions`; 1: it is not read ahead."""
+        return 1
 
     # ---- format
 
@@ -239,5 +249,7 @@ def _rebuild(cls: type[Dataset], given: dict[str, Any]) -> Dataset:
 
 def make_dataset(dataset_cls: type[Dataset], options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Dataset:
     """Create a dataset with the given options, and those defaults that its class knows."""
-    known = declared_options(dataset_cls.Options)
+    known = set(declared_options(dataset_cls.Options))
+    if not dataset_cls.takes_default_order:
+        known.discard("seq_ordering")
     return dataset_cls(**{**{name: value for name, value in defaults.items() if name in known}, **options})

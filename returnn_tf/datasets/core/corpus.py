@@ -37,6 +37,16 @@ class Corpus:
         self._tag_to_index: Optional[dict[str, int]] = None
         self._order_lengths: Optional[NDArray[Any]] = None
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """Return the options that were given, without defaults."""
+        return dict(self._given)
+
+    @property
+    def described(self) -> str:
+        """Return name and class, for messages."""
+        return self._owner()
+
     def __repr__(self) -> str:
         return "<%s %r>" % (type(self).__name__, self.name)
 
@@ -141,9 +151,12 @@ class Corpus:
         if self.num_seqs is None:
             self._check_endless(ordering)
             return None
-        opts = self.opts
         seed = self.epoch_seed(epoch, nth=ordering.nth)
-        order = orders.order_sequences(ordering, self.num_seqs, self._needed_lengths, seed)
+        return self._cut(orders.order_sequences(ordering, self.num_seqs, self._needed_lengths, seed), epoch)
+
+    def _cut(self, order: NDArray[Any], epoch: int) -> NDArray[Any]:
+        """Return what an epoch takes of a full order: unique tags, partition and shard, repetition, filter."""
+        opts = self.opts
         if opts.unique_seq_tags:
             order = self._unique(order)
         parts, shards = opts.partition_epoch, opts._num_shards

@@ -16,7 +16,7 @@ class DataSpec:
 
     :param dim: feature dimension, number of classes if sparse (0 = unknown), 1 for one number per frame
     :param ndim: number of axes of one sequence, time included: 1 = sparse or one number per frame, 2 = dense
-    :param dtype: numpy name, "object" for strings
+    :param dtype: numpy name, "object" or "string" for strings
     :param shape: sizes of the axes after time; None = differs between sequences
     :param labels: names of the classes or features, if known
     """
@@ -30,7 +30,17 @@ class DataSpec:
     @property
     def sparse(self) -> bool:
         """Return whether the key holds class indices: an integer type and no feature axis."""
-        return self.ndim <= 1 and np.dtype(self.dtype).kind in "iu"
+        return self.ndim <= 1 and self.numpy_dtype.kind in "iu"
+
+    @property
+    def is_text(self) -> bool:
+        """Return whether the values are strings."""
+        return self.dtype in ("object", "string")
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """Return the type of the arrays."""
+        return np.dtype("object" if self.is_text else self.dtype)
 
     def as_extern_data(self) -> dict[str, Any]:
         """Return an entry of ``extern_data``.

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence, num_frames
+from returnn_tf.datasets.core.read_ahead import ReadAhead
 
 
 class EpochReader:
@@ -133,6 +134,8 @@ class Epoch(EpochReader):
     def __init__(self, dataset: Any, epoch: int, order: Optional[NDArray[Any]], keys: list[str]):
         super().__init__(dataset, epoch, keys)
         self._order = order
+        threads = dataset.read_threads
+        self._ahead = ReadAhead(self._read, self.has, threads) if threads > 1 else None
 
     @property
     def num_seqs(self) -> Optional[int]:
@@ -172,12 +175,20 @@ class Epoch(EpochReader):
             if size:
                 self._read_shuffled(position // size * size, size)
             else:
-                self._kept[position] = self._read(position)
+                self._kept[position] = self._read_next(position)
         return self._kept[position]
+
+    def close(self) -> None:
+        """End the threads that read ahead."""
+        if self._ahead is not None:
+            self._ahead.close()
+
+    def _read_next(self, position: int) -> Sequence:
+        return self._read(position) if self._ahead is None else self._ahead.get(position)
 
     def _read_shuffled(self, start: int, size: int) -> None:
         """Read a group of sequences and exchange their frames at random, depending on epoch and group only."""
-        group = [self._read(position) for position in range(start, start + size) if self.has(position)]
+        group = [self._read_next(position) for position in range(start, start + size) if self.has(position)]
         for sequence in group:
             lengths = set(sequence.lengths.values())
             if len(lengths) > 1 or not all(value.ndim for value in sequence.data.values()):
@@ -201,7 +212,7 @@ class Epoch(EpochReader):
         except Exception as exc:
             text = str(exc) if isinstance(exc, DataError) else "%s: %s" % (type(exc).__name__, exc)
             raise DataError("%s: %s" % (self.place(position), text)) from exc
-        return Sequence(index=index, tag=self.dataset.tag(index), data=data, position=position)
+        return Sequence(index=index, tag=self.tag(position), data=data, position=position)
 
     def _check_lengths(self, index: int, data: dict[str, NDArray[Any]]) -> None:
         lengths = self.dataset.lengths(index) or {}

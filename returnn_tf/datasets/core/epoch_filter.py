@@ -37,6 +37,7 @@ class EpochFilter:
         where = "%s: option 'epoch_wise_filter'" % owner
         if value is not None and not isinstance(value, Mapping):
             raise ConfigError("%s is %r, but must have the form %s" % (where, value, _FORM))
+        _check_starts(value or {}, where)
         entries = [(*_range(key, where), _entry(key, entry, where, options)) for key, entry in (value or {}).items()]
         entries.sort(key=lambda entry: (entry[0], -1 if entry[1] is None else entry[1]))
         return cls(tuple(entries))
@@ -81,6 +82,16 @@ def _halved(means: NDArray[Any], limit: float) -> int:
             return middle
         high = middle
     return 1
+
+
+def _check_starts(ranges: Mapping[Any, Any], where: str) -> None:
+    """Refuse None beside numbers: such ranges have no order in which their entries could apply."""
+    starts = {key[0] is None: key for key in ranges if isinstance(key, tuple) and key}
+    if len(starts) == 2:
+        raise ConfigError(
+            "%s: the ranges %r and %r begin with None and with a number; write 1 for the first epoch"
+            % (where, starts[True], starts[False])
+        )
 
 
 def _range(key: Any, where: str) -> tuple[int, Optional[int]]:

@@ -6,6 +6,7 @@ from typing import Any, Callable, Optional, TypeVar
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.registry import Registry
+from returnn_tf.datasets.core.corpus import Corpus
 
 _T = TypeVar("_T", bound=type[Any])
 _SUFFIX = "Dataset"
@@ -35,12 +36,14 @@ def register_dataset(name: Optional[str] = None) -> Callable[[_T], _T]:
 
 
 def dataset_class(name: Any) -> type[Any]:
-    """Return the class registered as ``name`` or ``name + "Dataset"``.
+    """Return the class registered as ``name`` or ``name + "Dataset"``; a class itself is returned.
 
     :raises ConfigError: there is none; gives the nearest known name
     """
+    if isinstance(name, type) and issubclass(name, Corpus):
+        return name
     if not isinstance(name, str):
-        raise ConfigError('dataset "class" must be a string, not %r' % (name,))
+        raise ConfigError('dataset "class" must be a name or a class of datasets, not %r' % (name,))
     cls = DATASETS.find(name)
     if cls is None:
         raise ConfigError(DATASETS.unknown(name))

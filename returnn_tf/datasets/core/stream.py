@@ -26,12 +26,17 @@ class StreamDataset(Dataset):
 
     A subclass implements `stream`, and `make_specs` if it knows the format before the first sequence. An epoch is
     resumed by reading the stream again up to the position, so it has to depend on nothing but the epoch.
+
+    A dataset whose options decide whether there is random access sets ``self.is_stream`` in ``setup``, and implements
+    both `stream` and what ``Dataset`` asks for.
     """
 
     is_stream = True
+    takes_default_order = False
     #: whether `stream` accepts a list of tags
     takes_seq_list = False
-    #: whether `stream` applies seq_ordering, partition_epoch and repeat_epoch; otherwise only 'default' is allowed
+    #: whether `stream` applies seq_ordering, partition_epoch and repeat_epoch; otherwise only 'default' is allowed.
+    #: Set ``takes_default_order`` as well if the settings of the config for the order are meant for it.
     makes_order = False
     #: whether `stream` yields only the sequences of its shard, see the options _num_shards and _shard_index
     makes_shards = False
@@ -60,12 +65,12 @@ class StreamDataset(Dataset):
 
     def expected_num_seqs(self, epoch: int) -> Optional[int]:
         """Return the number of sequences of an epoch without shards, if known once its first one is read."""
-        return None
+        return self.num_seqs
 
     @property
     def endless(self) -> bool:
         """Return whether an epoch never ends."""
-        return False
+        return False if self.is_stream else super().endless
 
     # ---- the interface of datasets
 
@@ -126,8 +131,8 @@ class StreamDataset(Dataset):
         return "dataset %r, %s of epoch %d" % (self.name, after, epoch)
 
     def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
-        """Return None: the order shows only while reading."""
-        return None
+        """Return None for a stream: the order shows only while reading."""
+        return None if self.is_stream else super().seq_order(epoch)
 
     def open_epoch(
         self,
@@ -138,6 +143,8 @@ class StreamDataset(Dataset):
         share: Optional[Share] = None,
     ) -> EpochReader:
         """Return the sequences of an epoch by position, to be closed."""
+        if not self.is_stream:
+            return super().open_epoch(epoch, keys, seq_list, seq_order, share)
         if seq_order is not None or (seq_list is not None and not self.takes_seq_list):
             raise ConfigError(
                 "%s is a stream, so its sequences can't be chosen by %s"
@@ -147,6 +154,8 @@ class StreamDataset(Dataset):
 
     def _check_stream_options(self) -> None:
         opts = self.opts
+        if not self.is_stream:
+            return
         if opts.shuffle_frames_of_nseqs:
             raise ConfigError(
                 "%s is a stream: shuffle_frames_of_nseqs needs a corpus with random access" % self._owner()
@@ -154,13 +163,13 @@ class StreamDataset(Dataset):
         if self.makes_order:
             return
         kind = None if self._ordering is None else self._ordering.kind
-        if kind not in ("default", "sorted", "sorted_reverse"):  # evaluation data is sorted by default
+        if kind != "default":
             raise ConfigError(
                 "%s is a stream, so it has the order 'default' only, not seq_ordering %s"
                 % (self._owner(), shown(opts.seq_ordering))
             )
         for name in ("partition_epoch", "repeat_epoch"):
-            if getattr(opts, name) > 1:
+            if getattr(opts, name) != 1:
                 raise ConfigError("%s is a stream, so it can't have %s=%d" % (self._owner(), name, getattr(opts, name)))
 
 

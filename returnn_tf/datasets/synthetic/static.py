@@ -34,6 +34,8 @@ class StaticDataset(Dataset):
     Formats come from the first sequence. The length for ``sorted`` etc. is that of "data", or of the first key.
     """
 
+    estimates_lengths = False
+
     @dataclass
     class Options(Dataset.Options):
         """Options in the config."""

@@ -6,7 +6,6 @@ import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, Optional
 
-import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import Config, ConfigError, DataError, did_you_mean, nearest_name
@@ -236,7 +235,7 @@ def _check_fits(name: str, key: str, spec: DataSpec, data: Data) -> None:
     """Check that the dataset has the declared type, axes, labels and features; sizes unknown to it pass."""
     fix = "Write extern_data[%r] = %s, or change the dataset." % (key, _declaration(spec))
     declared = Declared.of(data)
-    mismatch = type_mismatch(np.dtype(spec.dtype), declared)
+    mismatch = type_mismatch(spec.numpy_dtype, declared)
     if mismatch:
         raise ConfigError("The dataset %r, data key %r: %s. %s." % (name, key, *mismatch))
     axes = data.rank - (data.batch_axis is not None)

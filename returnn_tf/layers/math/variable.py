@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Optional, Union
 
 from returnn_tf.config.option_types import Written
@@ -10,6 +11,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Init
+from returnn_tf.graph.params.of_layer import ValueOfLayer
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.axis_marks import with_feature_default
@@ -41,7 +43,9 @@ class VariableLayer(Layer):
         None, choices=(None, *NUMERIC_DTYPES), help="dtype of the parameter; default: that of floats in the network"
     )
     init: Init = option(None, help="initialiser: a number, an array, or a name such as 'glorot_uniform' (default 0)")
-    init_by_layer: Optional[LayerRef] = option(None, help="constant layer with the initial value", refs=True)
+    init_by_layer: Optional[LayerRef] = option(
+        None, help="layer with the initial value; it may depend on parameters, but not on inputs", refs=True
+    )
     param_name: Optional[str] = option(None, help="name of the parameter; default: the name of the layer")
     add_batch_axis: bool = option(False, help="put a batch axis in front, with the same values for all sequences")
     add_time_axis: bool = option(False, help="put a time axis of size 1 in front")
@@ -65,7 +69,7 @@ class VariableLayer(Layer):
         is_float = self.dtype.startswith(("float", "bfloat", "complex"))
         init = 0 if self.init is None else self.init
         if self.init_by_layer is not None:
-            init = self._init_of(ctx, self.init_by_layer)
+            init = self._init_of(ctx, self.init_by_layer, dims)
         ctx.param(self.name, dims, init, dtype=self.dtype, trainable=None if is_float else False)
         data = self.param_data = with_feature_default(Data(tuple(dims), self.dtype))
         if self.add_time_axis:
@@ -87,17 +91,25 @@ class VariableLayer(Layer):
             dims.append(size)
         return dims
 
-    def _init_of(self, ctx: PlanContext, node: Node) -> Any:
+    def _init_of(self, ctx: PlanContext, node: Node, dims: Sequence[Dim]) -> Any:
         if self.init is not None:
             raise ctx.error("init and init_by_layer are both given. Give one of them.")
-        initializer = node.layer.initializer
-        if initializer is None:
+        if node.layer.initializer is not None:
+            return node.layer.initializer
+        into = Data(tuple(dims), str(self.dtype))
+        data = node.output
+        mapping = match_axes(data, into)
+        if data.dtype != self.dtype or any(t is None and d.size != 1 for d, t in zip(data.dims, mapping)):
+            raise ctx.error("init_by_layer %r gives %s, which does not fit the parameter %s." % (node.path, data, into))
+        init = ValueOfLayer(node, into, tuple(mapping))
+        of_batch = init.input()
+        if of_batch is not None or any(n in ctx.builder.sink for n in init.nodes() if ctx.in_step):
             raise ctx.error(
-                "init_by_layer %r must be a constant layer (or random_state_init), since parameters get their values "
-                "before anything is computed. Use 'init' with a number, an array or the name of an initialiser."
-                % node.path
+                "init_by_layer %r depends on %s, but parameters get their values before that is known. Use a layer "
+                "that depends on constants and parameters alone."
+                % (node.path, "the step of a loop" if of_batch is None else "the input %r" % of_batch.path)
             )
-        return initializer
+        return init
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the value of the parameter, repeated for all sequences if there is a batch axis."""

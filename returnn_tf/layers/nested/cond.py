@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
@@ -11,11 +12,14 @@ from returnn_tf.graph.constraints import constrains_output
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.emit_node import emit_node
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.nested.branch_losses import branch_losses
 from returnn_tf.layers.nested.unit_network import unit_network, unit_references
+from returnn_tf.layers.shared.nested import varies
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.match import match_axes
@@ -30,6 +34,8 @@ class CondLayer(Layer):
 
     Parameters: those of both layers, as if each were this layer: ``<layer>/W``, of subnetworks ``<layer>/<inner>/W``.
     Parameters of the same name are shared. ``name_scope`` in a branch replaces ``<layer>``.
+    Losses of layers in a branch count when the branch is computed, and are reported as ``<layer>/<inner>``.
+    In a loop, the states of recurrent layers in a branch stay as they are in steps in which it is not computed.
     Parts: ``<layer>/<inner>`` for an inner layer with is_output_layer in both branches, if they are subnetworks.
     Lengths: those of the layers; both must have the same axes.
 
@@ -45,6 +51,7 @@ class CondLayer(Layer):
     """
 
     needs_sources = False
+    computes_all_steps = True
     name_scope: Optional[str] = option(
         None,
         help="scope of the parameters",
@@ -61,6 +68,18 @@ class CondLayer(Layer):
             yield from unit_references(options.get(name))
 
     @classmethod
+    def varies_by_step(cls, options: Mapping[str, Any]) -> bool:
+        """Return whether a layer of a branch varies from step to step of a loop even where its sources do not."""
+        return any(varies(options.get(name)) for name in _BRANCHES)
+
+    @classmethod
+    def references_to_one_step(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """Return the condition: in a loop, one that varies means that each step computes another branch."""
+        condition = options.get("condition")
+        if isinstance(condition, str):
+            yield condition
+
+    @classmethod
     def param_references(cls, options: Mapping[str, Any]) -> Iterator[str]:
         """Return the layers of which both layers use parameters."""
         for name in _BRANCHES:
@@ -71,15 +90,22 @@ class CondLayer(Layer):
         self._check_condition(ctx)
         self._nodes: list[list[Node]] = []
         results: list[Node] = []
+        losses: list[list[LossNode]] = []
         for name in _BRANCHES:
-            result, nodes = self._plan_branch(ctx, name)
+            result, nodes, of_branch = self._plan_branch(ctx, name)
             results.append(result)
             self._nodes.append(nodes)
+            losses.append(of_branch)
         self._share_params(ctx)
         ctx.node.inner = self._nodes[0] + self._nodes[1]
         ctx.builder.hide_results(ctx.node.inner)
         #: The outputs by name: "" is the layer itself, others are its parts, as far as they are used.
         self._outputs = {"": _Output.of(ctx, *results)}
+        self._losses = branch_losses(ctx.node, results, losses)
+        for loss in self._losses:
+            ctx.builder.add_loss(loss)
+        #: The states of the layers inside, in the step of a loop: (layer, its key, key here).
+        self._states = list(self._carry_states(ctx))
         return results[0].output
 
     def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
@@ -120,8 +146,8 @@ class CondLayer(Layer):
                 % (self.condition.path, data)
             )
 
-    def _plan_branch(self, ctx: PlanContext, name: str) -> tuple[Node, list[Node]]:
-        """Return (the layer of a branch, all nodes computed only in this branch)."""
+    def _plan_branch(self, ctx: PlanContext, name: str) -> tuple[Node, list[Node], list[LossNode]]:
+        """Return (the layer of a branch, all nodes computed only in this branch, the losses of these)."""
         sink = ctx.builder.sink
         before = len(sink)
         deps = list(ctx.node.deps)
@@ -130,21 +156,50 @@ class CondLayer(Layer):
         # The name_scope of a branch is seen from around this layer.
         around = isinstance(given, Mapping) and given.get("name_scope") is not None
         result = ctx.subnetwork(network, {}, scope=ctx.builder.scope if around else None)
+        with_loss = ctx.builder.layers_with_loss(before)
+        if with_loss and ctx.in_step:
+            raise ctx.error(
+                "%s: layer %r has a loss, which is not supported in a branch that each step of a loop decides on. Make "
+                "the layer a part of both branches, by is_output_layer, and give the loss to a copy of this part."
+                % (name, with_loss[0].path)
+            )
+        losses = ctx.builder.take_losses(before)
         prefix = ctx.node.path + "/"
         nodes = [node for node in sink[before:] if node.path.startswith(prefix)]
         sink[before:] = [node for node in sink[before:] if node not in nodes]
         ctx.node.deps = deps
         for node in nodes:
-            has = "a loss" if node.layer.loss else "a state in the loop" if node.loop_states else ""
-            if has or any(constrains_output(n) for n in [node, *node.inner]):
-                raise ctx.error(
-                    "%s: layer %r has %s, which is not supported in a branch that may not be computed."
-                    % (name, node.path, has or "darc1 or spatial_smoothing")
-                )
+            self._check_inside(ctx, node)
             for dep in node.deps:
                 if dep not in nodes:
                     ctx.depend(dep)
-        return result, nodes
+        return result, nodes, losses
+
+    def _check_inside(self, ctx: PlanContext, node: Node) -> None:
+        """Check that a layer of a branch may be left out.
+
+        :raises ConfigError: its values are needed for other steps, or for the objective
+        """
+        has = ""
+        if any(constrains_output(n) for n in [node, *node.inner]):
+            has = "darc1 or spatial_smoothing"
+        elif node.loop_states and node.layer.history_grows:
+            has = "a history that grows in each step of the loop"
+        elif node.loop_states and node.kept:
+            has = "a state that is kept from batch to batch"
+        if has:
+            raise ctx.error(
+                "layer %r has %s, which is not supported in a branch that may not be computed." % (node.path, has)
+            )
+
+    def _carry_states(self, ctx: PlanContext) -> Iterator[tuple[Node, str, str]]:
+        """Declare the states of the layers inside as states of this layer."""
+        for index, nodes in enumerate(self._nodes):
+            for node in nodes:
+                for key, (data, initial) in node.loop_states.items():
+                    name = "%s %s %s" % (_BRANCHES[index], node.path, key)
+                    ctx.loop_state(name, data, functools.partial(_initial_inside, node, initial))
+                    yield node, key, name
 
     def _share_params(self, ctx: PlanContext) -> None:
         """Share the parameters that both branches declare."""
@@ -170,8 +225,13 @@ class CondLayer(Layer):
         outputs = list(self._outputs.values())
         new = list(dict.fromkeys(d for o in outputs for d in o.data.dims if d.is_dynamic and not ctx.has_lens(d)))
 
+        losses: list[Any] = [loss.loss for loss in self._losses] if ctx.lowering.with_losses else []
+        found: set[tuple[str, str]] = set()
+
         def branch(index: int) -> Any:
             state = ctx.lowering.child()
+            for node, key, name in self._states:
+                state.loop_inputs[node, key] = ctx.loop_state(name)
             for node in self._nodes[index]:
                 emit_node(state, node)
             values = [output.value(state, index) for output in outputs]
@@ -179,19 +239,36 @@ class CondLayer(Layer):
                 next(o.dim(axis, index) for o in outputs for axis, d in enumerate(o.data.dims) if d is dim)
                 for dim in new
             ]
+            states = [
+                state.next_states[node, key] if node in self._nodes[index] else ctx.loop_state(name)
+                for node, key, name in self._states
+            ]
+            of_losses = [loss.emit_branch(state, index, found) for loss in losses]
             for update in state.updates:
                 update()
-            ctx.lowering.constraints.extend(state.constraints)
-            return [values, [state.get_lens(dim) for dim in dims], [state.get_size(dim) for dim in dims]]
+            lens, sizes = [state.get_lens(dim) for dim in dims], [state.get_size(dim) for dim in dims]
+            return [values, lens, sizes, states, of_losses]
 
-        values, lens, sizes = tf.cond(ctx.value(self.condition), lambda: branch(0), lambda: branch(1))
+        values, lens, sizes, states, of_losses = tf.cond(
+            ctx.value(self.condition), lambda: branch(0), lambda: branch(1)
+        )
         for dim, dim_lens, size in zip(new, lens, sizes):
             ctx.define_lens(dim, dim_lens, size)
+        for (node, key, name), value in zip(self._states, states):
+            value.set_shape(node.loop_states[key][0].static_shape)
+            ctx.set_loop_state(name, value)
+        for loss, parts in zip(losses, of_losses):
+            loss.set_values(ctx, parts, found)
         for name, output, value in zip(self._outputs, outputs, values):
             value.set_shape(output.data.static_shape)
             if name:
                 ctx.set_sub_output(name, value)
         return values[0]
+
+
+def _initial_inside(node: Node, initial: Any, ctx: EmitContext) -> Any:
+    """Return the value of a state of a layer inside before the first step."""
+    return initial(EmitContext(node, ctx.lowering))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,6 +48,20 @@ def _is_prev(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and any(map(_is_prev, value))
 
 
+def varies(value: Any) -> bool:
+    """Return whether a layer dict, or one inside it, has a memory or the step index of a loop."""
+    if isinstance(value, str):
+        return value == ":i"
+    if isinstance(value, (list, tuple)):
+        return any(varies(v) for v in value)
+    if not isinstance(value, Mapping):
+        return False
+    cls = LAYERS.find(value.get("class"))
+    if cls is not None and cls.has_memory:
+        return bool(cls.varies_by_step(value))
+    return any(varies(v) for v in value.values())
+
+
 def base_references(value: Any, *, of_params: bool = False) -> Iterator[str]:
     """Iterate over the names ``x`` of all strings ``base:x`` inside a nested network, deeper ones included.
 

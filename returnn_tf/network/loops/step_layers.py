@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from returnn_tf.layers.loops.unstack import RecUnstackLayer
 from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer, asks_for_state
 from returnn_tf.layers.shared.nested import has_inner_prev
 from returnn_tf.network.loops.analysis import Links, Zone, Zones, find_zones, reachable
@@ -59,6 +60,7 @@ class StepLayers:
             cells = [*links[name].now, *links[name].prev]
             if cells and (issubclass(spec.cls, GetLastHiddenStateLayer) or asks_for_state(spec.cls, spec.options)):
                 forced += [name, *cells]  # for all steps at once, a cell only gives its last state
+            forced += [name] if self._decides_by_step(spec) else []
         roots = self.outputs + (["end"] if self.has_end else [])
         zones = find_zones(links, roots, forced)
         if not self.has_end:
@@ -67,6 +69,29 @@ class StepLayers:
         candidates = [*varying_layers(self.network, links), *self._users_of_source()]
         varying = [name for name in candidates if zones.zones.get(name) is Zone.BEFORE]
         return find_zones(links, roots, forced + varying) if varying else zones
+
+    def _decides_by_step(self, spec: LayerSpec) -> bool:
+        """Return whether a layer needs a value of one step alone that differs from step to step."""
+        needed = [self.layer_of(ref) for ref in spec.cls.references_to_one_step(spec.options)]
+        roots = [name for name in needed if name is not None]
+        if not roots:
+            return False
+        found = reachable(roots, lambda name: [*self.links[name].now, *self.links[name].prev])
+        unstacked = [name for name, other in self.specs.items() if issubclass(other.cls, RecUnstackLayer)]
+        return bool(
+            found
+            & {
+                *varying_layers(self.network, self.links),
+                *self._users_of_source(),
+                *unstacked,
+                *self._users_of_target(),
+            }
+        )
+
+    def _users_of_target(self) -> list[str]:
+        """Return the layers that refer to the target of the loop."""
+        targets = [self.target] if isinstance(self.target, str) else list(self.target or ())
+        return [n for n, spec in self.specs.items() if {"data:%s" % name for name in targets} & set(spec.references())]
 
     def _users_of_source(self) -> list[str]:
         """Return the layers that refer to the source of the loop."""

@@ -132,10 +132,11 @@ class StepNetwork:
         exits = {name: self._exit(name) for name in self.layers.outputs}
         for name in self.layers.outputs:
             spec = self.specs[name]
-            if spec.options.get("is_output_layer"):
-                self.parent.state.outputs[spec.path] = exits[name]
-            if self.layers.with_loss(spec):
-                self.parent.state.open_losses.append((self.parent, exits[name], spec))
+            is_output = bool(spec.options.get("is_output_layer"))
+            self.parent.add_result(spec, exits[name], is_output=is_output, with_loss=self.layers.with_loss(spec))
+        for result in self.builders[Zone.STEP].step_results or ():
+            inside = self._exit_of(result.node, Zone.STEP, result.spec.path[len(self.owner.path) + 1 :])
+            self.parent.add_result(result.spec, inside, is_output=result.is_output, with_loss=result.with_loss)
         self.layer.exits = exits
         self.layer.inner = exits["output"]
         return exits["output"]
@@ -424,14 +425,22 @@ class StepNetwork:
         """Return the value of a layer for all steps, seen from outside, with the auxiliary values for its loss."""
         zone = self.zones.zones[name]
         inner = self.builders[zone].node(name)
-        value = self.bring(inner, zone, self.builders[Zone.AFTER])
-        layer: Any = ExitLayer(self.loop_dim, self.time_dim)
-        node = self.add(self.parent, name, layer, [value])
-        for option in ("target", "loss_scale", "loss_opts", "loss"):
-            setattr(layer, option, getattr(inner.layer, option))
+        node = self._exit_of(inner, zone, name)
+        layer: Any = node.layer
         state = hidden_state_of(inner)
         if state is not None:
             layer.hidden_state, layer.plan_state = state, functools.lru_cache(lambda: self._last_state(name))
+        return node
+
+    def _exit_of(self, inner: Node, zone: Zone, name: str) -> Node:
+        """Return the value for all steps of a node of a zone, with what its loss needs.
+
+        :param name: relative to the loop
+        """
+        layer = ExitLayer(self.loop_dim, self.time_dim)
+        node = self.add(self.parent, name, layer, [self.bring(inner, zone, self.builders[Zone.AFTER])])
+        for option in ("target", "loss_scale", "loss_opts", "loss"):
+            setattr(layer, option, getattr(inner.layer, option))
         return node
 
     def _last_state(self, name: str) -> Node:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from returnn_tf.graph.registry import LAYERS
+from returnn_tf.layers.shared.nested import varies
 from returnn_tf.network.loops.analysis import Links
 
 
@@ -16,17 +16,4 @@ def varying_layers(network: Mapping[str, Any], links: Mapping[str, Links]) -> li
     :param links: the references of each
     """
     prevs = {name for of in links.values() for name in of.prev}
-    return [name for name, options in network.items() if name in prevs or _varies(options)]
-
-
-def _varies(value: Any) -> bool:
-    if isinstance(value, str):
-        return value == ":i"
-    if isinstance(value, (list, tuple)):
-        return any(_varies(v) for v in value)
-    if not isinstance(value, Mapping):
-        return False
-    cls = LAYERS.find(value.get("class"))
-    if cls is not None and cls.has_memory:
-        return bool(cls.varies_by_step(value))
-    return any(_varies(v) for v in value.values())
+    return [name for name, options in network.items() if name in prevs or varies(options)]

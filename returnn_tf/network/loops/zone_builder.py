@@ -14,7 +14,7 @@ from returnn_tf.graph.params.reuse import ReuseLevel
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.loops.loop_nodes import PrevLayer, StepIndexLayer
 from returnn_tf.network.loops.analysis import Zone, Zones
-from returnn_tf.network.planning.builder import NetworkBuilder
+from returnn_tf.network.planning.builder import NetworkBuilder, StepResult
 from returnn_tf.network.planning.checks import located
 from returnn_tf.network.planning.parse import LayerSpec
 from returnn_tf.tensor import Data, Dim
@@ -79,6 +79,7 @@ class ZoneBuilder(NetworkBuilder):
         #: The errors of layers whose sources are all known, though the dependencies of those may be guesses.
         self.errors: list[ConfigError] = []
         self._own_sink: list[Node] = []
+        self._own_results: list[StepResult] = []
         self._index: Optional[Node] = None
 
     @property
@@ -88,6 +89,12 @@ class ZoneBuilder(NetworkBuilder):
             return self._own_sink
         assert self.parent is not None
         return self.parent.sink
+
+    @property
+    def step_results(self) -> Optional[list[StepResult]]:
+        """Return the list for results within the step of this loop, or of one around it; None if there is none."""
+        assert self.parent is not None
+        return self._own_results if self.zone is Zone.STEP else self.parent.step_results
 
     def _local_name(self, ref: str) -> Optional[str]:
         name = self.any_name(ref)

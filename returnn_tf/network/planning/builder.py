@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional, Protocol
 
@@ -11,6 +12,7 @@ from returnn_tf.config.options import declared_options, log_inert
 from returnn_tf.graph.batch_norm import declare_batch_norm_option
 from returnn_tf.graph.constraints import check_output_constraints
 from returnn_tf.graph.layer_base import LayerBase
+from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.params.reuse import ReuseLevel
 from returnn_tf.graph.plan_context import PlanContext
@@ -26,10 +28,26 @@ from returnn_tf.network.planning.parse import (
     join_scope,
     scope_name,
 )
+from returnn_tf.network.planning.plan_loss import plan_loss
 from returnn_tf.network.planning.set_options import set_options
 from returnn_tf.network.planning.sub_output import SubOutputLayer
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.expected_dims import check_dims
+
+
+@dataclasses.dataclass(frozen=True)
+class StepResult:
+    """A layer inside of a layer in the step of a loop, of which the values for all steps are a result.
+
+    :param is_output: whether it is one by is_output_layer
+    :param with_loss: whether it has a loss
+    """
+
+    spec: LayerSpec
+    node: Node
+    is_output: bool
+    with_loss: bool
+
 
 _OPEN, _DONE = "open", "done"
 #: Limit of nested networks: each level takes some frames of Python's stack.
@@ -107,6 +125,9 @@ class NetworkBuilder:
         """Plan the output layers, the layers with losses, and all that these need."""
         for name in self._roots():
             self.node(name)
+        if not self.search:
+            omitted = [s.path for s in self.specs.values() if has_loss(s, False) and not self._counts_loss(s)]
+            self.state.omitted_losses.update(dict.fromkeys(omitted))
         if self.parent is None:
             for name, spec in self.state.parse(self.network, self.path).items():
                 if split_extra(name) is not None and self._is_wanted(spec):
@@ -129,7 +150,13 @@ class NetworkBuilder:
         if spec.options.get("only_on_search") and not self.search:
             return False
         is_output = spec.options.get("is_output_layer") or (spec.name == "output" and not self.parent)
-        return bool(is_output) or has_loss(spec, self.search)
+        return bool(is_output) or self._counts_loss(spec)
+
+    def _counts_loss(self, spec: LayerSpec) -> bool:
+        """Return whether the loss of a layer is computed: in a loop only to train or evaluate."""
+        if self.in_step or self.loop_dim is not None:
+            return self.state.loop_losses and not self.search and has_loss(spec, False)
+        return has_loss(spec, self.search)
 
     def node(self, name: str) -> Node:
         """Return the planned layer of this network; plan it and its dependencies first if necessary."""
@@ -207,6 +234,11 @@ class NetworkBuilder:
             in_loop = self.in_step or self.loop_dim is not None
             if in_loop and self.parent is not None and self.owner is not None and self.owner.layer.steps_with_loop:
                 return self.parent.resolve("prev:" + self._name_outside(ref[len("prev:") :], where), where)
+            if in_loop:
+                raise LayerError(
+                    "%s: %r needs the previous step, but the network that it is in is not computed in each step. Name "
+                    "a layer of the loop instead: 'base:%s' means that of the network around." % (where, ref, ref)
+                )
             raise LayerError(
                 "%s: %r needs the previous step of a loop, but this network is not in a 'rec' layer." % (where, ref)
             )
@@ -326,9 +358,23 @@ class NetworkBuilder:
 
     def register(self, spec: LayerSpec, node: Node, *, is_result: bool) -> None:
         """Register the loss of a planned layer, and its value if it is a result."""
-        if is_result or spec.options.get("is_output_layer"):
+        is_output = is_result or bool(spec.options.get("is_output_layer"))
+        self.add_result(spec, node, is_output=is_output, with_loss=self._counts_loss(spec))
+
+    @property
+    def step_results(self) -> Optional[list[StepResult]]:
+        """Return the list for results within the step of a loop, which has to bring them out; None outside."""
+        return None if self.parent is None else self.parent.step_results
+
+    def add_result(self, spec: LayerSpec, node: Node, *, is_output: bool, with_loss: bool) -> None:
+        """Add a layer whose value, or whose loss, is a result of the network."""
+        if self.step_results is not None:
+            if is_output or with_loss:
+                self.step_results.append(StepResult(spec, node, is_output, with_loss))
+            return
+        if is_output:
             self.state.outputs[spec.path] = node
-        if has_loss(spec, self.search):
+        if with_loss:
             self.state.open_losses.append((self, node, spec))
 
     def infer_template(self, node: Node, ctx: PlanContext) -> Data:
@@ -487,6 +533,29 @@ class NetworkBuilder:
         """Implement `Builder.hide_results`."""
         for path in [path for path, node in self.state.outputs.items() if node in nodes]:
             del self.state.outputs[path]
+        if self.step_results is not None:
+            self.step_results[:] = [result for result in self.step_results if result.node not in nodes]
+
+    def layers_with_loss(self, start: int) -> list[Node]:
+        """Implement `Builder.layers_with_loss`."""
+        of_step = [result.node for result in self.step_results or () if result.with_loss]
+        nodes = set(self.sink[start:])
+        return [node for node in [*(node for _, node, _ in self.state.open_losses), *of_step] if node in nodes]
+
+    def take_losses(self, start: int) -> list[LossNode]:
+        """Implement `Builder.take_losses`; the targets may add further layers, with further losses."""
+        found: list[LossNode] = []
+        while True:
+            nodes = set(self.sink[start:])
+            taken = [entry for entry in self.state.open_losses if entry[1] in nodes]
+            if not taken:
+                return found
+            self.state.open_losses = [entry for entry in self.state.open_losses if entry[1] not in nodes]
+            found += [plan_loss(*entry, train=self.state.train) for entry in taken]
+
+    def add_loss(self, loss: LossNode) -> None:
+        """Implement `Builder.add_loss`."""
+        self.state.losses.append(loss)
 
     def nested_node(self, owner: Node, name: str) -> Optional[Node]:
         """Implement `Builder.nested_node`."""

@@ -1,0 +1,100 @@
+"""Reading, cutting, resampling and encoding the audio of an utterance."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.cli.data.corpus_list import Utterance
+from returnn_tf.config import DataError
+from returnn_tf.datasets.audio import read_audio
+from returnn_tf.datasets.audio.packages import optional_package
+
+FORMATS = {"ogg": ("OGG", "VORBIS"), "flac": ("FLAC", "PCM_16"), "wav": ("WAV", "PCM_16")}
+_BLOCK = 1 << 16  # the Vorbis encoder of some versions of libsndfile needs a stack that grows with what it gets at once
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How audio is stored.
+
+    :param format: a key of `FORMATS`
+    :param sample_rate: Hz; None: as it is
+    :param quality: of a format with losses, from 0 to 1; None: the default of the library
+    """
+
+    format: str
+    sample_rate: Optional[int] = None
+    quality: Optional[float] = None
+
+    def encode(self, utterance: Utterance) -> tuple[bytes, float]:
+        """Return the content of its audio file, and its duration in seconds.
+
+        A whole file that has this format and rate already is copied.
+
+        :raises DataError: the audio can't be read, or the times are outside of it; names file and place
+        """
+        assert utterance.audio is not None
+        try:
+            samples, rate = read_audio(utterance.audio)
+        except DataError as exc:
+            raise DataError("%s: %s" % (utterance.place, exc)) from exc
+        if not len(samples):
+            raise DataError("%s: %r has no samples" % (utterance.place, utterance.audio))
+        if utterance.is_whole_file:
+            with open(utterance.audio, "rb") as file:
+                content = file.read()
+            if self._fits(content, rate):
+                return content, len(samples) / rate
+        samples = _cut(samples, rate, utterance)
+        if self.sample_rate and self.sample_rate != rate:
+            samples, rate = resampled(samples, rate, self.sample_rate), self.sample_rate
+        return self._encoded(samples, rate, utterance), len(samples) / rate
+
+    def _fits(self, content: bytes, rate: int) -> bool:
+        with optional_package("to encode audio"):
+            import soundfile
+        info = soundfile.info(io.BytesIO(content))
+        wanted = FORMATS[self.format]
+        return (info.format, info.subtype) == wanted and self.sample_rate in (None, rate) and self.quality is None
+
+    def _encoded(self, samples: NDArray[Any], rate: int, utterance: Utterance) -> bytes:
+        with optional_package("to encode audio"):
+            import soundfile
+        container, codec = FORMATS[self.format]
+        channels = 1 if samples.ndim == 1 else samples.shape[1]
+        level = {} if self.quality is None or self.format != "ogg" else {"compression_level": 1 - self.quality}
+        buffer = io.BytesIO()
+        clipped = np.clip(samples, -1.0, 1.0).astype(np.float32)
+        try:
+            with soundfile.SoundFile(buffer, "w", rate, channels, codec, format=container, **level) as file:
+                for start in range(0, len(clipped), _BLOCK):
+                    file.write(clipped[start : start + _BLOCK])
+        except soundfile.LibsndfileError as exc:
+            raise DataError("%s: can't be encoded at %d Hz: %s" % (utterance.place, rate, exc)) from exc
+        return buffer.getvalue()
+
+
+def _cut(samples: NDArray[Any], rate: int, utterance: Utterance) -> NDArray[Any]:
+    start = round(utterance.start * rate)
+    end = len(samples) if utterance.end is None else min(round(utterance.end * rate), len(samples))
+    if start >= end:
+        text = "%s: starts at %g s, but %r has %.2f s"
+        raise DataError(text % (utterance.place, utterance.start, utterance.audio, len(samples) / rate))
+    return samples[start:end]
+
+
+def resampled(samples: NDArray[Any], rate: int, target: int) -> NDArray[Any]:
+    """Return the audio at another sample rate, with as many samples as fit in its duration.
+
+    :param samples: [time] or [time, channels]
+    """
+    with optional_package("to resample audio"):
+        import scipy.signal
+    divisor = math.gcd(rate, target)
+    return np.asarray(scipy.signal.resample_poly(samples, target // divisor, rate // divisor, axis=0))

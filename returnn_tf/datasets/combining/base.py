@@ -1,0 +1,95 @@
+"""Base of datasets that read from other datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
+from typing import Any, Optional
+
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError
+from returnn_tf.datasets.combining.inner import inner_dataset
+from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.core.data_spec import DataSpec
+from returnn_tf.datasets.core.window import window_spec
+
+_ORDER_OPTIONS = (
+    "seq_ordering",
+    "partition_epoch",
+    "repeat_epoch",
+    "seq_list_filter_file",
+    "unique_seq_tags",
+    "seq_order_seq_lens_file",
+)
+
+
+class CombiningDataset(Dataset):
+    """A dataset that reads from others, the inner datasets.
+
+    Inner datasets inherit the offset of the random seeds and the shard; order, parts and chunks are their own.
+    A subclass implements ``open_epoch`` by the inner epochs, so that streams can be among them.
+    """
+
+    #: whether it can read given tags even if it is a stream
+    takes_seq_list = True
+
+    def __init__(self, **given: Any):
+        self._specs: Optional[dict[str, DataSpec]] = None
+        super().__init__(**given)
+
+    def inner_dataset(self, spec: Any, name: str) -> Dataset:
+        """Create an inner dataset.
+
+        :param spec: as for ``Dataset.from_config``
+        :param name: of the inner dataset, for messages
+        :raises ConfigError: begins with this dataset
+        """
+        return inner_dataset(self, spec, name)
+
+    def setup(self) -> None:
+        """Check the options that every combining dataset has."""
+        if self.opts.shuffle_frames_of_nseqs:
+            raise ConfigError(
+                "%s: shuffle_frames_of_nseqs acts on the inner datasets; move it into them" % self._owner()
+            )
+
+    def check_inner_order(self) -> None:
+        """Refuse options on the order, for datasets whose order is that of the inner ones.
+
+        :raises ConfigError: names the option
+        """
+        for option in _ORDER_OPTIONS:
+            value = getattr(self.opts, option)
+            if value not in ("default", 1, None, False):
+                raise ConfigError(
+                    "%s: option %r is %r, but the order is that of the inner datasets; set it there"
+                    % (self._owner(), option, value)
+                )
+
+    def make_specs(self) -> Mapping[str, DataSpec]:
+        """Return the format by data key, before ``window``."""
+        raise NotImplementedError("%s.make_specs" % type(self).__name__)
+
+    @property
+    def data_specs(self) -> dict[str, DataSpec]:  # type: ignore[override]
+        """Return the format by data key; where an inner dataset is a stream, this may read its first sequence."""
+        if self._specs is None:
+            specs = dict(self.make_specs())
+            if self.opts.window > 1 and "data" in specs:
+                specs["data"] = window_spec(specs["data"], self.opts.window, self._owner())
+            self._specs = specs
+        return self._specs
+
+    def check_format(self) -> None:
+        """Report mistakes in the format when the dataset is created; a stream is not read for that."""
+        if not self.is_stream:
+            assert self.data_specs is not None
+
+    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+        """Read the data of one sequence."""
+        reader = self.open_epoch(epoch, list(keys), seq_order=[index])
+        try:
+            return reader.sequence(0).data
+        finally:
+            reader.close()

@@ -1,0 +1,299 @@
+"""CombinedDataset: the sequences of several datasets, mixed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.options import option
+from returnn_tf.datasets.combining import combined_order as mixing
+from returnn_tf.datasets.combining.inner import inner_dataset, read_inner
+from returnn_tf.datasets.combining.source import Source
+from returnn_tf.datasets.core import seq_order as orders
+from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.per_key import is_int
+from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.core.stream import StreamDataset
+
+_MIXED = ("random_dataset", "interleave")
+_OF_STREAMS = ("default", "reverse", "reversed", *_MIXED)
+
+
+@register_dataset()
+class CombinedDataset(StreamDataset):
+    """Several datasets with different sequences; a key which the dataset of a sequence lacks has no frames.
+
+    The order of the datasets is that of their names. An epoch has what each dataset has in it, by its own options for
+    order, partition and repetition; ``sampling_sizes`` takes the next n of these, starting anew at the end.
+    ``seq_ordering`` is ``default`` (one dataset after the other), any other order of all sequences, ``random_dataset``
+    (a random dataset is the next, order within each kept) or ``interleave`` (the one of which the least is done).
+
+    With a stream among the datasets this is a stream, too. Then each needs ``estimated_num_seqs``, and the order is
+    ``default``, ``reverse``, ``random_dataset`` or ``interleave``.
+
+    >>> train = {
+    ...     "class": "CombinedDataset",
+    ...     "datasets": {"a": {"class": "HDFDataset", "files": ["a.hdf"]}, "b": {"class": "HDFDataset", "files": []}},
+    ...     "data_map": {("a", "data"): "data", ("b", "data"): "data"},
+    ...     "seq_ordering": "interleave",
+    ... }
+    """
+
+    takes_default_order = True
+    makes_order = True
+
+    @dataclass
+    class Options(Dataset.Options):
+        """Options in the config."""
+
+        datasets: dict[str, Any] = option(help="name -> dataset")
+        data_map: dict[Any, str] = option(help="(name, key of that dataset) -> key")
+        sampling_sizes: Union[None, int, dict[str, Any]] = option(
+            None, help="sequences to take of each dataset in an epoch, for all or by name; None = all"
+        )
+        data_dims: Optional[dict[str, Any]] = option(
+            None, help="key -> (dim, number of axes with time); default: as in the first dataset that has the key"
+        )
+        data_dtypes: Optional[dict[str, str]] = option(
+            None, help="key -> type; default int32 for labels, float32 for other data"
+        )
+        interleave_gumbel_scale: Union[None, float, str] = option(
+            None, help="of the noise in the choices of 'interleave': a number, or 'remaining' to let it fall to 0"
+        )
+
+    def setup(self) -> None:
+        """Create the datasets, and decide whether there is random access."""
+        self._names = sorted(self.opts.datasets)
+        self._check_data_map()
+        self._inner = [
+            inner_dataset(self, self.opts.datasets[name], "%s_%s" % (self.name, name), shards=False)
+            for name in self._names
+        ]
+        self._keys = [
+            {key: inner for (owner, inner), key in self.opts.data_map.items() if owner == name} for name in self._names
+        ]
+        self._check_inner_keys()
+        self.is_stream = any(dataset.num_seqs is None for dataset in self._inner)
+        counts = [dataset.num_seqs or 0 for dataset in self._inner]
+        self._starts = np.cumsum([0, *counts])
+        self._sizes = [self._sampling_size(name) for name in self._names]
+        self._check_mixing()
+        self._formats = {key: self._spec(key) for key in sorted(set(self.opts.data_map.values()))}
+
+    def _check_data_map(self) -> None:
+        if not self.opts.data_map or not self._names:
+            raise ConfigError("%s: 'datasets' and 'data_map' must not be empty" % self._owner())
+        for source, key in self.opts.data_map.items():
+            if not isinstance(source, tuple) or len(source) != 2 or not isinstance(key, str):
+                raise ConfigError(
+                    "%s: data_map maps (name of a dataset, key of it) to a key, not %r to %r"
+                    % (self._owner(), source, key)
+                )
+            if source[0] not in self.opts.datasets:
+                raise ConfigError(
+                    "%s: data_map has a dataset %r. %s"
+                    % (self._owner(), source[0], did_you_mean(source[0], self.opts.datasets))
+                )
+
+    def _check_inner_keys(self) -> None:
+        for name, dataset, keys in zip(self._names, self._inner, self._keys):
+            for key in keys.values():
+                if key not in dataset.data_keys:
+                    raise ConfigError(
+                        "%s: the dataset %r has no key %r. %s"
+                        % (self._owner(), name, key, did_you_mean(key, dataset.data_keys))
+                    )
+
+    def _check_mixing(self) -> None:
+        opts = self.opts
+        scale = opts.interleave_gumbel_scale
+        if isinstance(scale, str) and scale != "remaining":
+            raise ConfigError("%s: interleave_gumbel_scale is a number or 'remaining', not %r" % (self._owner(), scale))
+        for name, dataset in zip(self._names, self._inner):
+            if dataset.endless:
+                raise ConfigError("%s: the dataset %r is endless; give it num_seqs" % (self._owner(), name))
+            if self.is_stream and dataset.num_seqs is None and not dataset.opts.estimated_num_seqs:
+                raise ConfigError(
+                    "%s: the number of sequences of the dataset %r is unknown. Give it estimated_num_seqs"
+                    % (self._owner(), name)
+                )
+        if not self.is_stream:
+            return
+        for name, value in (("partition_epoch", 1), ("repeat_epoch", 1), ("sampling_sizes", None)):
+            if getattr(opts, name) != value:
+                raise ConfigError("%s: %s is not possible with a stream among the datasets" % (self._owner(), name))
+
+    def _parse_ordering(self, text: Any) -> orders.Ordering:
+        if text in (*_MIXED, "reversed"):
+            return orders.Ordering(text)
+        return super()._parse_ordering(text)
+
+    def _sampling_size(self, name: str) -> Optional[int]:
+        given = self.opts.sampling_sizes
+        size = given.get(name) if isinstance(given, Mapping) else given
+        if size is not None and (not is_int(size) or size < 1):
+            raise ConfigError("%s: sampling_sizes of %r is %r, not a number above 0" % (self._owner(), name, size))
+        if isinstance(given, Mapping):
+            for other in given:
+                if other not in self._names:
+                    raise ConfigError(
+                        "%s: sampling_sizes of %r. %s" % (self._owner(), other, did_you_mean(other, self._names))
+                    )
+        return None if size is None else int(size)
+
+    # ---- format
+
+    def make_specs(self) -> dict[str, DataSpec]:
+        """Return the formats of the keys of ``data_map``, sorted by key."""
+        return dict(self._formats)
+
+    def _spec(self, key: str) -> DataSpec:
+        owners = [number for number, keys in enumerate(self._keys) if key in keys]
+        found = [self._inner[number].data_specs[self._keys[number][key]] for number in owners]
+        spec = found[0]
+        given = (self.opts.data_dims or {}).get(key)
+        if given is not None:
+            dim, ndim = given if isinstance(given, (list, tuple)) else (given, spec.ndim)
+            spec = dataclasses.replace(spec, dim=int(dim), ndim=int(ndim))
+        for number, other in zip(owners, found):
+            if (other.dim, other.ndim) != (spec.dim, spec.ndim) and other.dim:
+                raise ConfigError(
+                    "%s: key %r has dim %d and %d axes in the dataset %r, but dim %d and %d axes in %s"
+                    % (
+                        *(self._owner(), key, other.dim, other.ndim, self._names[number], spec.dim, spec.ndim),
+                        "data_dims" if given is not None else "%r" % self._names[owners[0]],
+                    )
+                )
+        default = "int32" if spec.sparse else "float32" if spec.dtype != "object" else "object"
+        return dataclasses.replace(spec, dtype=(self.opts.data_dtypes or {}).get(key, default))
+
+    def _mapped(self, number: int, data: Mapping[str, NDArray[Any]], keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+        """Return the data of a sequence of one of the datasets under the keys of this one."""
+        mapped = {}
+        for key in keys:
+            spec = self._formats[key]
+            inner = self._keys[number].get(key)
+            if inner is None:
+                shape = (0, *(size or 0 for size in spec.shape)) if spec.ndim else ()
+                mapped[key] = np.zeros(shape, spec.dtype)
+            elif key in (self.opts.data_dtypes or {}):
+                mapped[key] = data[inner].astype(spec.dtype)
+            else:
+                mapped[key] = data[inner]
+        return mapped
+
+    # ---- random access
+
+    @property
+    def num_seqs(self) -> Optional[int]:
+        """Return the sum over the datasets, None with a stream among them."""
+        return None if self.is_stream else int(self._starts[-1])
+
+    def _locate(self, index: int) -> tuple[int, int]:
+        """Return the number of the dataset and the index in its corpus."""
+        number = int(np.searchsorted(self._starts, index, side="right")) - 1
+        return number, index - int(self._starts[number])
+
+    def tag(self, index: int) -> str:
+        """Return the tag in its dataset."""
+        if self.is_stream:
+            return super().tag(index)
+        number, local = self._locate(index)
+        return self._inner[number].tag(local)
+
+    def file_of(self, index: int) -> str:
+        """Return the file in its dataset."""
+        number, local = self._locate(index)
+        return self._inner[number].file_of(local)
+
+    def lengths(self, index: int) -> Optional[dict[str, int]]:
+        """Return frames by key; 0 for the keys that its dataset lacks."""
+        number, local = self._locate(index)
+        lengths = self._inner[number].lengths(local)
+        if lengths is None:
+            return None
+        keys = self._keys[number]
+        return {key: lengths[keys[key]] if key in keys else int(not spec.ndim) for key, spec in self._formats.items()}
+
+    def seq_lengths(self) -> Optional[NDArray[Any]]:
+        """Return the lengths of all datasets, None if one of them does not estimate them."""
+        found = [dataset.seq_lengths() if dataset.estimates_lengths else None for dataset in self._inner]
+        return None if any(lengths is None for lengths in found) else np.concatenate(found)  # type: ignore[arg-type]
+
+    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+        """Read a sequence of its dataset."""
+        number, local = self._locate(index)
+        wanted = [inner for key, inner in self._keys[number].items() if key in keys]
+        return self._mapped(number, read_inner(self._inner[number], local, epoch, wanted), keys)
+
+    def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
+        """Return corpus indices, mixed from the orders of the datasets."""
+        if self.is_stream:
+            return None
+        if not self.num_seqs:
+            raise DataError("%s is empty: its datasets have no sequences" % self._owner())
+        parts = []
+        for dataset, start, size in zip(self._inner, self._starts, self._sizes):
+            own = dataset.seq_order(epoch)
+            assert own is not None
+            parts.append(own[mixing.sampled(len(own), size, epoch)] + start)
+        return self._cut(self._mixed(parts, epoch), epoch)
+
+    def _mixed(self, parts: list[NDArray[Any]], epoch: int) -> NDArray[Any]:
+        ordering = self.ordering(epoch)
+        seed = self.epoch_seed(epoch, nth=ordering.nth)
+        order = np.concatenate(parts)
+        if ordering.kind not in _MIXED:
+            kind = dataclasses.replace(ordering, kind="reverse") if ordering.kind == "reversed" else ordering
+            chosen = orders.order_sequences(kind, len(order), lambda: self._needed_lengths()[order], seed)
+            return np.asarray(order[chosen], np.int64)
+        counts = [len(part) for part in parts]
+        if ordering.kind == "random_dataset":
+            numbers = mixing.random_dataset(counts, seed)
+        else:
+            numbers = list(mixing.interleave(counts, self.opts.interleave_gumbel_scale, seed))
+        sources = [iter(part) for part in parts]
+        return np.array([next(sources[number]) for number in numbers], np.int64)
+
+    # ---- stream
+
+    def stream(self, epoch: int, *, seq_list: Optional[SequenceOf[str]] = None) -> Iterator[Sequence]:
+        """Yield the sequences of all datasets in the order of the epoch."""
+        chooser = self._chooser(epoch)
+        with contextlib.ExitStack() as stack:
+            sources = [stack.enter_context(Source(dataset, epoch)) for dataset in self._inner]
+            for index in itertools.count():
+                left = {number: source for number, source in enumerate(sources) if source.has_next()}
+                if not left:
+                    return
+                fractions = {number: source.fraction for number, source in left.items()}
+                remaining = {number: source.remaining for number, source in left.items()}
+                number = chooser.next(fractions, remaining)
+                sequence = sources[number].next()
+                yield dataclasses.replace(
+                    sequence, index=index, data=self._mapped(number, sequence.data, list(self._formats)), complete=None
+                )
+
+    def _chooser(self, epoch: int) -> Any:
+        ordering = self.ordering(epoch)
+        if ordering.kind not in _OF_STREAMS:
+            raise ConfigError(
+                "%s: seq_ordering %r is not possible with a stream among the datasets, only %s"
+                % (self._owner(), ordering.kind, ", ".join(_OF_STREAMS))
+            )
+        seed = self.epoch_seed(epoch)
+        if ordering.kind == "interleave":
+            return mixing.Interleave(self.opts.interleave_gumbel_scale, seed)
+        if ordering.kind == "random_dataset":
+            return mixing.RandomDataset(seed)
+        return mixing.InTurn(backwards=ordering.kind != "default")

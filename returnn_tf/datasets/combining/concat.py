@@ -1,0 +1,250 @@
+"""ConcatDataset and MultiEpochDataset: the epochs of other datasets in a row."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.options import at_least, option
+from returnn_tf.datasets.combining.base import CombiningDataset
+from returnn_tf.datasets.combining.chained import ChainedEpoch, Link
+from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.core.data_spec import DataSpec
+from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.core.share import Share
+
+
+@register_dataset()
+class ConcatDataset(CombiningDataset):
+    """Several datasets of the same format, one after the other in each epoch, each in its own order.
+
+    >>> from returnn_tf.datasets import Dataset
+    >>> parts = [{"class": "Task12AX", "num_seqs": 2}, {"class": "Task12AX", "num_seqs": 1}]
+    >>> dataset = Dataset.from_config({"class": "ConcatDataset", "datasets": parts})
+    >>> [seq.tag for seq in dataset.sequences(epoch=1)]
+    ['seq-0', 'seq-1', 'seq-0']
+    """
+
+    takes_default_order = False
+
+    @dataclass
+    class Options(CombiningDataset.Options):
+        """Options in the config."""
+
+        datasets: list[Any] = option(help="the datasets, in the order in which they are read")
+
+    def setup(self) -> None:
+        """Create the inner datasets, and compare their formats."""
+        super().setup()
+        self.check_inner_order()
+        if not self.opts.datasets:
+            raise ConfigError("%s: option 'datasets' is empty" % self._owner())
+        specs = enumerate(self.opts.datasets)
+        self.parts = [self.inner_dataset(spec, "%s_%d" % (self.name, number)) for number, spec in specs]
+        self.is_stream = any(part.is_stream for part in self.parts)
+        self.takes_seq_list = not self.is_stream
+        counts = [part.num_seqs or 0 for part in self.parts]
+        self._starts = [0, *itertools.accumulate(counts)]
+        self.check_format()
+
+    def make_specs(self) -> Mapping[str, DataSpec]:
+        """Return the format of the first dataset, which all have."""
+        for part in self.parts[1:]:
+            self._check_same_format(self.parts[0], part)
+        return self.parts[0].data_specs
+
+    def _check_same_format(self, first: Dataset, other: Dataset) -> None:
+        for key, spec in first.data_specs.items():
+            got = other.data_specs.get(key)
+            if got is None or (got.dim, got.ndim) != (spec.dim, spec.ndim):
+                text = "lacks it" if got is None else "has dim %d and %d axes" % (got.dim, got.ndim)
+                raise ConfigError(
+                    "%s: key %r has dim %d and %d axes in dataset %r, but %r %s; the datasets need the same format"
+                    % (self._owner(), key, spec.dim, spec.ndim, first.name, other.name, text)
+                )
+
+    @property
+    def num_outputs(self) -> dict[str, tuple[int, int]]:
+        """Return (dim, number of axes with time) by key."""
+        return self.parts[0].num_outputs
+
+    @property
+    def num_seqs(self) -> Optional[int]:
+        """Return the sum over the datasets; None: at least one is endless or a stream."""
+        return None if any(part.num_seqs is None for part in self.parts) else self._starts[-1]
+
+    @property
+    def endless(self) -> bool:
+        """Return whether an epoch never ends."""
+        return any(part.endless for part in self.parts)
+
+    def _locate(self, index: int) -> tuple[Dataset, int]:
+        number = bisect.bisect_right(self._starts, index) - 1
+        return self.parts[number], index - self._starts[number]
+
+    def tag(self, index: int) -> str:
+        """Return the tag in the dataset to which the sequence belongs."""
+        part, local = self._locate(index)
+        return part.tag(local)
+
+    def file_of(self, index: int) -> str:
+        """Return the file in the dataset to which the sequence belongs."""
+        part, local = self._locate(index)
+        return part.file_of(local)
+
+    def lengths(self, index: int) -> Optional[dict[str, int]]:
+        """Return frames by key, where the dataset to which the sequence belongs knows them."""
+        part, local = self._locate(index)
+        return part.lengths(local)
+
+    def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
+        """Return corpus indices in the order of this epoch; None: endless, or a stream."""
+        orders = [part.seq_order(epoch) for part in self.parts]
+        known: list[NDArray[Any]] = [order + start for order, start in zip(orders, self._starts) if order is not None]
+        return np.concatenate(known) if len(known) == len(orders) else None
+
+    def indices_of_tags(self, tags: SequenceOf[str]) -> NDArray[Any]:
+        """Return corpus indices of sequences given by tag.
+
+        The list is cut by the sizes of the datasets. A tag that its dataset does not have may be of any other one.
+        """
+        if self.num_seqs is None:
+            return super().indices_of_tags(tags)  # which refuses
+        tables = [{part.tag(index): index for index in reversed(range(part.num_seqs or 0))} for part in self.parts]
+        indices = []
+        for position, tag in enumerate(tags):
+            own = min(bisect.bisect_right(self._starts, position), len(tables)) - 1
+            found = [number for number in [own, *range(len(tables))] if tag in tables[number]]
+            if not found:
+                known = [known for table in tables for known in itertools.islice(table, 1000)]
+                raise DataError("%s has no sequence %r. %s" % (self._owner(), tag, did_you_mean(tag, known)))
+            indices.append(self._starts[found[0]] + tables[found[0]][tag])
+        return np.asarray(indices, np.int64)
+
+    def open_epoch(
+        self,
+        epoch: int,
+        keys: list[str],
+        seq_list: Optional[SequenceOf[str]] = None,
+        seq_order: Optional[SequenceOf[int]] = None,
+        share: Optional[Share] = None,
+    ) -> ChainedEpoch:
+        """Return the sequences of an epoch by position, to be closed."""
+        if seq_list is None and seq_order is None:
+            readers = [part.open_epoch(epoch, keys) for part in self.parts]
+            links = [Link(reader, start) for reader, start in zip(readers, self._starts)]
+            return ChainedEpoch(self, epoch, keys, links, share)
+        order = self._explicit_order(epoch, seq_list, seq_order)
+        links = []
+        for number, run in itertools.groupby(
+            [] if order is None else order, lambda index: bisect.bisect_right(self._starts, index) - 1
+        ):
+            chosen = [int(index) - self._starts[number] for index in run]
+            links.append(Link(self.parts[number].open_epoch(epoch, keys, seq_order=chosen), self._starts[number]))
+        return ChainedEpoch(self, epoch, keys, links, share)
+
+
+@register_dataset()
+class MultiEpochDataset(CombiningDataset):
+    """Several epochs of another dataset as one.
+
+    >>> from returnn_tf.datasets import Dataset
+    >>> inner = {"class": "Task12AX", "num_seqs": 3, "partition_epoch": 3}
+    >>> dataset = Dataset.from_config({"class": "MultiEpochDataset", "dataset": inner, "multi_epoch": 2})
+    >>> [seq.tag for seq in dataset.sequences(epoch=2)]
+    ['seq-2', 'seq-0']
+    """
+
+    takes_default_order = False
+
+    @dataclass
+    class Options(CombiningDataset.Options):
+        """Options in the config."""
+
+        dataset: Union[dict[str, Any], str, Any] = option(help="the inner dataset")
+        multi_epoch: int = option(help="number of its epochs in one epoch", check=at_least(1))
+
+    def setup(self) -> None:
+        """Create the inner dataset."""
+        super().setup()
+        self.check_inner_order()
+        self.inner = self.inner_dataset(self.opts.dataset, "%s_dataset" % self.name)
+        self.is_stream = self.inner.is_stream
+        self.takes_seq_list = getattr(self.inner, "takes_seq_list", True)
+        if self.inner.endless:
+            raise ConfigError("%s: the inner dataset is endless; give it num_seqs" % self._owner())
+        self.check_format()
+
+    def make_specs(self) -> Mapping[str, DataSpec]:
+        """Return the format of the inner dataset."""
+        return self.inner.data_specs
+
+    @property
+    def num_outputs(self) -> dict[str, tuple[int, int]]:
+        """Return (dim, number of axes with time) by key."""
+        return self.inner.num_outputs
+
+    @property
+    def target_list(self) -> list[str]:
+        """Return the targets of the inner dataset."""
+        return self.inner.target_list
+
+    @property
+    def num_seqs(self) -> Optional[int]:
+        """Return the number of sequences of the inner dataset."""
+        return self.inner.num_seqs
+
+    @property
+    def endless(self) -> bool:
+        """Return False: an epoch ends."""
+        return False
+
+    def tag(self, index: int) -> str:
+        """Return the tag in the inner dataset."""
+        return self.inner.tag(index)
+
+    def file_of(self, index: int) -> str:
+        """Return the file in the inner dataset."""
+        return self.inner.file_of(index)
+
+    def lengths(self, index: int) -> Optional[dict[str, int]]:
+        """Return frames by key, if the inner dataset knows them."""
+        return self.inner.lengths(index)
+
+    def inner_epochs(self, epoch: int) -> range:
+        """Return the epochs of the inner dataset that make up this one."""
+        count = self.opts.multi_epoch
+        return range((epoch - 1) * count + 1, epoch * count + 1)
+
+    def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
+        """Return corpus indices in the order of this epoch; None: a stream."""
+        orders = [self.inner.seq_order(number) for number in self.inner_epochs(epoch)]
+        known = [order for order in orders if order is not None]
+        return np.concatenate(known) if len(known) == len(orders) else None
+
+    def open_epoch(
+        self,
+        epoch: int,
+        keys: list[str],
+        seq_list: Optional[SequenceOf[str]] = None,
+        seq_order: Optional[SequenceOf[int]] = None,
+        share: Optional[Share] = None,
+    ) -> ChainedEpoch:
+        """Return the sequences of an epoch by position, to be closed.
+
+        An explicit list or order is read once, as in the first of the inner epochs.
+        """
+        numbers = self.inner_epochs(epoch)
+        if seq_list is not None or seq_order is not None:
+            links = [Link(self.inner.open_epoch(numbers[0], keys, seq_list, seq_order))]
+        else:
+            links = [Link(self.inner.open_epoch(number, keys)) for number in numbers]
+        return ChainedEpoch(self, epoch, keys, links, share)

@@ -1,0 +1,240 @@
+"""DistributeFilesDataset: the files of a large corpus, distributed over the sub-epochs of a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import shown
+from returnn_tf.config.options import at_least, option
+from returnn_tf.config.user_code import call_of_config, error_in_config
+from returnn_tf.datasets.combining.base import CombiningDataset
+from returnn_tf.datasets.combining.chained import ChainedEpoch, Link
+from returnn_tf.datasets.combining.file_bins import bins_by_size, read_file_list, size_of_entry
+from returnn_tf.datasets.combining.preparation import Preparation
+from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.core.data_spec import DataSpec
+from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.core.share import Share
+
+_ORDERS = ("default", "random")
+_ORDERS_OF_INNER = ("seq_ordering", "seq_order_control_dataset", "map_seq_stream")
+
+
+@register_dataset()
+class DistributeFilesDataset(CombiningDataset):
+    """A corpus of many files, of which each sub-epoch opens a part.
+
+    The files are distributed over ``partition_epoch`` sub-epochs of about the same number of bytes, in their order or
+    in another random one in each pass. A function of the config makes the dataset of a sub-epoch from its files; those
+    of the next sub-epochs are opened while one is read.
+    """
+
+    takes_default_order = False
+    is_stream = True
+    takes_seq_list = False
+
+    @dataclass
+    class Options(CombiningDataset.Options):
+        """Options in the config."""
+
+        files: Any = option(
+            help="list of files, or of nested lists or dicts of files which stay together; a function that returns it, "
+            "or a .txt, .json or .py file with it"
+        )
+        get_sub_epoch_dataset: Any = option(help="function of a list of entries of 'files' -> dataset, as a dict")
+        preload_next_n_sub_epochs: int = option(
+            1, help="number of sub-epochs whose datasets are made in advance", check=at_least(0)
+        )
+        buffer_size: int = option(1, help="sequences to buffer", inert="the loading process reads ahead whole batches")
+        distrib_shard_files: bool = option(
+            False,
+            help="give each process other files",
+            inert="each process reads its share of the sequences of all files, so that none is lost or read twice",
+        )
+        sharding_fix: Optional[bool] = option(
+            None, help="False: with _num_shards, the dataset of a sub-epoch is divided once more by its own shards"
+        )
+
+    def setup(self) -> None:
+        """Read the list of files, and distribute it once to find mistakes."""
+        super().setup()
+        opts = self.opts
+        where = "%s: option 'files'" % self._owner()
+        for name in ("repeat_epoch", "seq_list_filter_file", "unique_seq_tags", "seq_order_seq_lens_file"):
+            if getattr(opts, name) not in (1, None, False):
+                raise ConfigError("%s: set option %r in the dataset of a sub-epoch" % (self._owner(), name))
+        if self._ordering is not None and self._ordering.kind not in _ORDERS:
+            raise ConfigError(
+                "%s: seq_ordering %r is not one of %s; it orders the files, set that of sequences in "
+                "get_sub_epoch_dataset" % (self._owner(), opts.seq_ordering, " and ".join(_ORDERS))
+            )
+        if not callable(opts.get_sub_epoch_dataset):
+            text = "%s: option 'get_sub_epoch_dataset' must be a function, not %s"
+            raise ConfigError(text % (self._owner(), shown(opts.get_sub_epoch_dataset)))
+        self._entries = read_file_list(opts.files, where=where)
+        self._num_bins = opts.partition_epoch * opts._num_shards
+        if len(self._entries) < self._num_bins:
+            raise ConfigError(
+                "%s has %d entries, fewer than partition_epoch=%d%s"
+                % (
+                    where,
+                    len(self._entries),
+                    opts.partition_epoch,
+                    " times _num_shards=%d" % opts._num_shards if opts._num_shards > 1 else "",
+                )
+            )
+        self._sizes = [size_of_entry(entry, where=where) for entry in self._entries]
+        self._first: Optional[Dataset] = None
+        self._prepared: dict[int, Preparation] = {}
+
+    # ---- format, from the first file
+
+    def make_specs(self) -> Mapping[str, DataSpec]:
+        """Return the format of the dataset of the first entry."""
+        return self._of_format.data_specs
+
+    @property
+    def _of_format(self) -> Dataset:
+        if self._first is None:
+            self._first = self._make(self._entries[:1])
+        return self._first
+
+    @property
+    def num_outputs(self) -> dict[str, tuple[int, int]]:
+        """Return (dim, number of axes with time) by key."""
+        return self._of_format.num_outputs
+
+    @property
+    def labels(self) -> dict[str, list[str]]:
+        """Return class names by key, where known."""
+        return self._of_format.labels
+
+    @property
+    def target_list(self) -> list[str]:
+        """Return the targets of the inner dataset."""
+        return self._of_format.target_list
+
+    @property
+    def endless(self) -> bool:
+        """Return False: an epoch ends."""
+        return False
+
+    @property
+    def num_seqs(self) -> Optional[int]:
+        """Return the number of sequences if one epoch reads all files; None: unknown."""
+        return self._sub_epoch(1).num_seqs if self._num_bins == 1 else None
+
+    def tag(self, index: int) -> str:
+        """Return the tag of a sequence if one epoch reads all files."""
+        if self._num_bins > 1:
+            raise ConfigError("%s: tags are known only while the files of an epoch are read" % self._owner())
+        return self._sub_epoch(1).tag(index)
+
+    # ---- sub-epochs
+
+    def files_of_epoch(self, epoch: int) -> list[Any]:
+        """Return the entries of ``files`` which this epoch reads."""
+        ordering = self.ordering(epoch)
+        if ordering.kind not in _ORDERS:
+            raise ConfigError(
+                "%s: seq_ordering of epoch %d is %r, not one of %s"
+                % (self._owner(), epoch, ordering.kind, " and ".join(_ORDERS))
+            )
+        order = list(range(len(self._entries)))
+        if ordering.kind == "random":
+            np.random.RandomState(self.epoch_seed(epoch, nth=ordering.nth)).shuffle(order)
+        bins = bins_by_size([self._sizes[index] for index in order], self._num_bins)
+        parts = self.opts.partition_epoch
+        chosen = bins[self.opts._shard_index * parts + (max(epoch, 1) - 1) % parts]
+        return [self._entries[order[index]] for index in chosen]
+
+    def _make(self, entries: list[Any]) -> Dataset:
+        """Create the dataset of some entries."""
+        where = "%s: get_sub_epoch_dataset" % self._owner()
+        try:
+            spec = call_of_config(where, lambda: self.opts.get_sub_epoch_dataset(entries))
+        except ConfigError:
+            raise
+        except Exception as exc:
+            text = error_in_config(exc) or "%s: %s" % (type(exc).__name__, exc)
+            raise ConfigError("%s: %s" % (where, text)) from exc
+        if not isinstance(spec, Mapping):
+            raise ConfigError('%s must return a dict with "class", not %s' % (where, shown(spec)))
+        if spec.get("partition_epoch") not in (None, 1):
+            raise ConfigError(
+                "%s: partition_epoch must be an option of %s, not of the inner dataset" % (where, self.name)
+            )
+        if not _names_order(spec):
+            raise ConfigError("%s: the inner dataset must name its seq_ordering, e.g. 'default' or 'random'" % where)
+        if self.opts.sharding_fix is not False:
+            spec = {"_num_shards": 1, "_shard_index": 0, **spec}
+        return self.inner_dataset(spec, "%s_sub_epoch" % self.name)
+
+    def _key(self, epoch: int) -> int:
+        """Return the epoch itself, or 1 if all epochs have the same files in the same order."""
+        same = self._num_bins == 1 and self._ordering is not None and self._ordering.kind == "default"
+        return 1 if same else epoch
+
+    def _sub_epoch(self, epoch: int) -> Dataset:
+        """Return the dataset of an epoch."""
+        return self._preparation(self._key(epoch)).result()
+
+    def _preparation(self, key: int) -> Preparation:
+        prepared = self._prepared.get(key)
+        if prepared is None or not prepared.is_ours:
+            prepared = self._prepared[key] = Preparation(lambda: self._make(self.files_of_epoch(key)))
+        return prepared
+
+    def _prepare_next(self, epoch: int) -> None:
+        """Begin to make the datasets of the next epochs, and drop those of other ones."""
+        wanted = [self._key(number) for number in range(epoch, epoch + 1 + self.opts.preload_next_n_sub_epochs)]
+        for old in [old for old in self._prepared if old not in wanted]:
+            del self._prepared[old]
+        for key in wanted:
+            if key not in self._prepared:
+                self._preparation(key).start()
+
+    def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
+        """Return None: the order is that of the dataset of the sub-epoch."""
+        return None
+
+    def open_epoch(
+        self,
+        epoch: int,
+        keys: list[str],
+        seq_list: Optional[SequenceOf[str]] = None,
+        seq_order: Optional[SequenceOf[int]] = None,
+        share: Optional[Share] = None,
+    ) -> ChainedEpoch:
+        """Return the sequences of an epoch by position, to be closed."""
+        if seq_list is not None or seq_order is not None:
+            raise ConfigError("%s opens other files in each epoch, so its sequences can't be chosen" % self._owner())
+        inner = self._sub_epoch(epoch)
+        self._prepare_next(epoch)
+        full_epoch = (max(epoch, 1) - 1) // self.opts.partition_epoch + 1
+        self._check_format(inner)
+        return ChainedEpoch(self, epoch, keys, [Link(inner.open_epoch(full_epoch, keys))], share)
+
+    def _check_format(self, inner: Dataset) -> None:
+        if inner.is_stream:
+            return
+        for key, (dim, ndim) in self.num_outputs.items():
+            if inner.num_outputs.get(key) != (dim, ndim):
+                raise DataError(
+                    "%s: key %r is %s in these files, but has dim %d and %d axes in %s"
+                    % (self._owner(), key, inner.num_outputs.get(key, "missing"), dim, ndim, shown(self._entries[0]))
+                )
+
+
+def _names_order(spec: Any) -> bool:
+    """Return whether a dataset, or one inside it, says in which order it is read."""
+    if isinstance(spec, Mapping):
+        return any(spec.get(name) is not None for name in _ORDERS_OF_INNER) or any(map(_names_order, spec.values()))
+    return isinstance(spec, (list, tuple)) and any(map(_names_order, spec))

@@ -1,0 +1,67 @@
+"""The datasets that another dataset is made of."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence as SequenceOf
+from typing import Any
+
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import shown
+from returnn_tf.datasets.core.base import Dataset
+
+log = logging.getLogger("returnn_tf.datasets")
+
+# options that only act on the outermost dataset, since the others are read sequence by sequence -> value without effect
+_OUTER_ONLY = {"chunking": (None, 0, "0"), "context_window": (None,), "min_chunk_size": (0, None)}
+_NO_ORDER = (("seq_ordering", "default"), ("partition_epoch", 1), ("repeat_epoch", 1))
+
+
+def inner_dataset(outer: Dataset, spec: Any, name: str, *, shards: bool = True) -> Dataset:
+    """Create a dataset that another one reads from; it inherits the offset of the random seeds and the shard.
+
+    :param spec: as for ``Dataset.from_config``
+    :param name: of the inner dataset, for messages
+    :param shards: whether it is to read the shard of the outer dataset only, which then must not divide again
+    :raises ConfigError: begins with the outer dataset
+    """
+    opts = outer.opts
+    defaults: dict[str, Any] = {"name": name}
+    if shards:
+        defaults.update(_num_shards=opts._num_shards, _shard_index=opts._shard_index)
+    if opts.random_seed_offset is not None:
+        defaults["random_seed_offset"] = opts.random_seed_offset
+    try:
+        inner = Dataset.from_config(spec, **defaults)
+    except ConfigError as exc:
+        raise ConfigError("%s: inner dataset %r: %s" % (outer.described, name, exc)) from None
+    for option, idle in _OUTER_ONLY.items():
+        if getattr(inner.opts, option) not in idle:
+            text = "%s: inner dataset %r: option %r has no effect there; it acts on the outermost dataset"
+            log.warning(text, outer.described, name, option)
+    return inner
+
+
+def read_inner(dataset: Dataset, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+    """Return the data of a sequence as the dataset gives it by itself, its option ``window`` included.
+
+    :param index: position in its corpus
+    """
+    return dataset.with_window(dataset.read(index, epoch, keys))
+
+
+def refuse_own_order(dataset: Dataset, inner: str) -> None:
+    """Check that no order is asked of a dataset whose order is that of an inner one.
+
+    :param inner: the option with the inner dataset
+    :raises ConfigError: naming the option
+    """
+    for name, value in _NO_ORDER:
+        given = getattr(dataset.opts, name)
+        if given != value:
+            raise ConfigError(
+                "%s: %s=%s has to be an option of the inner dataset, which makes the order: move it into %r"
+                % (dataset.described, name, shown(given), inner)
+            )

@@ -1,0 +1,1 @@
+"""Corpora of speech: audio files with transcriptions."""

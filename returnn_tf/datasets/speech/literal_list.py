@@ -1,0 +1,224 @@
+"""Reads a long list of dicts, written as Python literal, entry by entry: never executed, never whole in memory."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from returnn_tf.config import DataError
+from returnn_tf.config.errors import shown
+
+_STRING = r"""[uU]?(?:'[^'\\\n]*(?:\\.[^'\\\n]*)*'|"[^"\\\n]*(?:\\.[^"\\\n]*)*")"""
+_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?![\w.])"
+_VALUE = r"(?:%s|%s|(?:True|False|None)\b)" % (_STRING, _NUMBER)
+_PAIR = r"%s\s*:\s*%s\s*" % (_STRING, _VALUE)
+#: A dict of plain values; none of its parts can match in two ways, so that the time is linear.
+_DICT = re.compile(r"\{\s*(?:%s(?:,\s*%s)*(?:,\s*)?)?\}" % (_PAIR, _PAIR))
+_PARTS = re.compile(r"(%s)\s*:\s*(%s)" % (_STRING, _VALUE))
+_TOKEN = re.compile(r"\s*(?:(%s)|([][{}(),:])|(\w[\w.+-]*|[^\s\w]))" % _VALUE)
+_SPACE = re.compile(r"\s*")
+_SEPARATOR = re.compile(r"\s*,\s*|\s*(?=\])")
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|.)")
+_ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "\\": "\\", "'": "'", '"': '"'}
+_CONSTANTS = {"True": True, "False": False, "None": None}
+_CLOSING = {"[": "]", "(": ")", "{": "}"}
+_MOST_CHARACTERS = 1 << 22  # of an entry
+_DEEPEST = 20
+
+
+class _Incomplete(Exception):
+    """The text read so far ends within a value."""
+
+
+def read_dicts(pieces: Iterable[bytes], *, keys: Collection[str], where: str) -> Iterator[dict[str, Any]]:
+    """Iterate over the dicts of a list, with some of their keys.
+
+    Values are strings, integers, floats without exponent, True, False, None, and lists, tuples and dicts of these.
+
+    :param pieces: the text in UTF-8, cut anywhere
+    :param keys: what the dicts are to keep
+    :param where: of the text, for errors
+    :raises DataError: it is something else; names the entry
+    """
+    yield from _Reader(pieces, keys, where)
+
+
+class _Reader:
+    def __init__(self, pieces: Iterable[bytes], keys: Collection[str], where: str):
+        self.where = where
+        self.keys = frozenset(keys)
+        self._pieces = iter(pieces)
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._text = ""
+        self._start = 0
+        self._ended = False
+        self._number = 0
+        self._names = {repr(key): key for key in keys}  # as they are written nearly always
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        self._skip_space()
+        if self._text[self._start : self._start + 1] != "[":
+            found = self._text[self._start : self._start + 30]
+            raise DataError("%s must be a list of dicts, but begins with %r" % (self.where, found))
+        self._start += 1
+        self._skip_space()
+        while self._text[self._start : self._start + 1] != "]":
+            yield self._entry()
+            self._number += 1
+            self._separator()
+        self._start += 1
+        self._skip_space()
+        if self._start < len(self._text):
+            raise DataError("%s goes on after its list: %r" % (self.where, self._text[self._start :][:30]))
+
+    def _entry(self) -> dict[str, Any]:
+        """Return the dict at the current place."""
+        while True:
+            match = _DICT.match(self._text, self._start)
+            if match:
+                self._start = match.end()
+                return self._plain(match.group())
+            try:
+                value, end = self._parse(self._start, 0)
+            except _Incomplete:
+                if self._more():
+                    continue
+                raise self._error("the text ends within it. Was it copied completely?") from None
+            if not isinstance(value, dict):
+                raise self._error("it is %s, not a dict" % shown(value, most=100))
+            self._start = end
+            return {key: entry for key, entry in value.items() if key in self.keys}
+
+    def _plain(self, text: str) -> dict[str, Any]:
+        """Return what is wanted of a dict of plain values."""
+        result = {}
+        for name, value in _PARTS.findall(text):
+            key = self._names.get(name) or _unquoted(name)
+            if key in self.keys:
+                result[key] = _value(value)
+        return result
+
+    def _parse(self, position: int, depth: int) -> tuple[Any, int]:
+        """Return any value and the place after it."""
+        match = self._token(position)
+        plain, sign, _ = match.groups()
+        if plain is not None:
+            if match.end() == len(self._text) and not self._ended:
+                raise _Incomplete
+            return _value(plain), match.end()
+        if sign not in _CLOSING or depth >= _DEEPEST:
+            raise self._unexpected(match)
+        return self._container(match.end(), sign, depth)
+
+    def _container(self, position: int, opening: str, depth: int) -> tuple[Any, int]:
+        keys: list[Any] = []
+        values: list[Any] = []
+        while True:
+            match = self._token(position)
+            if match.group(2) == _CLOSING[opening]:
+                break
+            if values:
+                if match.group(2) != ",":
+                    raise self._unexpected(match)
+                position = match.end()
+                match = self._token(position)
+                if match.group(2) == _CLOSING[opening]:
+                    break
+            if opening == "{":
+                if match.group(1) is None:
+                    raise self._unexpected(match)
+                keys.append(_value(match.group(1)))
+                match = self._token(match.end())
+                if match.group(2) != ":":
+                    raise self._unexpected(match)
+                position = match.end()
+            value, position = self._parse(position, depth + 1)
+            values.append(value)
+        return (dict(zip(keys, values)) if opening == "{" else values), match.end()
+
+    def _token(self, position: int) -> re.Match[str]:
+        match = _TOKEN.match(self._text, position)
+        if match is None:
+            raise _Incomplete
+        if match.group(3) is not None and not self._ended and len(self._text) - match.start(3) < _MOST_CHARACTERS:
+            raise _Incomplete  # it may be the beginning of a string or a number
+        return match
+
+    def _separator(self) -> None:
+        while True:
+            match = _SEPARATOR.match(self._text, self._start)
+            if match and match.end() < len(self._text):
+                self._start = match.end()
+                return
+            if not self._more():
+                self._skip_space()
+                found = self._text[self._start : self._start + 30]
+                raise DataError(
+                    "%s: after entry %d there is %s, not ',' or ']'. Was it copied completely?"
+                    % (self.where, self._number - 1, repr(found) if found else "the end")
+                )
+
+    def _skip_space(self) -> None:
+        while True:
+            match = _SPACE.match(self._text, self._start)
+            assert match is not None
+            self._start = match.end()
+            if self._start < len(self._text) or not self._more():
+                return
+
+    def _more(self) -> bool:
+        """Read on; return False at the end of the text."""
+        if self._ended:
+            return False
+        if len(self._text) - self._start > _MOST_CHARACTERS:
+            raise self._error("it has more than %d characters" % _MOST_CHARACTERS)
+        rest = self._text[self._start :]
+        pieces = [rest]
+        size = 0
+        while size <= len(rest) and not self._ended:  # at least as much again, since all of it is parsed again
+            piece = next(self._pieces, b"")
+            self._ended = not piece
+            try:
+                pieces.append(self._decoder.decode(piece, self._ended))
+            except UnicodeDecodeError as exc:
+                raise DataError("%s is not UTF-8 text: %s" % (self.where, exc)) from exc
+            size += len(pieces[-1])
+        self._text = "".join(pieces)
+        self._start = 0
+        return True
+
+    def _unexpected(self, match: re.Match[str]) -> DataError:
+        found = match.group().strip()
+        fix = ""
+        if found in ("true", "false", "null"):
+            fix = ". This is JSON; write True, False, None"
+        elif re.fullmatch(r"[\d.]+[eE].*", found):
+            fix = ". Write it without exponent"
+        return self._error("%s is not expected there%s" % (shown(found, most=100), fix))
+
+    def _error(self, text: str) -> DataError:
+        return DataError("%s: entry %d: %s" % (self.where, self._number, text))
+
+
+def _value(text: str) -> Any:
+    if text[-1] in "'\"":
+        return _unquoted(text)
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    return float(text) if "." in text else int(text)
+
+
+def _unquoted(text: str) -> str:
+    start = 2 if text[0] in "uU" else 1
+    return text[start:-1] if "\\" not in text else _ESCAPE.sub(_unescaped, text[start:-1])
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    code = match.group(1)
+    if code[0] in "xuU" and len(code) > 1:
+        return chr(min(int(code[1:], 16), 0x10FFFF))
+    if code[0] in "01234567":
+        return chr(int(code, 8))
+    return _ESCAPED.get(code, match.group())  # Python keeps unknown ones, too

@@ -1,0 +1,175 @@
+"""What corpora of speech have in common: features of audio, and labels of transcriptions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.datasets.audio import AudioFeatures, read_audio
+from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.core.data_spec import DataSpec
+from returnn_tf.datasets.core.read_ahead import ReadAheadOptions
+from returnn_tf.datasets.core.window import window_spec
+from returnn_tf.datasets.vocabulary import make_vocabulary
+
+#: The format of the text as a string without time axis.
+RAW = {"dtype": "string", "shape": ()}
+_BYTES = tuple(map(chr, range(256)))
+
+
+class UtteranceDataset(Dataset):
+    """A dataset of audio files with transcriptions.
+
+    A subclass calls `set_up`, and implements ``num_seqs``, ``tag``, `text` and `audio`. Of its data keys, ``data`` are
+    features, ``classes`` labels, ``orth`` the bytes of the text in UTF-8, and ``raw`` is the text as a string.
+    """
+
+    @dataclass
+    class Options(ReadAheadOptions):
+        """Options in the config."""
+
+    def set_up(self, *, audio: Optional[Any], targets: Optional[Any]) -> None:
+        """Make the features and the vocabulary; None: without.
+
+        :param audio: options of `AudioFeatures`
+        :param targets: options of a vocabulary, or an object with ``get_seq`` and ``labels``
+        """
+        self.features = None if audio is None else AudioFeatures.make(audio, owner=self._owner())
+        is_object = callable(getattr(targets, "get_seq", None))
+        where = "%s: targets" % self._owner()
+        self.targets: Any = targets if is_object or targets is None else make_vocabulary(targets, owner=where)
+        self._labels_lock = threading.Lock()
+
+    @property
+    def read_threads(self) -> int:
+        """Return the number of threads that read ahead; without audio there is nothing to decode."""
+        return 1 if self.features is None else self.features.threads(self.opts.read_threads)
+
+    def feature_spec(self) -> DataSpec:
+        """Return the format of the features, with the option ``window``."""
+        assert self.features is not None
+        spec = self.features.spec
+        return spec if self.opts.window == 1 else window_spec(spec, self.opts.window, self._owner())
+
+    def target_spec(self) -> DataSpec:
+        """Return the format of the labels."""
+        labels = getattr(self.targets, "labels", None)
+        labels = list(labels) if isinstance(labels, (list, tuple)) else None
+        dim = getattr(self.targets, "num_labels", None)
+        if dim is None and labels is None:
+            raise ConfigError("%s: targets %r have neither num_labels nor labels" % (self._owner(), self.targets))
+        return DataSpec(
+            dim=int(len(labels or ()) if dim is None else dim),
+            ndim=1,
+            dtype="int32",
+            labels=None if labels is None else tuple(map(str, labels)),
+        )
+
+    @staticmethod
+    def orth_spec() -> DataSpec:
+        """Return the format of the text as bytes."""
+        return DataSpec(dim=256, ndim=1, dtype="uint8", labels=_BYTES)
+
+    @staticmethod
+    def raw_spec() -> DataSpec:
+        """Return the format of the text as a string."""
+        return DataSpec(dim=0, ndim=0, dtype="string")
+
+    @property
+    def num_outputs(self) -> dict[str, Any]:
+        """Return (dim, number of axes with time) by key; of the text as a string a dict with dtype and shape."""
+        outputs: dict[str, Any] = dict(super().num_outputs)
+        if "raw" in outputs:
+            outputs["raw"] = dict(RAW)
+        if self.features is None:
+            outputs.pop("data", None)
+        return outputs
+
+    @property
+    def num_inputs(self) -> int:
+        """Return the dim of the features; 0 without."""
+        return 0 if self.features is None else self.features.dim
+
+    # ---- implemented by subclasses
+
+    def text(self, index: int) -> str:
+        """Return the transcription."""
+        raise NotImplementedError("%s.text" % type(self).__name__)
+
+    def target_text(self, index: int) -> str:
+        """Return the text of which the labels are made."""
+        return self.text(index)
+
+    def audio(self, index: int) -> tuple[Union[bytes, str], str]:
+        """Return the audio file, as content or path, and its name for errors."""
+        raise NotImplementedError("%s.audio" % type(self).__name__)
+
+    # ---- data
+
+    def samples(self, index: int) -> tuple[NDArray[Any], int]:
+        """Return samples and sample rate of the audio."""
+        content, name = self.audio(index)
+        return read_audio(content, name=name)
+
+    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+        """Read the data of one sequence. What is random depends on epoch and index only."""
+        return {key: self._read_key(key, index, epoch) for key in keys}
+
+    def _read_key(self, key: str, index: int, epoch: int) -> NDArray[Any]:
+        if key == "data":
+            return self._data(index, epoch)
+        if key == "classes":
+            return self._labels(index, epoch)
+        text = self.text(index)
+        return np.array(text, dtype=object) if key == "raw" else np.frombuffer(_encoded(text), np.uint8)
+
+    def _data(self, index: int, epoch: int) -> NDArray[Any]:
+        if self.features is None:
+            return np.zeros((), np.float64)
+        samples, rate = self.samples(index)
+        rng = np.random.RandomState(self._seed(index, epoch))
+        try:
+            return self.features.extract(samples, rate, rng=rng, seq_name=self.tag(index))
+        except DataError as exc:
+            raise DataError("audio file %r: %s" % (self.file_of(index), exc)) from exc
+
+    def _labels(self, index: int, epoch: int) -> NDArray[Any]:
+        with self._labels_lock:  # a vocabulary that samples has one generator, and functions are those of the user
+            if hasattr(self.targets, "set_random_seed"):
+                self.targets.set_random_seed(self._seed(index, epoch))
+            return np.asarray(self.targets.get_seq(self.target_text(index)), np.int32)
+
+    def _seed(self, index: int, epoch: int) -> list[int]:
+        return [self.epoch_seed(epoch), index]
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode("utf8")
+    except UnicodeEncodeError as exc:
+        raise DataError("its text %r has characters that UTF-8 lacks: %s" % (text[:100], exc)) from None
+
+
+def random_subset(count: int, subset: Optional[float], seed: int, owner: str) -> Optional[NDArray[Any]]:
+    """Return which entries the option ``fixed_random_subset`` keeps, in its order; None: all.
+
+    :param count: number of entries
+    :param subset: number of entries; below 1 a fraction of them; 0 or None: all
+    """
+    if not subset:
+        return None
+    if subset < 0 or (subset > 1 and subset != int(subset)):
+        raise ConfigError(
+            "%s: option 'fixed_random_subset' is %r, but must be a number of sequences, or a fraction below 1"
+            % (owner, subset)
+        )
+    kept = int(subset * count) if subset < 1 else int(subset)
+    order = list(range(count))  # a list: an array would be shuffled in another way by some versions of numpy
+    np.random.RandomState(seed).shuffle(order)
+    return np.asarray(order[:kept], np.int64)

@@ -1,0 +1,144 @@
+"""Zip files with many small members, read by several threads and processes."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import weakref
+import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import Any, Callable, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.config import DataError
+
+_ENCRYPTED = 0x1
+_HEADER = struct.Struct("<4s5H3L2H")
+_SIGNATURE = b"PK\x03\x04"
+_EXTRA = 256  # bytes of name and extra field that are read together with the header
+_FIELDS = [("offset", "i8"), ("packed", "i8"), ("size", "i8"), ("crc", "u4"), ("method", "u2"), ("flags", "u2")]
+
+
+class ZipArchive:
+    """The members of a zip file by their rows: their positions in its index.
+
+    :param path: of the file
+    :raises DataError: it is missing, damaged or no zip file
+    """
+
+    def __init__(self, path: str):
+        self.path = path
+        try:
+            with zipfile.ZipFile(path) as file:
+                infos = file.infolist()
+        except FileNotFoundError:
+            raise DataError("zip file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
+        except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as exc:
+            raise DataError("zip file %r cannot be read: %s. Was it copied completely?" % (path, exc)) from exc
+        facts = [(i.header_offset, i.compress_size, i.file_size, i.CRC, i.compress_type, i.flag_bits) for i in infos]
+        self._members: NDArray[Any] = np.array(facts, _FIELDS)
+        self._rows: Optional[dict[str, int]] = {info.filename: row for row, info in enumerate(infos)}
+        self._file: Optional[int] = None
+        self._close: Callable[[], Any] = _nothing
+        self._lock = threading.Lock()
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Return the rows by name, before `forget_names`."""
+        assert self._rows is not None
+        return self._rows
+
+    def forget_names(self) -> None:
+        """Free the memory of the names."""
+        self._rows = None
+
+    def read(self, row: int, name: str) -> bytes:
+        """Read a member; threads may do so at the same time.
+
+        :param name: for errors
+        :raises DataError: it is damaged, encrypted or packed in another way than stored, deflated, bzip2, LZMA
+        """
+        member = self._members[row]
+        try:
+            content = self._read(member, name)
+        except (
+            OSError,
+            zipfile.BadZipFile,
+            NotImplementedError,
+            RuntimeError,
+            ValueError,
+            EOFError,
+            zlib.error,
+        ) as exc:
+            if isinstance(exc, DataError):
+                raise
+            raise self._error(name, str(exc)) from exc
+        if len(content) != member["size"] or zlib.crc32(content) != member["crc"]:
+            raise self._error(name, "its content has another length or checksum than it should")
+        return content
+
+    def _read(self, member: Any, name: str) -> bytes:
+        if member["flags"] & _ENCRYPTED:
+            raise self._error(name, "it is encrypted")
+        if member["method"] == zipfile.ZIP_STORED:
+            return self._packed(member, name)
+        if member["method"] == zipfile.ZIP_DEFLATED:
+            return zlib.decompressobj(-15).decompress(self._packed(member, name), int(member["size"]) + 1)
+        with zipfile.ZipFile(self.path) as file:
+            return file.read(name)
+
+    def _packed(self, member: Any, name: str) -> bytes:
+        """Return the bytes of a member as they are in the file."""
+        size, offset = int(member["packed"]), int(member["offset"])
+        content = self._bytes(offset, _HEADER.size + _EXTRA + size)
+        if content[:4] != _SIGNATURE or len(content) < _HEADER.size:
+            raise self._error(name, "there is no member at its place")
+        *_, name_size, extra_size = _HEADER.unpack_from(content)
+        start = _HEADER.size + name_size + extra_size
+        if len(content) < start + size:
+            content = self._bytes(offset, start + size)
+        if len(content) < start + size:
+            raise self._error(name, "the zip file ends within it")
+        return content[start : start + size]
+
+    def _bytes(self, offset: int, count: int) -> bytes:
+        with self._lock:
+            if self._file is None:
+                self._file = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+                self._close = weakref.finalize(self, os.close, self._file)
+            if not hasattr(os, "pread"):
+                os.lseek(self._file, offset, os.SEEK_SET)
+                return os.read(self._file, count)
+            file = self._file
+        return os.pread(file, count, offset)
+
+    def chunks(self, name: str, size: int = 1 << 20) -> Iterator[bytes]:
+        """Iterate over the content of a member in pieces.
+
+        :raises DataError: there is no such member, or it is damaged
+        """
+        try:
+            with zipfile.ZipFile(self.path) as file, file.open(name) as member:
+                while piece := member.read(size):
+                    yield piece
+        except KeyError:
+            raise DataError("zip file %r has no member %r" % (self.path, name)) from None
+        except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error) as exc:
+            raise self._error(name, str(exc)) from exc
+
+    def _error(self, name: str, text: str) -> DataError:
+        return DataError("zip file %r: member %r cannot be read: %s" % (self.path, name, text))
+
+    def close(self) -> None:
+        """Close the file; it is reopened on demand."""
+        with self._lock:
+            self._close()
+            self._file, self._close = None, _nothing
+
+
+def _nothing() -> None:
+    """Close nothing."""

@@ -1,0 +1,106 @@
+"""Decoding audio: every format, by either decoder, and what is damaged."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.datasets.audio import AudioFeatures, read_audio
+
+soundfile = pytest.importorskip("soundfile")
+
+RATE = 16000
+_TIME = np.arange(6000) / RATE
+SAMPLES = 0.4 * np.sin(2 * np.pi * (200 + 900 * _TIME) * _TIME)
+
+#: Name -> (format and subtype in libsndfile, what may be lost, bound for the difference of the two decoders)
+FORMATS: dict[str, tuple[str, Any, float, float]] = {
+    "flac": ("FLAC", "PCM_16", 2.0**-15, 0.0),
+    "flac24": ("FLAC", "PCM_24", 2.0**-23, 0.0),
+    "wav": ("WAV", "PCM_16", 2.0**-15, 0.0),
+    "wav24": ("WAV", "PCM_24", 2.0**-23, 0.0),
+    "wav_float": ("WAV", "FLOAT", 1e-7, 0.0),
+    "ogg": ("OGG", "VORBIS", 0.1, 1e-6),
+    "mp3": ("MP3", None, 0.1, 1e-5),
+    "opus": ("OGG", "OPUS", 0.1, 0.0),
+    "aiff": ("AIFF", "PCM_16", 2.0**-15, 0.0),
+}
+
+
+def encoded(name: str, samples: Any = SAMPLES, rate: int = RATE) -> bytes:
+    """The content of a file; skips what this libsndfile does not know."""
+    kind, subtype, _, _ = FORMATS[name]
+    if not soundfile.check_format(kind, subtype):
+        pytest.skip("libsndfile %s knows no %s" % (soundfile.__libsndfile_version__, name))
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate, format=kind, subtype=subtype)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("channels", [1, 2])
+def test_decodes(name: str, channels: int) -> None:
+    """What was written is read, [time] or [time, channels], double precision; from content and from files."""
+    written = SAMPLES if channels == 1 else np.stack([SAMPLES, 0.5 * SAMPLES[::-1]], axis=1)
+    samples, rate = read_audio(encoded(name, written), name=name)
+    assert (samples.dtype, samples.shape, rate) == (np.float64, written.shape, RATE)
+    assert np.abs(samples - written)[600:-600].max() <= FORMATS[name][2]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_decoders_agree(name: str) -> None:
+    """tensorflow-io gives the same numbers, or says that it does not know the format."""
+    pytest.importorskip("tensorflow_io")
+    for samples in (SAMPLES, np.stack([SAMPLES, -SAMPLES], axis=1)):
+        content = encoded(name, samples)
+        expected, _ = read_audio(content)
+        if name in ("opus", "aiff"):
+            with pytest.raises(ConfigError, match="'x'.*does not know.*Use the decoder 'soundfile'"):
+                read_audio(content, name="x", decoder="tensorflow-io")
+            continue
+        got, rate = AudioFeatures.make({"decoder": "tensorflow-io"}, owner="x").read(content)
+        assert (got.dtype, rate) == (np.float64, RATE)
+        np.testing.assert_allclose(got, expected, rtol=0, atol=FORMATS[name][3])
+
+
+DAMAGE = {
+    "empty": lambda content: b"",
+    "text": lambda content: b"no audio at all, " * 100,
+    "cut in the header": lambda content: content[:30],
+    "cut in the middle": lambda content: content[: len(content) // 2],
+    "zeros in the middle": lambda content: content[: len(content) // 3] + bytes(len(content) - len(content) // 3),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+@pytest.mark.parametrize("name", ["flac", "wav", "ogg", "opus", "mp3"])
+def test_damaged(name: str, how: str) -> None:
+    """One error that names the file. In a wav file zeros are samples."""
+    content = DAMAGE[how](encoded(name))
+    if (name, how) == ("wav", "zeros in the middle"):
+        assert len(read_audio(content)[0]) == len(SAMPLES)
+        return
+    with pytest.raises(DataError, match="^audio file 'corpus.zip:a/b.flac' (cannot be decoded|is incomplete)"):
+        read_audio(content, name="corpus.zip:a/b.flac")
+
+
+def test_wav_of_a_pipe() -> None:
+    """A size that was not known when the file was begun is no damage."""
+    content = bytearray(encoded("wav"))
+    position = content.index(b"data") + 4
+    content[position : position + 4] = b"\xff" * 4
+    assert len(read_audio(bytes(content))[0]) == len(SAMPLES)
+
+
+def test_missing_file(tmp_path: Any) -> None:
+    """The path, and where it was looked for."""
+    with pytest.raises(DataError, match="audio file '.*/no.wav' does not exist"):
+        read_audio(str(tmp_path / "no.wav"))
+    with pytest.raises(DataError, match="cannot be read"):
+        read_audio(tmp_path)
+    (tmp_path / "a.wav").write_bytes(encoded("wav"))
+    assert read_audio(tmp_path / "a.wav")[1] == RATE

@@ -1,0 +1,38 @@
+"""MetaDataset, ConcatDataset, MultiEpochDataset, ConcatSeqsDataset: recorded cases, their neighbours, and mistakes."""
+
+from __future__ import annotations
+
+import pytest
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.datasets import Dataset, dataset_class_names
+from tests.datasets.combining_cases import cases, compare, literal_keys, with_paths
+
+CASES = cases("MetaDataset", "ConcatDataset", "MultiEpochDataset", "ConcatSeqsDataset")
+
+
+def _needs_others(options):
+    inner = options.get("datasets", {})
+    classes = [entry["class"] for entry in (inner.values() if isinstance(inner, dict) else inner)]
+    return any(name not in dataset_class_names() for name in classes)
+
+
+def _dataset(name):
+    folder, case = CASES[name]
+    options = with_paths(case["options"], folder)
+    if "epoch_wise_filter" in options:
+        options["epoch_wise_filter"] = literal_keys(options["epoch_wise_filter"])
+    if _needs_others(case["options"]):
+        pytest.skip("another dataset class is missing")
+    return Dataset.from_config(options)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, case) in CASES.items() if "exception" not in case])
+def test_recorded_cases(name):
+    compare(_dataset(name), *CASES[name])
+
+
+@pytest.mark.parametrize("name", [name for name, (_, case) in CASES.items() if "exception" in case])
+def test_recorded_errors(name):
+    with pytest.raises((ConfigError, DataError), match="dataset 'C|dataset 'M"):
+        list(_dataset(name).sequences(1))
