@@ -11,6 +11,7 @@ import pytest
 from returnn_tf.config import Config
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
+from returnn_tf.engine.search.search_pass import searched
 from returnn_tf.engine.training.engine import Engine
 
 ATTENTION = {
@@ -68,3 +69,19 @@ def test_the_state_matters(tmp_path: pathlib.Path) -> None:
     """Otherwise the test above would show nothing."""
     kept, zeros = (train(options(tmp_path / state, state)) for state in ("keep_over_epoch", "zeros"))
     assert np.abs(kept["output/W"] - zeros["output/W"]).max() > 1e-4
+
+
+def test_order_of_a_search() -> None:
+    """Longest first, which is faster, unless a state of the sequences before is kept."""
+
+    class Data:
+        name = "dev"
+
+        def seq_order(self, epoch: int) -> list[int]:
+            return [2, 0, 1, 0]
+
+        def seq_lengths(self) -> list[int]:
+            return [5, 9, 7]
+
+    assert searched(Data(), 1).tolist() == [1, 2, 0]
+    assert searched(Data(), 1, in_order=True).tolist() == [2, 0, 1]

@@ -222,3 +222,32 @@ def test_errors(layer: dict[str, Any], match: str) -> None:
     config = Config({"extern_data": {"data": {"dim": DIM}}, "network": {"output": layer}, "behavior_version": 21})
     with pytest.raises(ConfigError, match=match):
         plan_from_config(config)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_pieces_in_a_search(beam: int) -> None:
+    """The state after a piece is that of the best hypothesis; of labels that do not depend on each other, of all."""
+
+    def net(state: str) -> Network:
+        unit = {
+            "emb": {"class": "linear", "activation": None, "n_out": DIM, "from": "prev:output"},
+            "no": {"class": "eval", "eval": "source(0) * 0.0", "from": "emb"},
+            "c": {"class": "rnn_cell", "unit": "standardlstm", "n_out": DIM, "from": ["data:source", "no"],
+                  "initial_state": state},
+            "p": {"class": "softmax", "n_out": 5, "from": "c"},
+            "output": {"class": "choice", "target": "classes", "beam_size": beam, "from": "p", "initial_output": 0},
+        }  # fmt: skip
+        network = {"loop": {"class": "rec", "from": "data", "unit": unit, "include_eos": True}}
+        network["output"] = {"class": "decide", "from": "loop"}
+        data = {"data": {"dim": DIM}, "classes": {"dim": 5, "sparse": True}}
+        config = Config({"extern_data": data, "network": network, "behavior_version": 21})
+        made = Network.from_config(config, search=True)
+        rng = numpy.random.default_rng(1)
+        for _, variable in sorted(made.stored_params.items()):
+            variable.assign(rng.normal(size=variable.shape, scale=2.0))
+        return made
+
+    expected = net("zeros").run(piece(0, max(LENS))).layers["output"].value
+    assert len(numpy.unique(expected[0])) > 1
+    kept = net("keep_over_epoch")
+    check_pieces(lambda feed: kept.run(feed).layers["output"].value, expected)

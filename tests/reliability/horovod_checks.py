@@ -82,7 +82,8 @@ def part_of(world: Any, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def distance(ours: Any, theirs: Any) -> float:
     """Largest difference of the parameters of two trainers."""
-    pairs = [(ours.net.params[name].numpy(), theirs.net.params[name].numpy()) for name in ours.net.params]
+    mine, other = ours.net.stored_params, theirs.net.stored_params
+    pairs = [(mine[name].numpy(), other[name].numpy()) for name in mine]
     return float(max(np.max(np.abs(a - b)) for a, b in pairs))
 
 
@@ -133,6 +134,32 @@ def check_decoupled_constraints(world: Any) -> Any:
 @check
 def check_accumulated(world: Any) -> Any:
     return compare_with_one(world, accum_grad_multiple_step=3)
+
+
+@check
+def check_losses_on_gradients(world: Any) -> Any:
+    """Second updates: a sum over the numbers of a layer, and a mean."""
+    network = settings()["network"]
+    network["guess"] = {"class": "linear", "activation": None, "n_out": 7, "from": "hidden"}
+    network["t"] = {"class": "tikhonov_regularization", "meta_loss_scale": 0.1, "from": "hidden"}
+    network["between"] = {"class": "synthetic_gradient", "gradient": "guess", "from": "t"}
+    found = compare_with_one(world, network=network)
+    feed, trainer = global_batches(1)[0], trainer_of(settings(network=network))
+    alone = trainer_of(settings(network=network, use_horovod=False))
+    mine, expected = trainer.step(part_of(world, feed)), alone.step(feed)
+    found["meta"] = max(abs(mine.losses[name] - value) / abs(value) for name, value in expected.losses.items())
+    return found
+
+
+@check
+def check_kept_states(world: Any) -> Any:
+    """Each rank keeps the states of its own sequences from batch to batch."""
+    network = settings()["network"]
+    lstm = {"class": "rec", "unit": "lstm", "n_out": 7, "from": "hidden", "initial_state": "keep_over_epoch"}
+    cell = {"class": "rnn_cell", "unit": "gru", "n_out": 7, "initial_state": "keep_over_epoch_no_init"}
+    unit = {"output": {**cell, "from": ["data:source", "prev:output"]}}
+    network["lstm"], network["between"] = lstm, {"class": "rec", "from": "lstm", "unit": unit}
+    return compare_with_one(world, network=network)
 
 
 @check

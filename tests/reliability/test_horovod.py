@@ -19,7 +19,15 @@ Results = Callable[[str], list[Any]]
 
 #: The checks which run each time; the others only with ``-m long``, as each traces networks of its own on each rank.
 FAST = ("world", "summed_loss", "join", "no_data_at_all", "param_sync", "param_join", "nan", "other_step", "diverged")
-FAST += ("start", "in_order", "training", "stop_while_evaluating", "fewer_sequences_than_ranks")
+FAST += (
+    "losses_on_gradients",
+    "kept_states",
+    "start",
+    "in_order",
+    "training",
+    "stop_while_evaluating",
+    "fewer_sequences_than_ranks",
+)
 
 
 def _run(folder: pathlib.Path, names: Sequence[str]) -> Results:
@@ -83,6 +91,17 @@ def _assert_as_one_rank(by_rank: list[Any]) -> None:
     for found in by_rank:
         assert found["loss"] < 1e-4 and found["norm"] < 1e-4 and found["params"] < 1e-4
         assert found["counts"]
+
+
+def test_losses_on_gradients(results: Results) -> None:
+    """The second updates are those of one rank with the whole batches."""
+    _assert_as_one_rank(results("losses_on_gradients"))
+    assert all(found["meta"] < 1e-4 for found in results("losses_on_gradients"))
+
+
+def test_kept_states(results: Results) -> None:
+    """States are kept on each rank for its sequences."""
+    _assert_as_one_rank(results("kept_states"))
 
 
 @pytest.mark.long

@@ -253,10 +253,27 @@ def test_mistakes(options: dict[str, Any], message: str) -> None:
     fails({"class": "hdf_dump", "filename": "d.hdf", "from": "data", **options}, message)
 
 
-def test_not_in_a_loop() -> None:
-    loop = {"class": "rec", "from": "data", "unit": {"output": {**DUMP, "from": "data:source"}}}
-    with pytest.raises(ConfigError, match="Layer 'output/output' .*can't be inside of a loop"):
-        net_of({"output": loop})
+def test_in_a_loop() -> None:
+    """The values of all steps, where the layer is computed for all of them at once: before or after the loop."""
+    unit = {
+        "before": {**DUMP, "filename": "b.hdf", "from": "data:source"},
+        "sum": {"class": "combine", "kind": "add", "from": ["before", "prev:sum"]},
+        "dump": {**DUMP, "from": "sum", "extra": {"b": "before"}},
+        "output": {"class": "copy", "from": "sum"},
+    }
+    run("eval", {"from": "loop", "filename": "l.hdf"}, {"loop": {"class": "rec", "from": "data", "unit": unit}},
+        allow_random_model_init=True, eval=None)  # fmt: skip
+    assert hdf_files() == ["b.hdf", "d.hdf", "l.hdf"]
+    for tag, values in sequences():
+        wanted = DATA[int(tag[-1])]["data"].cumsum(axis=0)
+        np.testing.assert_allclose(values["data"], wanted, rtol=1e-5)
+    for (tag, values), (_, other) in zip(sequences("b.hdf"), sequences("l.hdf")):
+        np.testing.assert_array_equal(values["data"], DATA[int(tag[-1])]["data"])
+        np.testing.assert_allclose(other["data"], values["data"].cumsum(axis=0), rtol=1e-5)
+    unit["output"]["from"] = "dump"
+    unit["sum"]["from"] = ["before", "prev:output"]
+    with pytest.raises(ConfigError, match="Layer 'output/dump' .*can't run step by step in a loop.*put it outside"):
+        net_of({"output": {"class": "rec", "from": "data", "unit": unit}})
 
 
 def test_resumed_training(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,8 @@ from returnn_tf.engine.distributed.options import GRAD, HorovodOptions
 from returnn_tf.engine.distributed.param_sync import ParamSync
 from returnn_tf.engine.distributed.reduction import GradReduction
 from returnn_tf.engine.distributed.world import World
-from returnn_tf.engine.update.gradients import Gradients
+from returnn_tf.engine.update.gradients import Gradients, MetaGradients
+from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
@@ -57,6 +58,17 @@ class Ranks:
     ) -> tuple[Gradients, Any, Any, dict[str, Any]]:
         """Return common gradients, graph, loss, and further results of the step: fields of StepResult."""
         return grads, graph, total_loss, {}
+
+    def share_of_meta_loss(self, inputs: tuple[Any, ...], loss: MetaLoss, count: Any) -> tuple[Any, float]:
+        """Return the factors on a loss on gradients and in its gradient, see `Updater.meta_gradients`.
+
+        :param count: how many numbers it is of on this rank
+        """
+        return tf.constant(1.0), 1.0
+
+    def reduce_meta(self, meta: MetaGradients, inputs: tuple[Any, ...]) -> MetaGradients:
+        """Return what the losses on gradients give on all ranks."""
+        return meta
 
     def run_updates(self, updates: list[Callable[[], Any]], results: Mapping[str, Any]) -> None:
         """Emit the updates by layers, e.g. of running means."""
@@ -171,6 +183,14 @@ class GradRanks(_Several):
         results["own"] = inputs[0][0]
         results["own_finite"] = tf.logical_and(tf.math.is_finite(own), tf.math.is_finite(total_loss))
         return common, graph, total, results
+
+    def share_of_meta_loss(self, inputs: tuple[Any, ...], loss: MetaLoss, count: Any) -> tuple[Any, float]:
+        """Return the factors on a loss on gradients and in its gradient, with which the shares of all ranks sum up."""
+        return self._reduction.share_of_meta_loss(loss, count, inputs[0])
+
+    def reduce_meta(self, meta: MetaGradients, inputs: tuple[Any, ...]) -> MetaGradients:
+        """Sum gradients, values and counts over the ranks."""
+        return self._reduction.reduce_meta(meta, inputs[0])
 
     def run_updates(self, updates: list[Callable[[], Any]], results: Mapping[str, Any]) -> None:
         """Emit the updates unless this rank is idle, then average the statistics over the ranks."""

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from returnn_tf.engine.distributed.options import HorovodOptions
-from returnn_tf.engine.update.gradients import Gradients, global_norm
+from returnn_tf.engine.update.gradients import Gradients, MetaGradients, global_norm
+from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.util.lazy_tf import tf
 
 _KINDS = ("losses", "errors", "counts")
@@ -108,6 +109,31 @@ class GradReduction:
         with tf.control_dependencies([*raw.values(), vector]):
             self.seconds = tf.timestamp() - start
         return Gradients(raw, norm, constraints), dataclasses.replace(graph, **common), total, vector[len(scalars) :]
+
+    def share_of_meta_loss(self, loss: MetaLoss, count: Any, flags: Any) -> tuple[Any, float]:
+        """Return the factor that makes a loss on gradients the share of this rank, and one in its gradient.
+
+        Like those of other losses, sums are summed, and means are weighted by the share of this rank's numbers.
+
+        :param count: how many numbers the loss is of on this rank
+        """
+        own = tf.cast(flags[0], "float32")
+        if not loss.is_mean:
+            return own, 1.0
+        mine = tf.cast(count, "float32") * own
+        total = self._sum(mine, "returnn.meta_count.%s" % loss.name)
+        return tf.math.divide_no_nan(mine, total), self._size if self._options.average_grad else 1.0
+
+    def reduce_meta(self, meta: MetaGradients, flags: Any) -> MetaGradients:
+        """Sum gradients, values and counts of losses on gradients over the ranks."""
+        if not meta.values:
+            return meta
+        names = list(meta.values)
+        parts = [tf.cast(meta.values[name], "float64") for name in names]
+        parts += [tf.cast(meta.counts[name], "float64") * flags[0] for name in names]
+        sums = tf.unstack(self._sum(tf.stack(parts), "returnn.meta_scalars"))
+        grads = self._sum_gradients(meta.grads, "returnn.meta_gradients")
+        return MetaGradients(grads, dict(zip(names, sums)), dict(zip(names, sums[len(names) :])))
 
     def average(self, variables: list[Any], own: Any, active: Any) -> list[Any]:
         """Return the mean of variables over the ranks which had a batch; for statistics, e.g. running means."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, Optional
 
@@ -37,7 +38,7 @@ class Trainer:
         self.net = net
         self.world = start(config) if world is None else world
         self.ranks = ranks_for(self.world, config, net)
-        _check_meta_losses(net, config, self.world)
+        _check_meta_losses(net, config)
         self.updater = Updater(net, config)
         self._default_rate = LearningRateSettings(config).learning_rate
         self._guard = UpdateGuard(config)
@@ -137,7 +138,8 @@ class Trainer:
         graph = self.ranks.share(graph, inputs)
         factor = self._scaling.factor()
         grads = self.updater.gradients(graph, factor)
-        meta, meta_values, meta_counts = self.updater.meta_gradients(graph)
+        share = functools.partial(self.ranks.share_of_meta_loss, inputs)
+        meta = self.ranks.reduce_meta(self.updater.meta_gradients(graph, share), inputs)
         rate = self.updater.learning_rate(rate, step)
         grads, graph, total_loss, common = self.ranks.reduce(grads, graph, self.updater.total_loss(graph), inputs)
         if self.updater.tolerates_nonfinite:
@@ -151,7 +153,7 @@ class Trainer:
 
         def update() -> Any:
             self.updater.apply(grads, rate, step)
-            self.updater.apply_meta(meta, rate)
+            self.updater.apply_meta(meta.grads, rate)
             self.ranks.run_updates(graph.updates, common)
             return tf.constant(True)
 
@@ -159,7 +161,7 @@ class Trainer:
         # A skipped step counts too if training continues: noise and schedules must advance.
         self.net.global_step.assign_add(tf.cast(counts, "int64"))
         graph = dataclasses.replace(
-            graph, losses={**graph.losses, **meta_values}, counts={**graph.counts, **meta_counts}
+            graph, losses={**graph.losses, **meta.values}, counts={**graph.counts, **meta.counts}
         )
         vector = self._packer.pack(
             graph,
@@ -177,10 +179,10 @@ class Trainer:
         return vector, sinks
 
 
-def _check_meta_losses(net: Network, config: Config, world: World) -> None:
+def _check_meta_losses(net: Network, config: Config) -> None:
     """Check the settings for losses on gradients.
 
-    :raises ConfigError: gradients of float16, of which small ones are 0 without loss scaling, or several processes
+    :raises ConfigError: gradients of float16, of which small ones are 0 without loss scaling
     """
     with_loss = [node.path for node in net.plan.all_nodes() if node.layer.has_meta_loss]
     if with_loss and NetworkSettings(config).mixed_precision == "float16":
@@ -188,8 +190,6 @@ def _check_meta_losses(net: Network, config: Config, world: World) -> None:
             "Layer %r: losses on gradients need gradients in float32 or bfloat16, but mixed_precision is 'float16'."
             % with_loss[0]
         )
-    if with_loss and world.size > 1:
-        raise ConfigError("Layer %r: losses on gradients are not supported with several processes." % with_loss[0])
 
 
 def _nothing_to_train(net: Any) -> str:

@@ -48,7 +48,8 @@ class SearchPass:
         :param epoch: of the model, and of generated data
         :raises DataError: the options of the dataset exclude a sequence
         """
-        whole = longest_first(self._source.dataset, epoch)
+        # A state that is kept from batch to batch is that of the sequences before in the order of the dataset.
+        whole = searched(self._source.dataset, epoch, in_order=bool(self._searcher.net.kept.specs))
         phase = phase_text("search", epoch, self._source.name)
         batches = self._source.batches(epoch, seq_order=self._source.share(whole), chunking=None)
         one_pass: DatasetPass[SearchResult] = DatasetPass(
@@ -123,13 +124,18 @@ class SearchPass:
         return [(hypothesis.score, labels.text(hypothesis.labels)) for hypothesis in found]
 
 
-def longest_first(dataset: Any, epoch: int) -> NDArray[Any]:
-    """Return each sequence of an epoch once, longest first; in corpus order if lengths are unknown."""
+def searched(dataset: Any, epoch: int, *, in_order: bool = False) -> NDArray[Any]:
+    """Return each sequence of an epoch once, longest first; in corpus order if lengths are unknown.
+
+    :param in_order: keep the order of the epoch
+    """
     in_epoch = dataset.seq_order(epoch)
     if in_epoch is None:
         raise ConfigError(
             "The dataset %r is endless, so a search in it would never end; give it num_seqs." % dataset.name
         )
+    if in_order:
+        return np.asarray(list(dict.fromkeys(int(index) for index in in_epoch)))
     order: NDArray[Any] = np.unique(in_epoch)
     lengths = dataset.seq_lengths()
     if lengths is None:

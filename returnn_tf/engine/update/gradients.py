@@ -20,6 +20,15 @@ class Gradients:
     constraints: dict[str, Any]  # gradients of the constraints, only if they are decoupled
 
 
+@dataclass
+class MetaGradients:
+    """What the losses on gradients give in a step."""
+
+    grads: dict[str, Any]  # parameter name -> gradient of the scaled sum
+    values: dict[str, Any]  # loss name -> value
+    counts: dict[str, Any]  # loss name -> how many numbers it is of
+
+
 def dense(grad: Any) -> Any:
     """Return the gradient as a dense tensor; repeated rows of ``IndexedSlices`` are summed."""
     return tf.convert_to_tensor(grad)

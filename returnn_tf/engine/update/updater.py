@@ -15,9 +15,10 @@ from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.config.settings import TrainingSettings, UpdateSettings
 from returnn_tf.engine.update import dynamic_learning_rate, gradients
 from returnn_tf.engine.update import options as update_options
-from returnn_tf.engine.update.gradients import Gradients
+from returnn_tf.engine.update.gradients import Gradients, MetaGradients
 from returnn_tf.engine.update.optimizers import Optimizer, create_optimizer
 from returnn_tf.engine.update.options import UpdateOptions
+from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.graph.check_numerics import ALL, checked_finite
 from returnn_tf.graph.check_numerics import option as check_numerics_option
 from returnn_tf.network.network import Network
@@ -124,29 +125,32 @@ class Updater:
         norm = gradients.global_norm([grad for _, grad in sorted(raw.items())])
         return Gradients(raw=raw, norm=norm, constraints=constraints)
 
-    def meta_gradients(self, graph: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """Return the gradients of the losses on the gradient at layers, their values, and how many numbers each is of.
+    def meta_gradients(self, graph: Any, share: Callable[[MetaLoss, Any], tuple[Any, float]]) -> MetaGradients:
+        """Return the gradients of the losses on the gradient at layers.
 
         :param graph: lowered training graph
-        :return: parameter name -> gradient of the scaled sum; loss name -> value; loss name -> count
+        :param share: (loss, count) -> the factor on the loss that makes it the share of this process, and a further one
+            in its gradient
         """
         losses = graph.lowering.meta_losses
         if not losses:
-            return {}, {}, {}
+            return MetaGradients({}, {}, {})
         found = tf.gradients(self.total_loss(graph), [loss.point for loss in losses])
         values, counts, total = {}, {}, tf.zeros([])
         for loss, grad in zip(losses, found):
             grad = tf.zeros_like(loss.point) if grad is None else gradients.dense(grad)
-            values[loss.name], counts[loss.name] = tf.cast(loss.value(grad), "float32"), tf.size(grad)
-            total += loss.scale * values[loss.name]
+            counts[loss.name] = tf.size(grad)
+            factor, weight = share(loss, counts[loss.name])
+            values[loss.name] = tf.math.multiply_no_nan(tf.cast(loss.value(grad), "float32"), factor)
+            total += loss.scale * weight * values[loss.name]
         names = list(self._variables)
         grads = _gradients(total, names, [self._variables[name] for name in names])
-        return {name: gradients.dense(grad) for name, grad in grads.items()}, values, counts
+        return MetaGradients({name: gradients.dense(grad) for name, grad in grads.items()}, values, counts)
 
     def apply_meta(self, grads: Mapping[str, Any], learning_rate: Any) -> None:
         """Emit the second update of a step, by the same optimizers, without clipping or accumulation.
 
-        :param grads: of `meta_gradients`
+        :param grads: of `meta_gradients`, of all processes
         """
         for group in self._groups:
             pairs = [(name, grads[name], self._variables[name]) for name in group.names if name in grads]

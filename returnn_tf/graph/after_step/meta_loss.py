@@ -14,9 +14,11 @@ class MetaLoss:
     :param point: the output
     :param value: the gradient -> the loss, a scalar
     :param scale: its weight in the second update
+    :param is_mean: whether it is a mean over the numbers of the output, not a sum
     """
 
     name: str
     point: Any
     value: Callable[[Any], Any]
     scale: float
+    is_mean: bool = False

@@ -15,7 +15,7 @@ from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.loss import LossContext, LossNode, LossPlanContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import LOSSES, register_layer
-from returnn_tf.layers.dumping.loops import refuse_in_loop
+from returnn_tf.layers.dumping.loops import refuse_in_step
 from returnn_tf.logging.levels import STEP_LEVEL
 from returnn_tf.logging.log import log
 from returnn_tf.tensor import Data
@@ -48,7 +48,7 @@ class FramewiseStatisticsLayer(Layer):
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: a scalar."""
         data = ctx.single_source()
-        refuse_in_loop(ctx)
+        refuse_in_step(ctx)
         if self.histogram_num_bins < 1:
             raise ctx.error("histogram_num_bins must be at least 1, got %d." % self.histogram_num_bins)
         if getattr(self.source.layer, "activation", None) != "softmax" or not self.source.layer.target_names:

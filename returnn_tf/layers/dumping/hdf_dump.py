@@ -18,7 +18,7 @@ from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.dumping.hdf_sink import HdfSink, path_of_rank
-from returnn_tf.layers.dumping.loops import refuse_in_loop
+from returnn_tf.layers.dumping.loops import refuse_in_step
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -62,10 +62,10 @@ class HDFDumpLayer(Layer):
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the source, which must be sequences."""
         data = ctx.single_source()
-        refuse_in_loop(ctx)
+        refuse_in_step(ctx)
         if data.unknown:
             return data
-        if data.time_axis is None or data.batch_axis is None:
+        if (data.time_axis is None and not data.loop_axes) or data.batch_axis is None:
             raise ctx.error("the source %s must have a batch axis and a time axis." % data)
         self._check_filename(ctx)
         if not isinstance(self.extra, (Mapping, type(None))):
@@ -204,10 +204,11 @@ class HDFDumpLayer(Layer):
 
 
 def _order(data: Data) -> list[int]:
-    """Return the axes: batch, time if it is static, the dynamic ones, the other static ones, features last."""
+    """Return the axes: batch, time (or the steps of a loop) if it is static, the dynamic ones, the other static ones, features last."""
     order = [] if data.batch_axis is None else [data.batch_axis]
-    if data.time_axis is not None and not data.dims[data.time_axis].is_dynamic and data.time_axis != data.feature_axis:
-        order.append(data.time_axis)
+    time = data.loop_axes[0] if data.loop_axes else data.time_axis
+    if time is not None and not data.dims[time].is_dynamic and time != data.feature_axis:
+        order.append(time)
     order += [axis for axis in data.dynamic_axes if axis not in order]
     order += [axis for axis in range(data.rank) if axis not in order and axis != data.feature_axis]
     if data.feature_axis is not None and data.feature_axis not in order:

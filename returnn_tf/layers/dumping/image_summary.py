@@ -14,7 +14,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.dumping.loops import refuse_in_loop
+from returnn_tf.layers.dumping.loops import refuse_in_step
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -45,7 +45,7 @@ class ImageSummaryLayer(Layer):
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the source."""
         data = ctx.single_source()
-        refuse_in_loop(ctx)
+        refuse_in_step(ctx)
         if self.max_outputs < 1:
             raise ctx.error("max_outputs must be at least 1, got %d." % self.max_outputs)
         if data.unknown:

@@ -60,6 +60,6 @@ class SyntheticGradientLayer(CopyLayer):
         y = tf.custom_gradient(identity)(super().emit(ctx))
         if ctx.train:
             name = "%s/synthetic_grad" % self.node.path
-            difference = MetaLoss(name, y, lambda g: tf.reduce_mean((predicted - g) ** 2), self.meta_loss_scale)
-            ctx.add_meta_loss(difference)
+            scale = self.meta_loss_scale
+            ctx.add_meta_loss(MetaLoss(name, y, lambda g: tf.reduce_mean((predicted - g) ** 2), scale, is_mean=True))
         return y
