@@ -30,7 +30,7 @@ FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 # the same within folders, lowest first; elsewhere any order without cycles will do
 INNER_FLOORS = {
     "datasets": [
-        ["files"],
+        ["files", "processes"],
         ["core"],
         ["vocabulary"],
         ["audio", "combining", "config", "hdf", "synthetic"],

@@ -16,7 +16,7 @@ import pytest
 
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets import BatchLoader, Dataset, HDFDataset
-from returnn_tf.datasets.loading.process import ForkedProcess, pickled
+from returnn_tf.datasets.processes.process import ForkedProcess, pickled
 from returnn_tf.datasets.synthetic.task12ax import Task12AXDataset
 from tests.datasets.recorded import ROOT
 
@@ -308,7 +308,7 @@ def test_it_does_not_outlive_its_parent(forked, end, tmp_path):
     assert _wait_until_gone(pid, 20)
 
 
-@pytest.mark.parametrize("name", ["returnn_tf.datasets", "returnn_tf.datasets.loading.worker"])
+@pytest.mark.parametrize("name", ["returnn_tf.datasets", "returnn_tf.datasets.processes.worker"])
 def test_tensorflow_is_not_imported(name):
     code = "import sys, %s; sys.exit('tensorflow' in sys.modules)" % name
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -267,7 +267,7 @@ class CombinedDataset(StreamDataset):
 
     # ---- stream
 
-    def stream(self, epoch: int, *, seq_list: Optional[SequenceOf[str]] = None) -> Iterator[Sequence]:
+    def stream(self, epoch: int, **how: Any) -> Iterator[Sequence]:
         """Yield the sequences of all datasets in the order of the epoch."""
         chooser = self._chooser(epoch)
         with contextlib.ExitStack() as stack:

@@ -19,16 +19,17 @@ _OUTER_ONLY = {"chunking": (None, 0, "0"), "context_window": (None,), "min_chunk
 _NO_ORDER = (("seq_ordering", "default"), ("partition_epoch", 1), ("repeat_epoch", 1))
 
 
-def inner_dataset(outer: Dataset, spec: Any, name: str, *, shards: bool = True) -> Dataset:
+def inner_dataset(outer: Dataset, spec: Any, name: str, *, shards: bool = True, **more: Any) -> Dataset:
     """Create a dataset that another one reads from; it inherits the offset of the random seeds and the shard.
 
     :param spec: as for ``Dataset.from_config``
     :param name: of the inner dataset, for messages
     :param shards: whether it is to read the shard of the outer dataset only, which then must not divide again
+    :param more: further options, for those that it does not set
     :raises ConfigError: begins with the outer dataset
     """
     opts = outer.opts
-    defaults: dict[str, Any] = {"name": name}
+    defaults: dict[str, Any] = {"name": name, **more}
     if shards:
         defaults.update(_num_shards=opts._num_shards, _shard_index=opts._shard_index)
     if opts.random_seed_offset is not None:

@@ -33,8 +33,8 @@ class StreamDataset(Dataset):
 
     is_stream = True
     takes_default_order = False
-    #: whether `stream` accepts a list of tags
-    takes_seq_list = False
+    #: what `stream` accepts: seq_list, seq_order, and share, by which it then divides the sequences itself
+    takes: frozenset[str] = frozenset()
     #: whether `stream` applies seq_ordering, partition_epoch and repeat_epoch; otherwise only 'default' is allowed.
     #: Set ``takes_default_order`` as well if the settings of the config for the order are meant for it.
     makes_order = False
@@ -50,11 +50,11 @@ class StreamDataset(Dataset):
 
     # ---- implemented by subclasses
 
-    def stream(self, epoch: int, *, seq_list: Optional[SequenceOf[str]] = None) -> Iterator[Sequence]:
+    def stream(self, epoch: int, **how: Any) -> Iterator[Sequence]:
         """Yield the sequences of an epoch; a generator, closed at the end, when the epoch is left, and on errors.
 
         :param epoch: from 1
-        :param seq_list: tags to read instead of the epoch's own order; only with ``takes_seq_list``
+        :param how: what ``takes`` names, if it is asked for; see `open_epoch`
         """
         raise NotImplementedError("%s.stream" % type(self).__name__)
 
@@ -100,14 +100,12 @@ class StreamDataset(Dataset):
             raise DataError("%s is empty: its stream ends without any sequence" % self._owner())
         return first
 
-    def sequences_of_stream(
-        self, epoch: int, seq_list: Optional[SequenceOf[str]] = None
-    ) -> Generator[Sequence, None, None]:
+    def sequences_of_stream(self, epoch: int, **how: Any) -> Generator[Sequence, None, None]:
         """Yield the sequences of `stream`, closing it at the end; errors name the place in the stream.
 
         :raises DataError: reading failed, or what is yielded is no sequence
         """
-        items = iter(self.stream(epoch) if seq_list is None else self.stream(epoch, seq_list=seq_list))
+        items = iter(self.stream(epoch, **how))
         last = None
         with contextlib.closing(_Closable(items)):
             while True:
@@ -145,12 +143,12 @@ class StreamDataset(Dataset):
         """Return the sequences of an epoch by position, to be closed."""
         if not self.is_stream:
             return super().open_epoch(epoch, keys, seq_list, seq_order, share)
-        if seq_order is not None or (seq_list is not None and not self.takes_seq_list):
-            raise ConfigError(
-                "%s is a stream, so its sequences can't be chosen by %s"
-                % (self._owner(), "seq_order" if seq_list is None else "seq_list")
-            )
-        return StreamedEpoch(self, epoch, keys, seq_list, share)
+        how = {"seq_list": seq_list, "seq_order": seq_order, "share": share}
+        how = {name: value for name, value in how.items() if value is not None}
+        for name in ("seq_list", "seq_order"):
+            if name in how and name not in self.takes:
+                raise ConfigError("%s is a stream, so its sequences can't be chosen by %s" % (self._owner(), name))
+        return StreamedEpoch(self, epoch, keys, **how)
 
     def _check_stream_options(self) -> None:
         opts = self.opts
@@ -176,21 +174,14 @@ class StreamDataset(Dataset):
 class StreamedEpoch(EpochReader):
     """An epoch of a stream: reads ahead only as far as it is asked for, and keeps sequences until `release`.
 
-    :param seq_list: tags to read instead of the epoch's own order
-    :param share: the part of the sequences that this process reads
+    :param how: of ``seq_list``, ``seq_order`` and ``share`` what is given, see ``Dataset.open_epoch``
     """
 
-    def __init__(
-        self,
-        dataset: StreamDataset,
-        epoch: int,
-        keys: list[str],
-        seq_list: Optional[SequenceOf[str]] = None,
-        share: Optional[Share] = None,
-    ):
+    def __init__(self, dataset: StreamDataset, epoch: int, keys: list[str], **how: Any):
         super().__init__(dataset, epoch, keys)
-        self._seq_list = seq_list
-        self._share = share
+        self._is_own_order = "seq_list" not in how and "seq_order" not in how
+        self._share: Optional[Share] = None if "share" in dataset.takes else how.pop("share", None)
+        self._how = how
         self._sequences: Optional[Generator[Sequence, None, None]] = None
         self._chosen: Iterator[Sequence] = iter(())
         self._num_read = 0  # of this epoch's part
@@ -234,12 +225,12 @@ class StreamedEpoch(EpochReader):
 
     def _read_next(self) -> None:
         if self._sequences is None:
-            self._sequences = self.dataset.sequences_of_stream(self.epoch, self._seq_list)
+            self._sequences = self.dataset.sequences_of_stream(self.epoch, **self._how)
             self._chosen = self._choose(self._sequences)
         sequence = next(self._chosen, None)
         if sequence is None:
             self._ended = True
-            if self._seq_list is None:
+            if self._is_own_order and "share" not in self._how:
                 self.dataset.num_seqs_of_last_epoch = self._num_streamed
             return
         position = self._num_read
@@ -252,7 +243,7 @@ class StreamedEpoch(EpochReader):
         """Yield the sequences of this process, in the order of steps of ``Corpus.seq_order``."""
         opts = self.dataset.opts
         chosen = self._counted(sequences)
-        if self._seq_list is None:
+        if self._is_own_order:
             if opts.unique_seq_tags:
                 chosen = _unique(chosen)
             if opts._num_shards > 1 and not self.dataset.makes_shards:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import logging
-import subprocess
 import threading
 import weakref
 from typing import Any, Callable, Optional, Union
@@ -14,10 +13,11 @@ from returnn_tf.datasets.config import DatasetOfConfig
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.batch import Batch
 from returnn_tf.datasets.core.batching import BatchStats
-from returnn_tf.datasets.loading.process import start_process
+from returnn_tf.datasets.loading.service import BatchService
+from returnn_tf.datasets.processes.client import ERRORS, death_notice, end_process
+from returnn_tf.datasets.processes.process import start_process
 
 log = logging.getLogger("returnn_tf.datasets")
-_ERRORS = {"ConfigError": ConfigError, "DataError": DataError}
 _CLOSE_SECONDS = 2.0
 
 
@@ -44,7 +44,7 @@ class BatchLoader:
         self.name = name or getattr(source, "name", None) or "dataset"
         self.batch_stats = BatchStats()
         factory = _Same(source) if isinstance(source, Dataset) else source
-        self._process, self._connection = start_process(factory)
+        self._process, self._connection = start_process(BatchService(factory))
         self._buffer = _Buffer(prefetch)
         self._request = 0
         self._current: Optional[LoadedBatches] = None
@@ -108,18 +108,8 @@ class BatchLoader:
             self.batch_stats = content[1]
             return None
         if kind == "error":
-            raise _ERRORS[content[1]](content[2])
-        raise DataError(self._death_notice())
-
-    def _death_notice(self) -> str:
-        try:
-            code = self._process.wait(timeout=_CLOSE_SECONDS)
-        except subprocess.TimeoutExpired:
-            code = None
-        reason = "exit code %s" % code
-        if code is not None and code < 0:
-            reason = "signal %d" % -code + (", perhaps for lack of memory" if code == -9 else "")
-        return "the loading process of dataset %r ended unexpectedly: %s" % (self.name, reason)
+            raise ERRORS[content[1]](content[2])
+        raise DataError(death_notice(self._process, "the loading process of dataset %r" % self.name))
 
     def close(self) -> None:
         """Terminate the loading process. May be called again."""
@@ -240,11 +230,5 @@ def _receive(connection: Any, buffer: _Buffer) -> None:
 def _shut_down(process: Any, connection: Any, buffer: _Buffer, thread: threading.Thread) -> None:
     """Terminate the loading process: it exits when the connection closes, else it is killed."""
     buffer.end()
-    if process.poll() is None:
-        process.kill()
-    try:
-        process.wait(timeout=_CLOSE_SECONDS)
-    except subprocess.TimeoutExpired:
-        log.warning("loading process %d does not end", process.pid)
+    end_process(process, connection)
     thread.join(_CLOSE_SECONDS)
-    connection.close()

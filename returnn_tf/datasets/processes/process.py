@@ -1,9 +1,9 @@
-"""Starting the loading process: fresh if the dataset can be sent to it, forked otherwise.
+"""Starting a process: fresh if its service can be sent to it, forked otherwise.
 
 A fresh interpreter is the safe way: it inherits no locks, threads, signal handlers or GPU state of the parent, and the
-user's main script is not executed again. It requires the factory of the dataset to be pickled. If that is impossible,
-e.g. because of a lambda in the options, the process is forked: the child then only runs numpy and h5py code, exits
-without the parent's clean-up, and never frees what it inherited. Without fork (Windows), such a factory is an error.
+user's main script is not executed again. It requires the service to be pickled. If that is impossible, e.g. because of
+a lambda in the options, the process is forked: the child then only runs numpy and h5py code, exits without the parent's
+clean-up, and never frees what it inherited. Without fork (Windows), such a service is an error.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import warnings
 from collections.abc import Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
-from returnn_tf.datasets.loading.worker import PARENTS_SIGNALS, main_forked
+from returnn_tf.datasets.processes.worker import PARENTS_SIGNALS, Service, main_forked
 
 _CODE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
-    "from returnn_tf.datasets.loading.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+    "from returnn_tf.datasets.processes.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 )
 
 
@@ -67,22 +67,22 @@ class ForkedProcess:
             os.kill(self.pid, 9)
 
 
-def start_process(factory: Callable[[], Any]) -> tuple[Any, Connection]:
-    """Start a loading process.
+def start_process(service: Service) -> tuple[Any, Connection]:
+    """Start a process.
 
-    :param factory: creates the dataset in that process
+    :param service: what it does
     :return: the process (poll, wait, kill, pid) and the connection to it
-    :raises ConfigError: the factory cannot be pickled and there is no fork
+    :raises ConfigError: the service cannot be pickled and there is no fork
     """
-    content, reason = pickled(factory)
+    content, reason = pickled(service)
     if content is not None and os.name == "posix":
         return _start_fresh(content)
     if not hasattr(os, "fork"):
         raise ConfigError(
-            "the dataset cannot be sent to a loading process (%s), and this system has no fork; make it from a config "
+            "the dataset cannot be sent to another process (%s), and this system has no fork; make it from a config "
             "file, or define its functions in an importable module" % (reason or "no sockets")
         )
-    return _start_forked(factory)
+    return _start_forked(service)
 
 
 def _start_fresh(content: bytes) -> tuple[Any, Connection]:
@@ -110,7 +110,7 @@ def _without_stop_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _start_forked(factory: Callable[[], Any]) -> tuple[Any, Connection]:
+def _start_forked(service: Service) -> tuple[Any, Connection]:
     ours, theirs = Pipe()
     parent = os.getpid()
     with warnings.catch_warnings():
@@ -120,7 +120,7 @@ def _start_forked(factory: Callable[[], Any]) -> tuple[Any, Connection]:
         code = 1
         try:
             ours.close()
-            main_forked(theirs, factory, parent)
+            main_forked(theirs, service, parent)
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -130,11 +130,11 @@ def _start_forked(factory: Callable[[], Any]) -> tuple[Any, Connection]:
     return ForkedProcess(pid), ours
 
 
-def pickled(factory: Callable[[], Any]) -> tuple[Optional[bytes], str]:
-    """Return the factory as bytes for a fresh interpreter, or None and the reason why that is impossible."""
+def pickled(service: Any) -> tuple[Optional[bytes], str]:
+    """Return the service as bytes for a fresh interpreter, or None and the reason why that is impossible."""
     buffer = io.BytesIO()
     try:
-        _Pickler(buffer, protocol=4).dump(factory)
+        _Pickler(buffer, protocol=4).dump(service)
     except Exception as exc:  # pickling fails with nearly any exception
         return None, str(exc)
     return buffer.getvalue(), ""

@@ -1,8 +1,8 @@
-"""The loading process: creates the dataset, then sends the batches of each requested epoch.
+"""A process that works for a dataset: answers requests until its parent is gone. TensorFlow is not imported.
 
-Messages to it: ("epoch", request, arguments of ``Dataset.batches``), ("stop",). Messages from it: ("batch", request,
-Batch), ("end", request, BatchStats), ("error", request, class name, text), ("log", level, text). TensorFlow is not
-imported, unless a config file that makes the dataset does so.
+What it does is up to its service, an object with a method ``serve(connection)``. Messages to it are (kind,) or (kind,
+request, ...); errors are answered as ("error", request, class name, text), and log records go to the parent as ("log",
+level, text).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from multiprocessing.connection import Connection
-from typing import Any, Callable
+from typing import Callable, Protocol
 
 from returnn_tf.config import ConfigError, DataError
 
@@ -27,57 +27,58 @@ PARENTS_SIGNALS = [
 ]
 
 
+class Service(Protocol):
+    """What a process does."""
+
+    def serve(self, connection: Connection) -> None:
+        """Answer the messages of the parent; return, or raise EOFError or ConnectionError, when it is gone."""
+
+
 def main(fd: int, parent_pid: int) -> None:
-    """Run a fresh process: read the factory of the dataset from the connection, then serve.
+    """Run a fresh process: read the service from the connection, then serve.
 
     :param fd: number of the open socket to the parent
     :param parent_pid: process id of the parent
     """
     connection = Connection(fd)
     content = connection.recv_bytes()
-    serve(connection, lambda: pickle.loads(content)(), parent_pid)
+    serve(connection, lambda: pickle.loads(content), parent_pid)
 
 
-def main_forked(connection: Connection, factory: Callable[[], Any], parent_pid: int) -> None:
+def main_forked(connection: Connection, service: Service, parent_pid: int) -> None:
     """Run after a fork. Objects inherited from the parent are left alone, even by the garbage collector."""
     gc.freeze()
-    serve(connection, factory, parent_pid)
+    serve(connection, lambda: service, parent_pid)
 
 
-def serve(connection: Connection, factory: Callable[[], Any], parent_pid: int) -> None:
-    """Answer requests until the parent closes the connection or exits."""
+def serve(connection: Connection, make: Callable[[], Service], parent_pid: int) -> None:
+    """Serve until the parent closes the connection or exits."""
     _set_signals()
     threading.Thread(target=_watch_parent, args=(parent_pid,), daemon=True).start()
     _forward_log(connection)
-    try:
-        dataset = None
+    with contextlib.suppress(BrokenPipeError, ConnectionError, EOFError):  # the parent is gone or has closed it
+        try:
+            service = make()
+        except Exception as exc:
+            service = _Broken(exc)
+        service.serve(connection)
+
+
+class _Broken:
+    """Answers every request with the error that came up when the service was made."""
+
+    def __init__(self, error: Exception):
+        self._error = describe_error(error)
+
+    def serve(self, connection: Connection) -> None:
+        """Answer until the parent is gone."""
         while True:
             message = connection.recv()
-            if message[0] != "epoch":
-                continue  # a stop that came after the end
-            _, request, arguments = message
-            try:
-                if dataset is None:
-                    dataset = factory()
-                _send_epoch(connection, dataset, request, arguments)
-            except (BrokenPipeError, ConnectionError, EOFError):
-                raise
-            except Exception as exc:
-                connection.send(("error", request) + _describe(exc))
-    except (BrokenPipeError, ConnectionError, EOFError):
-        pass  # the parent is gone or has closed the loader
+            if len(message) > 1:
+                connection.send(("error", message[1], *self._error))
 
 
-def _send_epoch(connection: Connection, dataset: Any, request: int, arguments: dict[str, Any]) -> None:
-    with contextlib.closing(dataset.batches(**arguments)) as batches:
-        for batch in batches:
-            if connection.poll() and connection.recv()[0] == "stop":
-                break
-            connection.send(("batch", request, batch))
-    connection.send(("end", request, dataset.batch_stats))
-
-
-def _describe(exc: Exception) -> Any:
+def describe_error(exc: Exception) -> tuple[str, str]:
     """Return class name and text of an exception; user errors unchanged, all others with a traceback."""
     if isinstance(exc, (ConfigError, DataError)):
         return type(exc).__name__, str(exc)

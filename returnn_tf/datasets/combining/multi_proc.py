@@ -1,0 +1,222 @@
+"""MultiProcDataset: a dataset that several processes read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError
+from returnn_tf.config.options import at_least, declared_options, option
+from returnn_tf.datasets.combining.inner import inner_dataset
+from returnn_tf.datasets.combining.reading import ReadingProcesses, ReadingService
+from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.core.base_options import BaseOptions
+from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.epoch import Epoch, EpochReader
+from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.core.stream import StreamDataset
+
+#: Options of the outer dataset which act on what it gives, whoever reads it.
+_OWN = ("name", "window", "context_window", "chunking", "min_chunk_size", "chunking_variance")
+
+
+@register_dataset()
+class MultiProcDataset(StreamDataset):
+    """The sequences of another dataset, read by several processes, which each have a dataset of their own.
+
+    With ``sharding_method="seq_order"`` the result is the same as without processes; each reads every n-th sequence
+    of the order. With ``"dedicated"`` each process reads a shard of its own, which also works for streams, and the
+    sequences of the processes alternate. The options that all datasets have may also be given here.
+
+    >>> train = {
+    ...     "class": "MultiProcDataset",
+    ...     "dataset": {"class": "HDFDataset", "files": ["train.hdf"], "seq_ordering": "random"},
+    ...     "num_workers": 4,
+    ...     "buffer_size": 10,
+    ... }
+    """
+
+    takes_default_order = True
+    makes_order = True
+    makes_shards = True
+
+    @dataclass
+    class Options(Dataset.Options):
+        """Options in the config."""
+
+        dataset: Any = option(help="the dataset to read")
+        num_workers: int = option(help="number of processes", check=at_least(1))
+        buffer_size: int = option(help="sequences that each process may read ahead", check=at_least(1))
+        sharding_method: str = option(
+            "seq_order", choices=("seq_order", "dedicated"), help="how the sequences are divided among the processes"
+        )
+
+    def setup(self) -> None:
+        """Create the dataset here, too: for its format and order."""
+        opts = self.opts
+        if opts.shuffle_frames_of_nseqs:
+            raise ConfigError("%s: shuffle_frames_of_nseqs is not possible with several processes" % self._owner())
+        self._inner = inner_dataset(self, opts.dataset, self.name, **self._handed())
+        self._dedicated = opts.sharding_method == "dedicated"
+        self.is_stream = self._dedicated or self._inner.is_stream
+        self._idle: list[ReadingProcesses] = []
+        if not self._dedicated and (self._inner.is_stream or self._inner.endless):
+            raise ConfigError(
+                "%s: sharding_method 'seq_order' needs a dataset with random access, but %s has none. Use 'dedicated'"
+                % (self._owner(), self._inner.described)
+            )
+
+    def _handed(self) -> dict[str, Any]:
+        """Return the options given here for the inner dataset."""
+        names = set(declared_options(BaseOptions)) - set(_OWN)
+        return {name: value for name, value in self.given.items() if name in names}
+
+    def _service(self, number: int) -> ReadingService:
+        defaults = {"name": self.name, **self._handed()}
+        if self._dedicated:
+            shards, index = self.opts._num_shards, self.opts._shard_index
+            workers = self.opts.num_workers
+            defaults.update(_num_shards=shards * workers, _shard_index=index * workers + number)
+        return ReadingService(self.opts.dataset, defaults, self.opts.buffer_size)
+
+    # ---- format and order: those of the inner dataset
+
+    def make_specs(self) -> dict[str, DataSpec]:
+        """Return the format of the inner dataset."""
+        return dict(self._inner.data_specs)
+
+    @property
+    def num_outputs(self) -> dict[str, Any]:
+        """Return dims and numbers of axes of the inner dataset."""
+        return self._inner.num_outputs
+
+    @property
+    def target_list(self) -> list[str]:
+        """Return the targets of the inner dataset."""
+        return self._inner.target_list
+
+    @property
+    def num_seqs(self) -> Optional[int]:
+        """Return the number of sequences of the inner dataset."""
+        return self._inner.num_seqs
+
+    @property
+    def endless(self) -> bool:
+        """Return whether the inner dataset is endless."""
+        return self._inner.endless
+
+    def expected_num_seqs(self, epoch: int) -> Optional[int]:
+        """Return the number of sequences in the order of the inner dataset."""
+        order = self._inner.seq_order(epoch)
+        return None if order is None else len(order)
+
+    def tag(self, index: int) -> str:
+        """Return the tag in the inner dataset."""
+        return self._inner.tag(index)
+
+    def file_of(self, index: int) -> str:
+        """Return the file in the inner dataset."""
+        return self._inner.file_of(index)
+
+    def lengths(self, index: int) -> Optional[dict[str, int]]:
+        """Return frames by key, if the inner dataset knows them without reading."""
+        return self._inner.lengths(index)
+
+    def seq_lengths(self) -> Optional[NDArray[Any]]:
+        """Return the lengths of the inner dataset."""
+        return self._inner.seq_lengths()
+
+    def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
+        """Return the order of the inner dataset."""
+        return None if self.is_stream else self._inner.seq_order(epoch)
+
+    # ---- reading
+
+    def open_epoch(
+        self,
+        epoch: int,
+        keys: list[str],
+        seq_list: Optional[SequenceOf[str]] = None,
+        seq_order: Optional[SequenceOf[int]] = None,
+        share: Optional[Share] = None,
+    ) -> EpochReader:
+        """Return the sequences of an epoch by position; the processes start with the first one that is read."""
+        explicit = seq_list is not None or seq_order is not None
+        if self._inner.is_stream or (self.is_stream and not explicit):
+            return super().open_epoch(epoch, keys, seq_list, seq_order, share)
+        order = self._inner._explicit_order(epoch, seq_list, seq_order)
+        assert order is not None
+        return _ReadEpoch(self, epoch, order if share is None else share.of_order(order), keys, self._read_order)
+
+    def stream(self, epoch: int, **how: Any) -> Iterator[Sequence]:
+        """Yield the sequences of the shards of all processes."""
+        yield from self._from_processes([{"epoch": epoch}] * self.opts.num_workers)
+
+    def _read_order(self, epoch: int, order: NDArray[Any]) -> Generator[Sequence, None, None]:
+        """Yield the sequences of an order, of which process i reads every n-th one."""
+        number = self.opts.num_workers
+        return self._from_processes([{"epoch": epoch, "seq_order": order[i::number]} for i in range(number)])
+
+    def _from_processes(self, arguments: list[dict[str, Any]]) -> Generator[Sequence, None, None]:
+        processes = self._idle.pop() if self._idle else self._start()
+        finished = False
+        try:
+            yield from processes.sequences(arguments)
+            finished = True
+        except GeneratorExit:
+            finished = True
+            raise
+        finally:
+            if finished:
+                self._idle.append(processes)
+            else:  # one of them failed
+                processes.close()
+
+    def _start(self) -> ReadingProcesses:
+        services = [self._service(number) for number in range(self.opts.num_workers)]
+        return ReadingProcesses(services, "dataset %r" % self.name)
+
+
+class _ReadEpoch(Epoch):
+    """An epoch whose sequences other processes read, from the first one that is asked for.
+
+    :param read: epoch and order -> sequences
+    """
+
+    def __init__(
+        self,
+        dataset: MultiProcDataset,
+        epoch: int,
+        order: NDArray[Any],
+        keys: list[str],
+        read: Callable[[int, NDArray[Any]], Generator[Sequence, None, None]],
+    ):
+        super().__init__(dataset, epoch, order, keys)
+        self._indices = order
+        self._read_from = read
+        self._sequences: Optional[Generator[Sequence, None, None]] = None
+        self._next_position = 0
+
+    def _read(self, position: int) -> Sequence:
+        if self._sequences is None or position < self._next_position:
+            self.close()
+            self._next_position = position
+            self._sequences = self._read_from(self.epoch, self._indices[position:])
+        while True:
+            sequence = next(self._sequences)
+            self._next_position += 1
+            if self._next_position > position:
+                break
+        data = self.dataset.with_window({key: sequence.data[key] for key in self.keys})
+        return Sequence(index=self.index(position), tag=sequence.tag, data=data, position=position)
+
+    def close(self) -> None:
+        """Tell the processes to stop."""
+        if self._sequences is not None:
+            self._sequences.close()
+            self._sequences = None

@@ -1,0 +1,1 @@
+"""Processes that work for datasets: how they start, serve and end."""
