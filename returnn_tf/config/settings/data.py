@@ -28,6 +28,13 @@ class DataSettings(SettingGroup):
         help="memory for the data: bytes, or text such as '4G'; a list of three is for train, dev and eval",
         effect=Effect.DATASETS,
     )
+    lm_dataset_debug_limit_line_count: Optional[int] = setting(
+        None,
+        help="read only this number of lines in every LmDataset, to try something",
+        dataset_option="debug_limit_line_count",
+        check=at_least(1),
+        effect=_TRAINING_DATA,
+    )
 
     # order and chunking of the sequences; datasets inherit these
     batching: Any = setting(

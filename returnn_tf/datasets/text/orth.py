@@ -120,7 +120,7 @@ def _evaluate(expression: Any, text: str, owner: str) -> PostProcessing:
     if isinstance(expression, (ast.Tuple, ast.List)):
         return _Chain([_evaluate(entry, text, owner) for entry in expression.elts])
     if isinstance(expression, ast.Name):
-        return _named(expression.id, _PROCESSINGS, owner)
+        return _named(expression.id, _PROCESSINGS, owner)  # type: ignore[no-any-return]
     if isinstance(expression, ast.Constant) and isinstance(expression.value, str):
         return make_post_processing(expression.value, owner=owner)
     if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name):

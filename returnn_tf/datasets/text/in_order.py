@@ -1,0 +1,112 @@
+"""An epoch that is read strictly in order, since a sequence depends on those before or may turn out to be invalid."""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import Any, Optional
+
+from numpy.typing import NDArray
+
+from returnn_tf.config import DataError
+from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.datasets.core.epoch import Epoch
+
+log = logging.getLogger("returnn_tf.datasets")
+
+
+class InOrderEpoch(Epoch):
+    """The sequences of an epoch, which share one stream of random numbers; it is read from its start to resume.
+
+    :param dataset: has ``read_next(index, epoch, keys, rng)``, which is called once for each sequence, in order
+    :param epoch: number, from 1
+    :param order: corpus indices in the order of reading
+    :param keys: the data keys to read
+    :param skip_invalid: leave out sequences that raise `DataError`; later ones move up
+    :param max_logged: number of those that are logged one by one
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        epoch: int,
+        order: NDArray[Any],
+        keys: list[str],
+        *,
+        skip_invalid: bool,
+        max_logged: int = 0,
+    ) -> None:
+        super().__init__(dataset, epoch, order, keys)
+        self._skip_invalid = skip_invalid
+        self._max_logged = max_logged
+        self._rng = random.Random(dataset.epoch_seed(epoch))
+        self._given = order
+        self._found: list[int] = []  # corpus indices of the sequences that were read
+        self._next = 0
+        self._read_ahead: dict[int, dict[str, NDArray[Any]]] = {}
+        self._num_skipped = 0
+
+    @property
+    def num_seqs(self) -> Optional[int]:
+        """Return the number of sequences in this epoch; None until it is known."""
+        if self._skip_invalid and self._next < len(self._given):
+            return None
+        return len(self._found) if self._skip_invalid else len(self._given)
+
+    def has(self, position: int) -> bool:
+        """Return whether there is a sequence at this position; reads up to it if sequences may be left out."""
+        if not self._skip_invalid:
+            return position < len(self._given)
+        self._read_to(position)
+        return position < len(self._found)
+
+    def index(self, position: int) -> int:
+        """Return the corpus position of the sequence at this position of the epoch."""
+        if not self._skip_invalid:
+            return int(self._given[position])
+        self._read_to(position)
+        return self._found[position]
+
+    def complete(self, position: int) -> Optional[float]:
+        """Return the fraction of the epoch that is done after the sequence at this position."""
+        return self._next / max(len(self._given), 1) if self._skip_invalid else (position + 1) / len(self._given)
+
+    def _read_to(self, position: int) -> None:
+        while len(self._found) <= position and self._next < len(self._given):
+            index = int(self._given[self._next])
+            try:
+                data = self.dataset.read_next(index, self.epoch, self.keys, self._rng)
+            except DataError as exc:
+                if not self._skip_invalid:
+                    raise
+                self._count_skipped(index, exc)
+            else:
+                self._read_ahead[len(self._found)] = data
+                self._found.append(index)
+            finally:
+                self._next += 1
+
+    def _count_skipped(self, index: int, reason: DataError) -> None:
+        self._num_skipped += 1
+        if self._num_skipped <= self._max_logged:
+            log.warning("dataset %r: sequence %r is skipped: %s", self.dataset.name, self.dataset.tag(index), reason)
+
+    def close(self) -> None:
+        """Log how many sequences were left out."""
+        if self._num_skipped:
+            text = "dataset %r: %d of %d sequences of epoch %d were skipped"
+            log.warning(text, self.dataset.name, self._num_skipped, self._next, self.epoch)
+            self._num_skipped = 0
+
+    def _data(self, position: int) -> dict[str, NDArray[Any]]:
+        self._read_to(position)
+        data: dict[str, NDArray[Any]] = self.dataset.with_window(self._read_ahead.pop(position))
+        return data
+
+    def _read(self, position: int) -> Sequence:
+        index = self.index(position)
+        try:
+            data = self._data(position)
+        except DataError as exc:
+            raise DataError("%s: %s" % (self.place(position), exc)) from exc
+        return Sequence(index=index, tag=self.dataset.tag(index), data=data, position=position)

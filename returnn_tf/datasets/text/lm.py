@@ -1,0 +1,156 @@
+"""LmDataset: lines of text as labels, for language models."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.core.data_spec import DataSpec
+from returnn_tf.datasets.core.epoch import EpochReader
+from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.text.corpus_lines import CorpusLines
+from returnn_tf.datasets.text.in_order import InOrderEpoch
+from returnn_tf.datasets.text.lm_options import LmOptions
+from returnn_tf.datasets.text.orth import make_post_processing
+from returnn_tf.datasets.text.text_to_labels import PhoneText, make_text_to_labels
+
+_INT_TYPES = ((128, "int8"), (256, "uint8"), (2**31, "int32"), (2**32, "uint32"))
+
+
+@register_dataset()
+class LmDataset(Dataset):
+    """The lines of text files as labels of characters, words, pieces of words, or phonemes.
+
+    The corpus is indexed once, when it is first needed; a line is read when its sequence is. The length by which
+    ``sorted`` etc. order the corpus is the number of bytes of the line.
+
+    >>> from returnn_tf.datasets import Dataset
+    >>> train = {"class": "LmDataset", "corpus_file": "train.txt.gz", "orth_vocab": {"vocab_file": "words.txt"}}
+    >>> dataset = Dataset.from_config(train)   # doctest: +SKIP
+    """
+
+    @dataclass
+    class Options(LmOptions):
+        """Options in the config."""
+
+    def setup(self) -> None:
+        """Read the symbols; the corpus is opened later."""
+        opts = self.opts
+        self._to_labels = make_text_to_labels(opts, self._owner())
+        self._post_process = make_post_processing(opts.orth_post_process, owner="%s: orth_post_process" % self._owner())
+        self._lines = CorpusLines(opts, self._owner())
+        labels = self._to_labels.labels
+        spec = DataSpec(dim=len(labels), ndim=1, dtype=self._dtype(len(labels)), labels=tuple(labels))
+        self.data_specs = {"delayed": spec} if opts.add_delayed_seq_data else {}
+        self.data_specs["data"] = spec
+        for number in range(opts.add_random_phone_seqs):
+            self.data_specs["random%d" % number] = DataSpec(dim=spec.dim, ndim=1, dtype=spec.dtype)
+
+    def _dtype(self, num_labels: int) -> str:
+        smallest = next(name for limit, name in _INT_TYPES if num_labels <= limit)
+        given = self.opts.dtype
+        if given is None:
+            return smallest
+        try:
+            dtype = np.dtype(given)
+        except TypeError:
+            raise ConfigError("%s: dtype %r is not known" % (self._owner(), given)) from None
+        if dtype.kind not in "iu" or np.iinfo(dtype).max < num_labels - 1:
+            raise ConfigError(
+                "%s: dtype %r can't hold %d labels; use %r" % (self._owner(), given, num_labels, smallest)
+            )
+        return dtype.name
+
+    @property
+    def target_list(self) -> list[str]:
+        """Return the only key that is predicted: "data" itself."""
+        return ["data"]
+
+    @property
+    def num_seqs(self) -> int:
+        """Return the number of lines."""
+        return len(self._lines)
+
+    def tag(self, index: int) -> str:
+        """Return the tag of ``seq_list_file``, or that of the number of the line."""
+        return self._lines.tag(index)
+
+    def file_of(self, index: int) -> str:
+        """Return the corpus file."""
+        return self._lines.file(index)
+
+    def seq_lengths(self) -> NDArray[Any]:
+        """Return the bytes of each line, [num_seqs]."""
+        return self._lines.num_bytes()
+
+    def indices_of_tags(self, tags: SequenceOf[str]) -> NDArray[Any]:
+        """Return corpus indices of sequences given by tag; DataError for an unknown one."""
+        if self.opts.seq_list_file:
+            return super().indices_of_tags(tags)
+        return self._lines.indices_of_tags(tags)
+
+    def open_epoch(
+        self,
+        epoch: int,
+        keys: list[str],
+        seq_list: Optional[SequenceOf[str]] = None,
+        seq_order: Optional[SequenceOf[int]] = None,
+        share: Optional[Share] = None,
+    ) -> EpochReader:
+        """Return the sequences of an epoch by position, to be closed.
+
+        Where sequences are random or may be invalid they are read in order. Sequences that were asked for by
+        ``seq_list`` or ``seq_order`` are never left out.
+        """
+        skip = not self.opts.error_on_invalid_seq and seq_list is None and seq_order is None
+        if not skip and not self._to_labels.is_random:
+            return super().open_epoch(epoch, keys, seq_list, seq_order, share)
+        order = self._explicit_order(epoch, seq_list, seq_order)
+        assert order is not None
+        if share is not None:
+            order = share.of_order(order)
+        logged = self.opts.log_skipped_seqs
+        return InOrderEpoch(self, epoch, order, keys, skip_invalid=skip, max_logged=logged)
+
+    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+        """Read a line; its random numbers depend on epoch and line."""
+        seed = "%d %d" % (self.epoch_seed(epoch), index)
+        return self.read_next(index, epoch, keys, random.Random(seed))
+
+    def read_next(self, index: int, epoch: int, keys: SequenceOf[str], rng: random.Random) -> dict[str, NDArray[Any]]:
+        """Read a line.
+
+        :param rng: random numbers of the epoch
+        :raises DataError: naming the line
+        """
+        text = self._post_process(self._lines.text(index).strip())
+        try:
+            labels = self._to_labels.labels_of_text(text, rng, (self.epoch_seed(epoch) % 2**32, index))
+        except DataError as exc:
+            raise DataError("%s: %r: %s" % (self._lines.place(index), _shortened(text), exc)) from None
+        data = {"data": labels}
+        if self.opts.add_delayed_seq_data:
+            data["delayed"] = [self._start_label(), *labels[:-1]] if labels else []
+        for number in range(self.opts.add_random_phone_seqs):
+            assert isinstance(self._to_labels, PhoneText)
+            data["random%d" % number] = self._to_labels.phones.random_labels(len(labels), rng)
+        return {key: np.asarray(data[key], self.data_specs[key].dtype) for key in keys}
+
+    def _start_label(self) -> int:
+        symbol = self.opts.delayed_seq_data_start_symbol
+        index = self._to_labels.index(symbol)
+        if index is None:
+            raise DataError("delayed_seq_data_start_symbol %r is not among the labels" % symbol)
+        return index
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 100 else text[:100] + "..."

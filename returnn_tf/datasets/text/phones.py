@@ -1,0 +1,190 @@
+"""Texts as sequences of phonemes or allophone states, with random pronunciations, pauses and durations."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.options import at_least, option, probability
+from returnn_tf.datasets.text.allophones import Allophone, StateTying, set_context, word_of
+from returnn_tf.datasets.text.lexicon import Lexicon
+from returnn_tf.datasets.vocabulary import read_labels
+
+_ADD_RANDOM = 0.8  # probability of a further random word, and of a further phoneme in it
+_SPLIT_AT = "/", "-"
+
+
+def _below_one(value: Any) -> Optional[str]:
+    return None if 0 <= value < 1 else "must be at least 0 and below 1, else a state lasts forever"
+
+
+@dataclass
+class PhoneOptions:
+    """The options in ``phone_info``."""
+
+    lexicon_file: str = option(help="pronunciations in Bliss XML; .gz allowed")
+    phoneme_vocab_file: Optional[str] = option(
+        None, help="labels of the phonemes, as a vocabulary; default: the phonemes of the lexicon"
+    )
+    allo_num_states: int = option(3, help="states of each phoneme but silence, which has one", check=at_least(1))
+    allo_context_len: int = option(1, help="phonemes of context at each side of an allophone", check=at_least(0))
+    state_tying_file: Optional[str] = option(
+        None, help="classes of allophone states, lines 'allophone.state class'; they replace phonemes as labels"
+    )
+    add_silence_beginning: float = option(0.1, help="probability of silence before the first word", check=probability)
+    add_silence_between_words: float = option(0.1, help="probability of silence between words", check=probability)
+    add_silence_end: float = option(0.1, help="probability of silence after the last word", check=probability)
+    repetition: float = option(0.9, help="probability that a state lasts one frame more", check=_below_one)
+    silence_repetition: float = option(0.95, help="the same for silence", check=_below_one)
+    silence_lemma_orth: str = option("[SILENCE]", help="orthography of silence in the lexicon")
+    extra_begin_lemma: Optional[dict[str, Any]] = option(
+        None, help="a lemma at the beginning: {'phons': [{'phon': 'a b'}, ...]}"
+    )
+    add_extra_begin_lemma: float = option(1.0, help="its probability", check=probability)
+    extra_end_lemma: Optional[dict[str, Any]] = option(None, help="a lemma at the end")
+    add_extra_end_lemma: float = option(1.0, help="its probability", check=probability)
+    phon_pick_strategy: str = option(
+        "random", help="which pronunciation of a word is chosen", choices=("random", "first")
+    )
+
+
+class PhoneSequences:
+    """Makes label sequences of texts.
+
+    :param opts: `PhoneOptions`
+    :param where: how errors begin
+    :raises DataError: a file is missing or damaged
+    :raises ConfigError: the files do not fit each other
+    """
+
+    def __init__(self, opts: PhoneOptions, where: str) -> None:
+        self.opts = opts
+        self.where = where
+        self.lexicon = Lexicon(opts.lexicon_file)
+        phonemes = self.lexicon.phonemes
+        self._with_context = frozenset(name for name, info in phonemes.items() if info["variation"] != "none")
+        silence = self.lexicon.lemmas.get(opts.silence_lemma_orth)
+        self._silence = silence
+        self._silence_phone = silence["phons"][0]["phon"] if silence and silence["phons"] else None
+        if self._silence_phone is None and self._adds_silence():
+            raise ConfigError(
+                "%s: the lexicon %r has no lemma %r. Give silence_lemma_orth, or set add_silence_beginning, "
+                "add_silence_between_words and add_silence_end to 0."
+                % (where, opts.lexicon_file, opts.silence_lemma_orth)
+            )
+        self._tying = StateTying(opts.state_tying_file) if opts.state_tying_file else None
+        if self._tying is not None and opts.phoneme_vocab_file:
+            raise ConfigError("%s: give phoneme_vocab_file or state_tying_file, not both." % where)
+        self._set_labels()
+
+    def _adds_silence(self) -> bool:
+        opts = self.opts
+        return max(opts.add_silence_beginning, opts.add_silence_between_words, opts.add_silence_end) > 0
+
+    def _set_labels(self) -> None:
+        if self._tying is not None:
+            self.labels = self._tying.labels()
+            return
+        path = self.opts.phoneme_vocab_file
+        self.labels = read_labels(path) if path else list(self.lexicon.phoneme_list)
+        self._index = {label: index for index, label in enumerate(self.labels)}
+
+    def labels_of_text(self, text: str, rng: random.Random) -> list[int]:
+        """Return the label of each frame of a text; pronunciations, pauses and durations are random.
+
+        :raises DataError: a word or a state is unknown
+        """
+        allophones: list[Allophone] = []
+        for lemma in self._lemmas(text, rng):
+            allophones += self._pronounce(lemma, rng)
+        set_context(allophones, self._with_context, self.opts.allo_context_len)
+        return self._frames(allophones, rng)
+
+    def _lemmas(self, text: str, rng: random.Random) -> Iterator[Any]:
+        opts = self.opts
+        if opts.extra_begin_lemma and rng.random() < opts.add_extra_begin_lemma:
+            yield opts.extra_begin_lemma
+        if self._silence and rng.random() < opts.add_silence_beginning:
+            yield self._silence
+        words = self._known_words(text)
+        for number, word in enumerate(words, 1):
+            yield self.lexicon.lemmas[word]
+            if number < len(words) and self._silence and rng.random() < opts.add_silence_between_words:
+                yield self._silence
+        if self._silence and rng.random() < opts.add_silence_end:
+            yield self._silence
+        if opts.extra_end_lemma and rng.random() < opts.add_extra_end_lemma:
+            yield opts.extra_end_lemma
+
+    def _known_words(self, text: str) -> list[str]:
+        """Return words of the lexicon; an unknown word is split at "/", else at "-"."""
+        waiting = text.split()[::-1]
+        known = []
+        while waiting:
+            word = waiting.pop()
+            sign = next((sign for sign in _SPLIT_AT if sign in word), None)
+            if word in self.lexicon.lemmas:
+                known.append(word)
+            elif sign is not None:
+                waiting += word.split(sign)[::-1]
+            else:
+                raise DataError("%r is not in the lexicon %r" % (word, self.opts.lexicon_file))
+        return known
+
+    def _pronounce(self, lemma: Any, rng: random.Random) -> list[Allophone]:
+        phons = lemma["phons"]
+        if not phons:
+            raise DataError("%r has no pronunciation in %r" % (lemma.get("orth"), self.opts.lexicon_file))
+        phon = rng.choice(phons) if self.opts.phon_pick_strategy == "random" else phons[0]
+        return word_of(phon["phon"].split())
+
+    def _frames(self, allophones: list[Allophone], rng: random.Random) -> list[int]:
+        frames = []
+        for allophone in allophones:
+            silent = allophone.phone == self._silence_phone
+            more = self.opts.silence_repetition if silent else self.opts.repetition
+            for state in range(1 if silent else self.opts.allo_num_states):
+                label = self._label(allophone, state)
+                frames.append(label)
+                while rng.random() < more:
+                    frames.append(label)
+        return frames
+
+    def _label(self, allophone: Allophone, state: int) -> int:
+        if self._tying is None:
+            found: Optional[int] = self._index.get(allophone.phone)
+            if found is None:
+                raise DataError("phoneme %r has no label" % allophone.phone)
+            return found
+        name = allophone.state_name(state)
+        found = self._tying.find(name)
+        if found is None:
+            raise DataError("state %r is not in state_tying_file %r" % (name, self._tying.path))
+        return found
+
+    def random_labels(self, num_frames: int, rng: random.Random) -> list[int]:
+        """Return the labels of random words of random phonemes, with silence in between.
+
+        :param num_frames: number of labels
+        """
+        silence = [] if self._silence_phone is None else word_of([self._silence_phone])
+        frames: list[int] = []
+        while len(frames) < num_frames:
+            frames += self._random_frames(rng)
+            frames += self._frames(silence, rng)
+        return frames[:num_frames]
+
+    def _random_frames(self, rng: random.Random) -> list[int]:
+        allophones: list[Allophone] = []
+        more_words = True
+        while more_words:
+            phones = [rng.choice(self.lexicon.phoneme_list)]
+            while rng.random() < _ADD_RANDOM:
+                phones.append(rng.choice(self.lexicon.phoneme_list))
+            allophones += word_of(phones)
+            more_words = rng.random() < _ADD_RANDOM
+        set_context(allophones, self._with_context, self.opts.allo_context_len)
+        return self._frames(allophones, rng)

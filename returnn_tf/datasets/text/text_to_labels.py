@@ -1,0 +1,201 @@
+"""What LmDataset makes of a line: labels of symbols, of a vocabulary, or of phonemes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Sequence as SequenceOf
+from typing import Any, Optional
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.options import from_options
+from returnn_tf.datasets.text.lm_options import LmOptions
+from returnn_tf.datasets.text.phones import PhoneOptions, PhoneSequences
+from returnn_tf.datasets.text.symbols import (
+    ParseOptions,
+    collapse,
+    parse_text,
+    read_replacements,
+    read_symbol_map,
+    read_symbols,
+)
+from returnn_tf.datasets.vocabulary import Vocabulary, make_vocabulary
+
+log = logging.getLogger("returnn_tf.datasets")
+
+_FORMS = "orth_vocab", "orth_symbols_file", "orth_symbols_map_file", "phone_info"
+_FOR_SYMBOLS = {
+    "orth_replace_map_file": None,
+    "word_based": False,
+    "word_end_symbol": None,
+    "parse_orth_opts": None,
+    "auto_replace_unknown_symbol": False,
+}
+_MOST_PASSES = 64
+_MOST_SYMBOLS = 1 << 20
+
+
+def file_of(value: Any) -> Optional[str]:
+    """Return a path that a config gives, or a function which returns it; None if there is none."""
+    path = value() if callable(value) else value
+    return os.fspath(path) if path else None
+
+
+class TextToLabels:
+    """Makes labels of texts.
+
+    :ivar labels: names of the labels, by index
+    """
+
+    labels: SequenceOf[str]
+    #: whether the labels depend on ``rng``
+    is_random = False
+
+    def labels_of_text(self, text: str, rng: random.Random, seed: SequenceOf[int]) -> list[int]:
+        """Return the labels of a text without white space at both ends.
+
+        :param rng: random numbers of the epoch
+        :param seed: of the sequence
+        :raises DataError: it contains what has no label
+        """
+        raise NotImplementedError("%s.labels_of_text" % type(self).__name__)
+
+    def index(self, symbol: str) -> Optional[int]:
+        """Return the label of a symbol, None if it has none."""
+        raise NotImplementedError("%s.index" % type(self).__name__)
+
+
+def make_text_to_labels(opts: LmOptions, where: str) -> TextToLabels:
+    """Return what the options of an LmDataset ask for.
+
+    :param where: how errors begin
+    :raises ConfigError: for none, or contradicting options
+    """
+    given = [name for name in _FORMS if getattr(opts, name)]
+    if len(given) != 1:
+        found = "both %s and %s" % tuple(given[:2]) if given else "none of them"
+        raise ConfigError("%s: give one of %s; there is %s." % (where, ", ".join(_FORMS), found))
+    if given[0] not in ("orth_symbols_file", "orth_symbols_map_file"):
+        for name, default in _FOR_SYMBOLS.items():
+            if getattr(opts, name) not in (default, ""):
+                raise ConfigError(
+                    "%s: %s has no effect together with %s; remove one of them." % (where, name, given[0])
+                )
+    if given[0] == "phone_info":
+        return PhoneText(from_options(PhoneOptions, opts.phone_info, where="%s: phone_info" % where), where)
+    if opts.add_random_phone_seqs:
+        raise ConfigError("%s: add_random_phone_seqs needs phone_info." % where)
+    if given[0] == "orth_vocab":
+        return VocabularyText(make_vocabulary(opts.orth_vocab, owner="%s: orth_vocab" % where))
+    return SymbolText(opts, where)
+
+
+class VocabularyText(TextToLabels):
+    """Labels by a vocabulary, which does all of the work."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self.labels = vocabulary.labels
+
+    def labels_of_text(self, text: str, rng: random.Random, seed: SequenceOf[int]) -> list[int]:
+        """Return the labels of a text."""
+        self.vocabulary.set_random_seed(seed)
+        return self.vocabulary.get_seq(text)
+
+    def index(self, symbol: str) -> Optional[int]:
+        """Return the label of a symbol."""
+        return self.vocabulary.vocab.get(symbol)
+
+
+class PhoneText(TextToLabels):
+    """Labels of phonemes or of allophone states, frame by frame."""
+
+    is_random = True
+
+    def __init__(self, opts: PhoneOptions, where: str) -> None:
+        self.phones = PhoneSequences(opts, "%s: phone_info" % where)
+        self.labels = self.phones.labels
+
+    def labels_of_text(self, text: str, rng: random.Random, seed: SequenceOf[int]) -> list[int]:
+        """Return the label of each frame."""
+        return self.phones.labels_of_text(text, rng)
+
+    def index(self, symbol: str) -> Optional[int]:
+        """Return the label of a phoneme."""
+        return self.labels.index(symbol) if symbol in self.labels else None
+
+
+class SymbolText(TextToLabels):
+    """Labels of characters or words."""
+
+    def __init__(self, opts: LmOptions, where: str) -> None:
+        self.opts = opts
+        path = file_of(opts.orth_symbols_file or opts.orth_symbols_map_file)
+        if path is None:
+            raise ConfigError("%s: the function of the symbols returns no file." % where)
+        table = read_symbols(path) if opts.orth_symbols_file else read_symbol_map(path)
+        self.labels = table.labels
+        self._index = table.ids
+        self._parse_opts: ParseOptions = from_options(
+            ParseOptions, opts.parse_orth_opts or {}, where="%s: parse_orth_opts" % where, none_is_absent=True
+        )
+        given = self._parse_opts.word_based
+        self._word_based = opts.word_based if given is None else given
+        if opts.word_end_symbol and self._word_based:
+            raise ConfigError("%s: word_end_symbol is for characters, but word_based is set." % where)
+        self._blank = opts.word_end_symbol or " "
+        self._before = list(self._parse_opts.prefix)
+        self._after = [opts.word_end_symbol] if opts.word_end_symbol else []
+        if self._parse_opts.postfix is not None:
+            self._after += self._parse_opts.postfix
+        elif opts.seq_end_symbol is not None:
+            self._after.append(opts.seq_end_symbol)
+        replacements = file_of(opts.orth_replace_map_file)
+        self._replacements = (
+            read_replacements(replacements, self._parse_opts, word_based=self._word_based) if replacements else {}
+        )
+        self._logged: set[str] = set()
+        self._where = where
+
+    def index(self, symbol: str) -> Optional[int]:
+        """Return the label of a symbol."""
+        return self._index.get(symbol)
+
+    def labels_of_text(self, text: str, rng: random.Random, seed: SequenceOf[int]) -> list[int]:
+        """Return the labels of a text."""
+        symbols = parse_text(text, self._parse_opts, word_based=self._word_based, blank=self._blank)
+        symbols = self._before + symbols + self._after
+        index = self._index
+        if not self._replacements and all(symbol in index for symbol in symbols):
+            return [index[symbol] for symbol in collapse(symbols, self._blank)]
+        return [index[symbol] for symbol in self._known(symbols)]
+
+    def _known(self, symbols: list[str]) -> list[str]:
+        """Replace symbols; unknown ones among the results are added to the map, and all is replaced once more."""
+        replacements = self._replacements
+        for _ in range(_MOST_PASSES):
+            symbols = [new for symbol in symbols for new in replacements.get(symbol, (symbol,))]
+            symbols = collapse(symbols, self._blank)
+            unknown = {symbol for symbol in symbols if symbol not in self._index}
+            if not unknown:
+                return symbols
+            if len(symbols) > _MOST_SYMBOLS:
+                break
+            replacements = {**replacements, **self._for_unknown(unknown, symbols)}
+        raise DataError("orth_replace_map_file replaces symbols in circles, e.g. %r" % sorted(unknown)[0])
+
+    def _for_unknown(self, unknown: set[str], symbols: list[str]) -> dict[str, list[str]]:
+        substitute = self.opts.unknown_symbol
+        first = next(symbol for symbol in symbols if symbol in unknown)
+        if not self.opts.auto_replace_unknown_symbol:
+            raise DataError(
+                "%r is not among the %d symbols. Add it, or set auto_replace_unknown_symbol" % (first, len(self.labels))
+            )
+        if substitute is not None and substitute not in self._index:
+            raise DataError("%r has no label, and unknown_symbol %r has none either" % (first, substitute))
+        for symbol in sorted(unknown - self._logged):
+            if len(self._logged) < self.opts.log_auto_replace_unknown_symbols:
+                self._logged.add(symbol)
+                log.info("%s: unknown symbol %r is replaced by %r", self._where, symbol, substitute)
+        return {symbol: [] if substitute is None else [substitute] for symbol in unknown}
