@@ -38,6 +38,8 @@ def inner_dataset(outer: Dataset, spec: Any, name: str, *, shards: bool = True, 
         inner = Dataset.from_config(spec, **defaults)
     except ConfigError as exc:
         raise ConfigError("%s: inner dataset %r: %s" % (outer.described, name, exc)) from None
+    if inner.opts.skip_broken_seqs:
+        opts.skip_broken_seqs = True  # what is made of a broken sequence is left out as well
     for option, idle in _OUTER_ONLY.items():
         if getattr(inner.opts, option) not in idle:
             text = "%s: inner dataset %r: option %r has no effect there; it acts on the outermost dataset"

@@ -149,12 +149,15 @@ class Dataset(Corpus):
         :param start: position to begin at
         """
         with contextlib.closing(self.open_epoch(epoch, self.data_keys, seq_list, seq_order)) as reader:
+            num_used = 0
             for position in itertools.count():
                 if not reader.has(position):
-                    return
-                if position >= start:
+                    break
+                if position >= start and reader.is_usable(position):
+                    num_used += 1
                     yield reader.sequence(position)
                 reader.release(position + 1)
+            reader.report_broken(num_used)
 
     def open_epoch(
         self,
@@ -240,6 +243,8 @@ class Dataset(Corpus):
                 if number >= start_batch:
                     yield assemble(plan, reader, options.keys, number=number, declared=declared)
                 reader.release(plan.parts[-1].position)
+            stats.num_broken = len(reader.broken)
+            reader.report_broken(stats.num_seen)
 
 
 def _rebuild(cls: type[Dataset], given: dict[str, Any]) -> Dataset:

@@ -54,6 +54,9 @@ class BaseOptions:
         help="exchange the frames of this number of successive sequences at random, their lengths stay; 0 = none",
         check=at_least(0),
     )
+    skip_broken_seqs: bool = option(
+        False, help="leave out sequences that cannot be read; they are listed at the end of the epoch"
+    )
     estimated_num_seqs: Optional[int] = option(None, help="for progress output if the number is unknown")
     _num_shards: int = option(1, help="number of processes which share the corpus", check=at_least(1))
     _shard_index: int = option(0, help="which of them this is, from 0")

@@ -24,6 +24,12 @@ class BatchStats:
     num_too_short: int = 0
     num_dropped: int = 0
     num_oversize: int = 0
+    num_broken: int = 0
+
+    @property
+    def num_seen(self) -> int:
+        """Return the number of those that could be read."""
+        return self.num_used + self.num_too_long + self.num_too_short + self.num_dropped
 
     def summary(self) -> str:
         """Return one line for the log; empty if nothing was dropped or oversized."""
@@ -31,6 +37,7 @@ class BatchStats:
             (self.num_too_long, "%d dropped as too long"),
             (self.num_too_short, "%d dropped as too short"),
             (self.num_dropped, "%d dropped at random"),
+            (self.num_broken, "%d left out as they could not be read"),
             (self.num_oversize, "%d larger than batch_size by themselves"),
         ]
         return ", ".join(text % count for count, text in texts if count)

@@ -87,6 +87,11 @@ class Corpus:
                 "%s: partition_epoch=%d and repeat_epoch=%d contradict each other; use one of them"
                 % (self._owner(), opts.partition_epoch, opts.repeat_epoch)
             )
+        if opts.skip_broken_seqs and opts.shuffle_frames_of_nseqs:
+            raise ConfigError(
+                "%s: skip_broken_seqs cannot go with shuffle_frames_of_nseqs, which reads several sequences together"
+                % self._owner()
+            )
         if not 0 <= opts._shard_index < opts._num_shards:
             raise ConfigError(
                 "%s: _shard_index is %d, but must be at least 0 and below _num_shards=%d"

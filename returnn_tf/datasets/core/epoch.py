@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence as SequenceOf
 from typing import Any, Optional
 
@@ -12,6 +13,10 @@ from numpy.typing import NDArray
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence, num_frames
 from returnn_tf.datasets.core.read_ahead import ReadAhead
+
+log = logging.getLogger("returnn_tf.datasets")
+
+_MOST_LISTED = 100  # broken sequences
 
 
 class EpochReader:
@@ -28,6 +33,8 @@ class EpochReader:
         self.dataset = dataset
         self.epoch = epoch
         self.keys = keys
+        #: what was wrong with the sequences that are left out, by position; see the option ``skip_broken_seqs``
+        self.broken: dict[int, str] = {}
         self._kept: dict[int, Sequence] = {}
 
     @property
@@ -63,6 +70,42 @@ class EpochReader:
         :raises DataError: naming dataset and tag, whatever went wrong while reading
         """
         raise NotImplementedError("%s.sequence" % type(self).__name__)
+
+    def is_usable(self, position: int) -> bool:
+        """Return whether a sequence can be read, as far as ``skip_broken_seqs`` requires to know; it is kept then."""
+        if not self.dataset.opts.skip_broken_seqs:
+            return True
+        if position not in self.broken:
+            try:
+                self.sequence(position)
+                return True
+            except DataError as exc:
+                self.broken[position] = str(exc) if len(self.broken) < _MOST_LISTED else ""
+        return False
+
+    def report_broken(self, num_used: int) -> None:
+        """Log which sequences were left out; called at the end of the epoch.
+
+        :param num_used: number of others
+        :raises DataError: all of them were
+        """
+        if not self.broken:
+            return
+        reasons = [text for text in self.broken.values() if text]
+        if not num_used:
+            raise DataError(
+                "%s: none of the %d sequences of epoch %d can be read; the first error is: %s"
+                % (self.dataset.described, len(self.broken), self.epoch, reasons[0])
+            )
+        more = len(self.broken) - len(reasons)
+        log.warning(
+            "%s, epoch %d: %d sequences could not be read and were left out:%s%s",
+            self.dataset.described,
+            self.epoch,
+            len(self.broken),
+            "".join("\n  " + text for text in reasons),
+            "\n  and %d others" % more if more else "",
+        )
 
     def complete(self, position: int) -> Optional[float]:
         """Return the fraction of the epoch that is done after the sequence at this position, None if unknown."""

@@ -108,6 +108,9 @@ def _plain_slices(
         return
     position = 0
     while epoch.has(position):
+        if not epoch.is_usable(position):
+            position += 1
+            continue
         lengths = {key: epoch.lengths(position)[key] for key in keys}
         if chunking is None or not recurrent_net:
             yield Slice(position, dict.fromkeys(keys, 0), lengths)
@@ -137,6 +140,8 @@ def _function_slices(epoch: Any, keys: list[str], chunking: Chunking, recurrent_
             raise DataError(
                 "the chunking function yields position %r, but there are %s sequences" % (position, epoch.num_seqs)
             )
+        if not epoch.is_usable(position):
+            continue
         starts, ends = _frames(epoch, position, keys, start), _frames(epoch, position, keys, end)
         yield Slice(int(position), starts, ends)
 

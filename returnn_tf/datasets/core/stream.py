@@ -158,6 +158,11 @@ class StreamDataset(Dataset):
             raise ConfigError(
                 "%s is a stream: shuffle_frames_of_nseqs needs a corpus with random access" % self._owner()
             )
+        if self._given.get("skip_broken_seqs"):
+            raise ConfigError(
+                "%s is a stream, which cannot go on after an error: skip_broken_seqs is for datasets with random access"
+                % self._owner()
+            )
         if self.makes_order:
             return
         kind = None if self._ordering is None else self._ordering.kind
