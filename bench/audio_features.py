@@ -2,11 +2,11 @@
 
     python bench/audio_features.py [--rounds N] [--threads N] [--seqs N]
 
-Asked: at least 2000 x real time of log-mel on 2 cores, and 5 x librosa. All figures are of the best round, for a machine
-with other load, with wall and CPU time; rounds of what is compared alternate. librosa is no dependency: to compare, run
-this with an environment that has it, h5py, scipy and soundfile. It gets the same samples (double precision, as soundfile
-reads them) and the same parameters, one sequence after the other, as programs call it; ours is given for one thread and
-for as many as there are cores. tensorflow-io decodes inside of `tf.data` with as many parallel calls.
+Asked: at least 2000 x real time of log-mel on 2 cores, and 5 x librosa. All figures are of the best round, for a
+machine with other load, with wall and CPU time; rounds of what is compared alternate. librosa is no dependency: to
+compare, run this with an environment that has it, h5py, scipy and soundfile. It gets the same samples and parameters,
+one sequence after the other, as programs call it; ours is given for one thread and for as many as there are cores.
+tensorflow-io decodes inside of `tf.data` with as many parallel calls.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class Work:
 
     def __init__(self, num_seqs: int, threads: int) -> None:
         rng = numpy.random.RandomState(1)
-        self.audios = [utterance(rng, rng.uniform(4, 16)) for _ in range(num_seqs)]
+        audios = [utterance(rng, rng.uniform(4, 16)) for _ in range(num_seqs)]
+        self.audios = [read_audio(encoded(audio, "wav"))[0] for audio in audios]
         self.threads = threads
         self.seconds = sum(map(len, self.audios)) / RATE
         self.features = AudioFeatures.make(
@@ -120,21 +121,23 @@ def beside_librosa(work: Work, rounds: int) -> None:
     if importlib.util.find_spec("librosa") is None:
         print("no comparison with librosa, which is not installed here (it is no dependency of returnn-tf)\n")
         return
-    scaled = [audio / numpy.abs(audio).max() for audio in work.audios]  # ours does that itself
-    single = [audio.astype("float32") for audio in scaled]
+    single = [audio / numpy.abs(audio).max() for audio in work.audios]  # ours does that itself
+    double = [audio.astype("float64") for audio in single]
     sides: dict[str, Callable[[], Any]] = {
-        "librosa": lambda: [librosa_log_mel(audio) for audio in scaled],
-        "librosa, samples in single precision": lambda: [librosa_log_mel(audio) for audio in single],
+        "librosa, double precision (RETURNN)": lambda: [librosa_log_mel(audio) for audio in double],
+        "librosa, single precision": lambda: [librosa_log_mel(audio) for audio in single],
         "returnn_tf, 1 thread": lambda: work.features_of_samples(1),
         "returnn_tf, %d threads" % work.threads: lambda: work.features_of_samples(work.threads),
     }
-    for got, expected in zip(work.features_of_samples(work.threads), sides["librosa"]()):
+    for got, expected in zip(work.features_of_samples(work.threads), map(librosa_log_mel, double)):
         numpy.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
     times = best(sides, rounds)
     print(table(["log-mel of samples", "x real time", "per CPU second"], [work.row(*item) for item in times.items()]))
-    reference = times["librosa"]
-    for name in list(times)[2:]:
-        print("%s: %.1f x librosa (%.1f x per CPU second)" % (name, *(r / t for r, t in zip(reference, times[name]))))
+    theirs, ours = list(times)[:2], list(times)[2:]
+    for name in ours:
+        for other in theirs:
+            ratios = [slow / fast for slow, fast in zip(times[other], times[name])]
+            print("%s: %.1f x %s (%.1f x per CPU second)" % (name, ratios[0], other, ratios[1]))
     print()
 
 

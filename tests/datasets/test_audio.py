@@ -9,7 +9,7 @@ import pytest
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.audio import AudioFeatures, read_audio
-from tests.datasets.recorded import ROOT, load_json
+from tests.datasets.recorded import ROOT, array_info, load_json
 
 AUDIO = ROOT / "audio"
 CASES = load_json("audio/features.json")["cases"]
@@ -52,14 +52,12 @@ def is_file(value: Any) -> bool:
 def test_recorded(case: dict[str, Any], recorded_features: Any) -> None:
     """Dimension and features are the recorded ones; where there is none, ours is an error for users."""
     samples, rate = read_audio(str(AUDIO / case["file"]))
-    assert (rate, list(samples.shape), str(samples.dtype)) == (
-        case["sample_rate"],
-        case["audio"]["shape"],
-        case["audio"]["dtype"],
-    )
+    assert (rate, list(samples.shape)) == (case["sample_rate"], case["audio"]["shape"])
     np.testing.assert_allclose(
         samples.reshape(-1)[:8], case["audio"]["first"], atol=1e-4 if "ogg" in case["file"] else 0
     )
+    if "ogg" not in case["file"]:
+        assert array_info(samples.astype("float64"))["sha256"] == case["audio"]["sha256"]
     rng = np.random.RandomState(5)
     if "exception" in case:
         with pytest.raises((ConfigError, DataError), match="audio"):

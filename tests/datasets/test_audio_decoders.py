@@ -17,23 +17,25 @@ RATE = 16000
 _TIME = np.arange(6000) / RATE
 SAMPLES = 0.4 * np.sin(2 * np.pi * (200 + 900 * _TIME) * _TIME)
 
-#: Name -> (format and subtype in libsndfile, what may be lost, bound for the difference of the two decoders)
-FORMATS: dict[str, tuple[str, Any, float, float]] = {
-    "flac": ("FLAC", "PCM_16", 2.0**-15, 0.0),
-    "flac24": ("FLAC", "PCM_24", 2.0**-23, 0.0),
-    "wav": ("WAV", "PCM_16", 2.0**-15, 0.0),
-    "wav24": ("WAV", "PCM_24", 2.0**-23, 0.0),
-    "wav_float": ("WAV", "FLOAT", 1e-7, 0.0),
-    "ogg": ("OGG", "VORBIS", 0.1, 1e-6),
-    "mp3": ("MP3", None, 0.1, 1e-5),
-    "opus": ("OGG", "OPUS", 0.1, 0.0),
-    "aiff": ("AIFF", "PCM_16", 2.0**-15, 0.0),
+#: Name -> (format and subtype in libsndfile, what may be lost, bound for the difference of the two decoders, precision)
+FORMATS: dict[str, tuple[str, Any, float, float, str]] = {
+    "flac": ("FLAC", "PCM_16", 2.0**-15, 0.0, "float32"),
+    "flac24": ("FLAC", "PCM_24", 2.0**-23, 0.0, "float32"),
+    "wav": ("WAV", "PCM_16", 2.0**-15, 0.0, "float32"),
+    "wav24": ("WAV", "PCM_24", 2.0**-23, 0.0, "float32"),
+    "wav_float": ("WAV", "FLOAT", 1e-7, 0.0, "float32"),
+    "wav32": ("WAV", "PCM_32", 2.0**-31, 0.0, "float64"),
+    "wav_double": ("WAV", "DOUBLE", 0.0, 0.0, "float64"),
+    "ogg": ("OGG", "VORBIS", 0.1, 1e-6, "float32"),
+    "mp3": ("MP3", None, 0.1, 1e-5, "float32"),
+    "opus": ("OGG", "OPUS", 0.1, 0.0, "float32"),
+    "aiff": ("AIFF", "PCM_16", 2.0**-15, 0.0, "float32"),
 }
 
 
 def encoded(name: str, samples: Any = SAMPLES, rate: int = RATE) -> bytes:
     """The content of a file; skips what this libsndfile does not know."""
-    kind, subtype, _, _ = FORMATS[name]
+    kind, subtype = FORMATS[name][:2]
     if not soundfile.check_format(kind, subtype):
         pytest.skip("libsndfile %s knows no %s" % (soundfile.__libsndfile_version__, name))
     file = io.BytesIO()
@@ -44,10 +46,10 @@ def encoded(name: str, samples: Any = SAMPLES, rate: int = RATE) -> bytes:
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("channels", [1, 2])
 def test_decodes(name: str, channels: int) -> None:
-    """What was written is read, [time] or [time, channels], double precision; from content and from files."""
+    """What was written is read, [time] or [time, channels]."""
     written = SAMPLES if channels == 1 else np.stack([SAMPLES, 0.5 * SAMPLES[::-1]], axis=1)
     samples, rate = read_audio(encoded(name, written), name=name)
-    assert (samples.dtype, samples.shape, rate) == (np.float64, written.shape, RATE)
+    assert (samples.dtype, samples.shape, rate) == (FORMATS[name][4], written.shape, RATE)
     assert np.abs(samples - written)[600:-600].max() <= FORMATS[name][2]
 
 
@@ -58,12 +60,12 @@ def test_decoders_agree(name: str) -> None:
     for samples in (SAMPLES, np.stack([SAMPLES, -SAMPLES], axis=1)):
         content = encoded(name, samples)
         expected, _ = read_audio(content)
-        if name in ("opus", "aiff"):
+        if name in ("opus", "aiff", "wav32", "wav_double"):
             with pytest.raises(ConfigError, match="'x'.*does not know.*Use the decoder 'soundfile'"):
                 read_audio(content, name="x", decoder="tensorflow-io")
             continue
         got, rate = AudioFeatures.make({"decoder": "tensorflow-io"}, owner="x").read(content)
-        assert (got.dtype, rate) == (np.float64, RATE)
+        assert (got.dtype, rate) == (np.float32, RATE)
         np.testing.assert_allclose(got, expected, rtol=0, atol=FORMATS[name][3])
 
 

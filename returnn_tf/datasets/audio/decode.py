@@ -16,6 +16,9 @@ from returnn_tf.datasets.audio.tensorflow_decoder import decode_by_tensorflow
 #: (bench/audio_features.py), is ready at once, and knows more formats; so it is the default wherever it is installed.
 DECODERS = ("soundfile", "tensorflow-io")
 
+#: Subtypes in libsndfile with more than the 24 bits of single precision; what was compressed with a loss has fewer.
+_DOUBLE = ("PCM_32", "DOUBLE", "ALAC_32")
+
 #: What can be done about a file that cannot be decoded.
 _FIX = "Is it damaged or cut off, or is it no audio? Make it again, or leave it out."
 
@@ -28,8 +31,9 @@ def read_audio(
     :param content: of a file, or its path
     :param name: of the file, for errors; default: the path
     :param decoder: one of `DECODERS`
-    :return: (samples, sample rate in Hz). Samples are float64 [time], or [time, channels] of more than one channel:
-        integers divided by 2 ** (bits - 1), thus from -1 to 1; floats as they are
+    :return: (samples, sample rate in Hz). Samples are [time], or [time, channels] of more than one channel:
+        integers divided by 2 ** (bits - 1), thus from -1 to 1; floats as they are. They are float32 where that loses
+        nothing, else float64
     :raises DataError: the file is missing, damaged, cut off or no audio; names it
     """
     name = name or ("(of %d bytes)" % len(content) if isinstance(content, bytes) else os.fspath(content))
@@ -41,7 +45,7 @@ def read_audio(
         with soundfile.SoundFile(io.BytesIO(content)) as file:
             declared, rate = file.frames, file.samplerate
             if decoder == "soundfile":
-                samples = file.read(dtype="float64")
+                samples = file.read(dtype="float64" if file.subtype in _DOUBLE else "float32")
             else:
                 samples = decode_by_tensorflow(content, file.format, file.subtype, name)
     except (soundfile.SoundFileError, RuntimeError, TypeError) as exc:

@@ -36,6 +36,9 @@ class AudioFeatures:
         self._permute = RandomPermute.parse(opts.random_permute, where=where)
         self._function: Function = opts.features if callable(opts.features) else None
         self._kind = None if self._function else self._make_kind()
+        # functions get what soundfile delivers by default
+        simple = self._kind and not (opts.pre_process or self._permute)
+        self._dtype = self._kind.dtype if self._kind and simple else "float64"
         self._num_filters = self._check_num_filters()
         self._check_channels()
         own = self._num_filters * (int(opts.with_delta) + 1)
@@ -153,7 +156,7 @@ class AudioFeatures:
     def _prepared(self, samples: NDArray[Any], sample_rate: int, rng: np.random.RandomState) -> NDArray[Any]:
         opts = self.opts
         self._check_samples(samples, sample_rate)
-        audio = samples.astype(np.float64, copy=False)
+        audio = samples.astype(self._dtype, copy=False)
         if opts.preemphasis:
             # along the last axis, thus from channel to channel where there are several, as trained models expect
             audio = np.concatenate([audio[..., :1], audio[..., 1:] - opts.preemphasis * audio[..., :-1]], axis=-1)

@@ -26,6 +26,8 @@ def decibels(power: NDArray[Any]) -> NDArray[Any]:
 class Kind:
     """One kind of features; the fields of a subclass are its ``feature_options``."""
 
+    #: The precision in which audio is prepared.
+    dtype: ClassVar[str] = "float64"
     #: Features per frame where the option ``num_feature_filters`` is not given.
     default_filters: int = 40
     #: The one number that ``num_feature_filters`` may be.
@@ -42,7 +44,7 @@ class Kind:
     def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
         """Compute features.
 
-        :param audio: [time], float64
+        :param audio: [time], in the precision ``dtype``
         :param frames: how to cut it
         :param num_filters: features per frame
         :return: [frames, num_filters], in any precision
@@ -81,7 +83,7 @@ class _Band(Kind):
 class Mfcc(_Band):
     """Mel-frequency cepstral coefficients; the root mean square of the frame in the place of the first one.
 
-    Double precision: the quietest bands are 80 dB below the loudest, and each coefficient depends on all of them.
+    The Fourier transform has double precision, since bands 80 dB below the loudest one count as much.
     """
 
     n_mels: int = option(128, check=at_least(1), help="number of mel bands")
@@ -95,7 +97,7 @@ class Mfcc(_Band):
     def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
         """Compute the coefficients."""
         levels = decibels(self.energies(audio, frames, self.n_mels))
-        result: NDArray[Any] = levels @ cosine_transform(self.n_mels, num_filters)
+        result: NDArray[Any] = levels.astype(np.float64) @ cosine_transform(self.n_mels, num_filters)
         cut = frames.cut(audio, center=self.center)
         result[:, 0] = np.sqrt(np.einsum("ti,ti->t", cut, cut) / frames.size)
         return result
@@ -112,7 +114,7 @@ class LogMel(Kind):
 
     def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
         """Compute logarithms."""
-        energies = mel_spectrum(audio, frames, num_filters, dtype=self.dtype)
+        energies = mel_spectrum(audio, frames, num_filters, transform=self.dtype, dtype=self.dtype)
         np.maximum(energies, 1e-3, out=energies)
         result: NDArray[Any] = np.log(energies, out=energies)
         return result
@@ -131,7 +133,7 @@ class LogLogMel(LogMel):
 
 @dataclasses.dataclass
 class DbMel(_Band):
-    """``20 log10`` of the energies in mel bands. Double precision, since quiet bands are not cut off."""
+    """``20 log10`` of the energies in mel bands; a Fourier transform in double precision, as quiet bands count."""
 
     min_amp: float = option(1e-10, check=above(0), help="least energy")
 
@@ -204,6 +206,7 @@ class Pitch(Kind):
 class Raw(Kind):
     """The samples themselves, as features of dim 1: [time, 1] or [time, channels, 1]."""
 
+    dtype: ClassVar[str] = "float32"
     default_filters = 1
     only_filters = 1
 

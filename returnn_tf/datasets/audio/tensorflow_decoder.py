@@ -15,7 +15,7 @@ _INTEGERS = {"PCM_16": ("int16", 2.0**15), "PCM_24": ("int32", 2.0**31)}
 
 
 def decode_by_tensorflow(content: bytes, kind: str, subtype: str, name: str) -> NDArray[Any]:
-    """Return the samples of an audio file: float64 [time], or [time, channels] of more than one channel.
+    """Return the samples of an audio file: float32 [time], or [time, channels] of more than one channel.
 
     The operation releases the interpreter, so that threads decode at the same time.
 
@@ -42,7 +42,7 @@ def decode_by_tensorflow(content: bytes, kind: str, subtype: str, name: str) -> 
             % (name, kind, subtype)
         )
     try:
-        samples = np.asarray(decode(content).numpy(), np.float64) / scale
+        samples: NDArray[Any] = decode(content).numpy().astype(np.float32) / np.float32(scale)
     except tf.errors.OpError as exc:
         raise DataError("audio file %r cannot be decoded: %s. Is it damaged?" % (name, exc.message)) from exc
     return samples[:, 0] if samples.shape[1] == 1 else samples
