@@ -9,19 +9,10 @@ from typing import Any, Optional
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
-from returnn_tf.datasets.combining.inner import inner_dataset
+from returnn_tf.datasets.combining.inner import inner_dataset, refuse_own_order
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.window import window_spec
-
-_ORDER_OPTIONS = (
-    "seq_ordering",
-    "partition_epoch",
-    "repeat_epoch",
-    "seq_list_filter_file",
-    "unique_seq_tags",
-    "seq_order_seq_lens_file",
-)
 
 
 class CombiningDataset(Dataset):
@@ -59,13 +50,7 @@ class CombiningDataset(Dataset):
 
         :raises ConfigError: names the option
         """
-        for option in _ORDER_OPTIONS:
-            value = getattr(self.opts, option)
-            if value not in ("default", 1, None, False):
-                raise ConfigError(
-                    "%s: option %r is %r, but the order is that of the inner datasets; set it there"
-                    % (self._owner(), option, value)
-                )
+        refuse_own_order(self)
 
     def make_specs(self) -> Mapping[str, DataSpec]:
         """Return the format by data key, before ``window``."""

@@ -9,14 +9,20 @@ from typing import Any
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.errors import shown
 from returnn_tf.datasets.core.base import Dataset
 
 log = logging.getLogger("returnn_tf.datasets")
 
 # options that only act on the outermost dataset, since the others are read sequence by sequence -> value without effect
 _OUTER_ONLY = {"chunking": (None, 0, "0"), "context_window": (None,), "min_chunk_size": (0, None)}
-_NO_ORDER = (("seq_ordering", "default"), ("partition_epoch", 1), ("repeat_epoch", 1))
+_ORDER_OPTIONS = (
+    "seq_ordering",
+    "partition_epoch",
+    "repeat_epoch",
+    "seq_list_filter_file",
+    "unique_seq_tags",
+    "seq_order_seq_lens_file",
+)
 
 
 def inner_dataset(outer: Dataset, spec: Any, name: str, *, shards: bool = True, **more: Any) -> Dataset:
@@ -55,16 +61,15 @@ def read_inner(dataset: Dataset, index: int, epoch: int, keys: SequenceOf[str]) 
     return dataset.with_window(dataset.read(index, epoch, keys))
 
 
-def refuse_own_order(dataset: Dataset, inner: str) -> None:
-    """Check that no order is asked of a dataset whose order is that of an inner one.
+def refuse_own_order(dataset: Dataset) -> None:
+    """Refuse options on the order, for datasets whose order is that of the inner ones.
 
-    :param inner: the option with the inner dataset
-    :raises ConfigError: naming the option
+    :raises ConfigError: names the option
     """
-    for name, value in _NO_ORDER:
-        given = getattr(dataset.opts, name)
-        if given != value:
+    for option in _ORDER_OPTIONS:
+        value = getattr(dataset.opts, option)
+        if value not in ("default", 1, None, False):
             raise ConfigError(
-                "%s: %s=%s has to be an option of the inner dataset, which makes the order: move it into %r"
-                % (dataset.described, name, shown(given), inner)
+                "%s: option %r is %r, but the order is that of the inner datasets; set it there"
+                % (dataset.described, option, value)
             )

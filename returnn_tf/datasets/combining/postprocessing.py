@@ -1,0 +1,232 @@
+"""PostprocessingDataset: functions of a config applied to the sequences of another dataset."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.options import at_least, option
+from returnn_tf.datasets.combining.inner import inner_dataset, refuse_own_order
+from returnn_tf.datasets.combining.map_processes import MapProcesses
+from returnn_tf.datasets.combining.mapper import Mapper
+from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.epoch import EpochReader
+from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.core.stream import StreamDataset, StreamedEpoch
+from returnn_tf.tensor import Data, Dim, batch_dim, parse_data_key
+
+
+@register_dataset()
+class PostprocessingDataset(StreamDataset):
+    """The sequences of another dataset, changed by a function of the config.
+
+    ``map_seq(data, seq_idx=, epoch=, rng=)`` gets one sequence and returns it. ``map_seq_stream(sequences, epoch=,
+    rng=)`` gets an iterator over all and yields as many as it likes, in any order. A sequence is a dict of named
+    tensors: ``data["data"].raw_tensor`` is an array; it also has ``seq_tag``, ``seq_idx`` and ``complete_frac``.
+    Format and order are those of the inner dataset; ``map_outputs`` declares another format, as ``extern_data`` does.
+
+    ``rng``, a ``numpy.random.RandomState``, depends on the epoch and runs through all its sequences, so an epoch is
+    resumed by processing its sequences again. Each of ``num_workers`` processes has one of its own.
+
+    >>> def louder(data, *, rng, **_):
+    ...     data["data"].raw_tensor *= rng.uniform(0.5, 2.0)
+    ...     return data
+    >>> train = {"class": "PostprocessingDataset", "dataset": {"class": "HDFDataset", "files": []}, "map_seq": louder}
+    """
+
+    makes_shards = True
+
+    @dataclass
+    class Options(Dataset.Options):
+        """Options in the config."""
+
+        dataset: Any = option(help="the dataset to process")
+        map_seq: Optional[Callable[..., Any]] = option(None, help="function of a sequence that returns it")
+        map_seq_stream: Optional[Callable[..., Any]] = option(
+            None, help="function of an iterator over all sequences that yields sequences"
+        )
+        map_outputs: Optional[dict[str, Any]] = option(
+            None, help="key -> format of the result, as in extern_data; default: that of the dataset"
+        )
+        map_seq_stream_preserves_num_seqs: Optional[bool] = option(
+            None, help="map_seq_stream yields as many sequences as it gets; default: its attribute preserves_num_seqs"
+        )
+        buf_size: int = option(1, help="sequences that each process may have ahead", check=at_least(1))
+        num_workers: int = option(0, help="number of processes that apply the function; 0 = none", check=at_least(0))
+
+    def setup(self) -> None:
+        """Create the inner dataset."""
+        opts = self.opts
+        if (opts.map_seq is None) == (opts.map_seq_stream is None):
+            raise ConfigError("%s: give one of map_seq and map_seq_stream" % self._owner())
+        refuse_own_order(self)
+        self._inner = inner_dataset(self, opts.dataset, "%s_dataset" % self.name)
+        self.is_stream = opts.map_seq is None or self._inner.is_stream
+        stays = opts.map_seq_stream_preserves_num_seqs
+        if stays is None:
+            stays = bool(getattr(opts.map_seq_stream, "preserves_num_seqs", False))
+        self._preserves_num_seqs = opts.map_seq is not None or stays
+        self.takes = frozenset(("share",) if opts.map_seq is None else ("share", "seq_list", "seq_order"))
+        self._idle: list[MapProcesses] = []
+        self._mapper: Optional[Mapper] = None
+        if opts.map_outputs is not None:
+            self._declared = {key: self._declared_spec(key, given) for key, given in opts.map_outputs.items()}
+
+    def _declared_spec(self, key: str, given: Any) -> DataSpec:
+        try:
+            return _spec_of_data(_template(key, given))
+        except ConfigError as exc:
+            raise ConfigError("%s: map_outputs: %s" % (self._owner(), exc)) from None
+
+    # ---- format and order
+
+    def make_specs(self) -> dict[str, DataSpec]:
+        """Return the declared format, by default that of the inner dataset."""
+        return dict(self._inner.data_specs) if self.opts.map_outputs is None else dict(self._declared)
+
+    @property
+    def num_outputs(self) -> dict[str, Any]:
+        """Return dims and numbers of axes, by default as the inner dataset declares them."""
+        return self._inner.num_outputs if self.opts.map_outputs is None else super().num_outputs
+
+    @property
+    def num_seqs(self) -> Optional[int]:
+        """Return the number of sequences of the inner dataset, None if the function may change it."""
+        return self._inner.num_seqs if self._preserves_num_seqs else None
+
+    @property
+    def endless(self) -> bool:
+        """Return whether the inner dataset is endless."""
+        return self._inner.endless
+
+    def expected_num_seqs(self, epoch: int) -> Optional[int]:
+        """Return None; the progress is that of the inner dataset."""
+        return None
+
+    def tag(self, index: int) -> str:
+        """Return the tag in the inner dataset."""
+        return super().tag(index) if self.is_stream else self._inner.tag(index)
+
+    def file_of(self, index: int) -> str:
+        """Return the file in the inner dataset."""
+        return "" if self.is_stream else self._inner.file_of(index)
+
+    def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
+        """Return the order of the inner dataset, None if the function may change it."""
+        return None if self.is_stream else self._inner.seq_order(epoch)
+
+    # ---- reading
+
+    def open_epoch(
+        self,
+        epoch: int,
+        keys: list[str],
+        seq_list: Optional[SequenceOf[str]] = None,
+        seq_order: Optional[SequenceOf[int]] = None,
+        share: Optional[Share] = None,
+    ) -> EpochReader:
+        """Return the sequences of an epoch by position, always read one after the other."""
+        how = {"seq_list": seq_list, "seq_order": seq_order, "share": share}
+        how = {name: value for name, value in how.items() if value is not None}
+        if self.opts.map_seq is None:
+            if "seq_list" in how or "seq_order" in how:
+                raise ConfigError(
+                    "%s: map_seq_stream may change order and number of the sequences, so they can't be chosen"
+                    % self._owner()
+                )
+            if share is not None and share.done:
+                raise DataError(
+                    "%s: which sequences remain of an epoch is not defined with map_seq_stream if the number of "
+                    "processes changes; start the epoch anew, or use as many processes as before" % self._owner()
+                )
+        return StreamedEpoch(self, epoch, keys, **how)
+
+    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+        """Read and process a single sequence, with a random generator that begins with it."""
+        with contextlib.closing(self.open_epoch(epoch, list(keys), seq_order=[index])) as reader:
+            return reader.sequence(0).data
+
+    def stream(self, epoch: int, **how: Any) -> Iterator[Sequence]:
+        """Yield the processed sequences."""
+        workers = self.opts.num_workers
+        if not workers:
+            with contextlib.closing(self._inputs(epoch, how)) as inputs:
+                yield from self._function().apply(inputs, epoch, np.random.RandomState(self.epoch_seed(epoch)))
+            return
+        # first, so that processes do not inherit what reading opens
+        processes = (
+            self._idle.pop()
+            if self._idle
+            else MapProcesses(self._function(), workers, self.opts.buf_size, "dataset %r" % self.name)
+        )
+        seed = self.epoch_seed(epoch)
+        seeds = [(seed * 683859 * workers + 30411 * number) % (2**32 - 1) for number in range(workers)]
+        finished = False
+        try:
+            with contextlib.closing(self._inputs(epoch, how)) as inputs:
+                yield from processes.apply(inputs, epoch, seeds)
+            finished = True
+        finally:
+            if finished:
+                self._idle.append(processes)
+            else:
+                processes.close()
+
+    def _inputs(self, epoch: int, how: Mapping[str, Any]) -> Generator[Sequence, None, None]:
+        """Yield the sequences of the inner dataset."""
+        with contextlib.closing(self._inner.open_epoch(epoch, self._inner.data_keys, **how)) as reader:
+            position = 0
+            while reader.has(position):
+                sequence = reader.sequence(position)
+                yield Sequence(
+                    index=sequence.index,
+                    tag=sequence.tag,
+                    data=sequence.data,
+                    position=position,
+                    complete=reader.complete(position),
+                )
+                position += 1
+                reader.release(position)
+
+    def _function(self) -> Mapper:
+        if self._mapper is None:
+            self._mapper = Mapper(
+                owner=self._owner(),
+                map_seq=self.opts.map_seq,
+                map_seq_stream=self.opts.map_seq_stream,
+                inputs=dict(self._inner.data_specs),
+                outputs=self.make_specs(),
+                preserves_num_seqs=self._preserves_num_seqs,
+            )
+        return self._mapper
+
+
+def _template(key: str, given: Any) -> Data:
+    """Return the template of an output, from the options of ``extern_data`` or from dims without batch."""
+    if isinstance(given, Data):
+        return given
+    dims = given.get("dims") if isinstance(given, Mapping) else getattr(given, "dims", None)
+    if dims is None:
+        return parse_data_key(key, given)
+    options = dict(given) if isinstance(given, Mapping) else {"dtype": given.dtype, "sparse_dim": given.sparse_dim}
+    if not any(isinstance(dim, Dim) and dim.is_batch for dim in dims):
+        dims = (batch_dim, *dims)
+    return parse_data_key(key, {**options, "dims": tuple(dims)})
+
+
+def _spec_of_data(data: Data) -> DataSpec:
+    """Return the format that a template describes, without batch."""
+    sizes = [dim.size for dim in data.dims if not dim.is_batch]
+    dtype = "object" if data.dtype == "string" else data.dtype
+    inner = sizes[-1] if len(sizes) > 1 else 1
+    labels = data.sparse_dim.size if data.sparse_dim is not None else inner
+    return DataSpec(dim=labels or 0, ndim=len(sizes), dtype=dtype, shape=tuple(sizes[1:]))
