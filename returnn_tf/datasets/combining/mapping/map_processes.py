@@ -15,7 +15,7 @@ from typing import Optional
 
 import numpy as np
 
-from returnn_tf.datasets.combining.mapper import Mapper
+from returnn_tf.datasets.combining.mapping.mapper import Mapper
 from returnn_tf.datasets.core.data_spec import Sequence
 from returnn_tf.datasets.processes.client import WorkerProcess
 from returnn_tf.datasets.processes.worker import describe_error

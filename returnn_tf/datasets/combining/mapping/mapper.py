@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import shown
 from returnn_tf.datasets.combining.functions import call_with_known
-from returnn_tf.datasets.combining.tensor_dict import NamedTensor, TensorDict
+from returnn_tf.datasets.combining.mapping.tensor_dict import NamedTensor, TensorDict
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
 from returnn_tf.tensor import Dim, DimKind
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.datasets.combining.inner import inner_dataset, refuse_own_order
-from returnn_tf.datasets.combining.map_processes import MapProcesses
-from returnn_tf.datasets.combining.mapper import Mapper
+from returnn_tf.datasets.combining.mapping.map_processes import MapProcesses
+from returnn_tf.datasets.combining.mapping.mapper import Mapper
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
 from returnn_tf.datasets.core.epoch import EpochReader

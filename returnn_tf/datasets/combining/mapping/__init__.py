@@ -1,0 +1,1 @@
+"""Functions of configs applied to the sequences of a dataset."""
