@@ -19,6 +19,7 @@ class DataSpec:
     :param dtype: numpy name, "object" or "string" for strings
     :param shape: sizes of the axes after time; None = differs between sequences
     :param labels: names of the classes or features, if known
+    :param is_sparse: whether the key holds class indices; None: if it has an integer type and no feature axis
     """
 
     dim: int
@@ -26,10 +27,13 @@ class DataSpec:
     dtype: str
     shape: tuple[Optional[int], ...] = ()
     labels: Optional[tuple[str, ...]] = None
+    is_sparse: Optional[bool] = None
 
     @property
     def sparse(self) -> bool:
-        """Return whether the key holds class indices: an integer type and no feature axis."""
+        """Return whether the key holds class indices."""
+        if self.is_sparse is not None:
+            return self.is_sparse
         return self.ndim <= 1 and self.numpy_dtype.kind in "iu"
 
     @property

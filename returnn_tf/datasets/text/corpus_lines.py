@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.core.safe_files import read_seq_tags
 from returnn_tf.datasets.files import local_copy
+from returnn_tf.datasets.text.line_tags import LineTags
 from returnn_tf.datasets.text.lines import TextLines
 from returnn_tf.datasets.text.lm_options import LmOptions
 
@@ -34,7 +35,7 @@ class CorpusLines:
         self._files: list[TextLines] = []
         self._ends: list[int] = []  # number of lines up to the end of each file
         self._tags: Optional[list[str]] = None
-        self._prefix = "line-" if opts.tag_prefix is None else opts.tag_prefix
+        self._line_tags = LineTags("line-" if opts.tag_prefix is None else opts.tag_prefix, where)
         if not callable(opts.corpus_file):
             self._paths()
 
@@ -126,20 +127,11 @@ class CorpusLines:
     def tag(self, index: int) -> str:
         """Return the tag of a line."""
         self._open()
-        return self._prefix + str(index) if self._tags is None else self._tags[index]
+        return self._line_tags.tag(index) if self._tags is None else self._tags[index]
 
     def indices_of_tags(self, tags: SequenceOf[str]) -> NDArray[Any]:
         """Return the numbers in tags that were made of them; DataError for other tags."""
-        found = []
-        for tag in tags:
-            number = tag[len(self._prefix) :]
-            known = tag.startswith(self._prefix) and number.isdecimal() and number == str(int(number))
-            if not known or int(number) >= len(self):
-                text = "%s has no sequence %r, only %r to %r."
-                last = self._prefix + str(len(self) - 1)
-                raise DataError(text % (self._where, tag, self._prefix + "0", last))
-            found.append(int(number))
-        return np.asarray(found, np.int64)
+        return self._line_tags.indices(tags, len(self))
 
 
 def _as_list(value: Any) -> list[Any]:

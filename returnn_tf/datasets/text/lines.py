@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import tempfile
 import weakref
 import zlib
@@ -20,6 +21,9 @@ _BLOCK = 1 << 24
 _NEWLINE = 10
 _LAST_BLANK = 32  # no byte up to this one is part of a word
 _LONGEST_LINE = 2**32 - 1
+# what separates words: in ASCII, and the other blanks of Unicode in UTF-8
+_IS_BLANK = np.array([chr(byte).isspace() and byte < 128 for byte in range(256)])
+_WIDE_BLANK = re.compile(b"|".join(chr(code).encode() for code in range(128, 0x3001) if chr(code).isspace()))
 
 
 class TextLines:
@@ -80,17 +84,36 @@ class TextLines:
         self.num_bytes = lengths.astype(np.uint32)
 
     def _with_words(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which lines have other characters than blanks, reading about a block at once."""
+        """Return which lines have other characters than blanks."""
         keep = np.zeros(len(starts), np.bool_)
+        for first, last, begin, content in self._line_blocks(starts, ends):
+            counts = np.concatenate([[0], np.cumsum(np.frombuffer(content, np.uint8) > _LAST_BLANK)])
+            keep[first:last] = counts[ends[first:last] - begin] > counts[starts[first:last] - begin]
+        return keep
+
+    def _line_blocks(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int, int, bytes]]:
+        """Yield whole lines, about a block at once: number of the first, of the one after the last, position, bytes."""
         first = 0
         while first < len(starts):
             last = max(int(np.searchsorted(ends, starts[first] + _BLOCK)), first + 1)
             begin = int(starts[first])
-            block = np.frombuffer(self._read(begin, int(ends[last - 1]) - begin), np.uint8) > _LAST_BLANK
-            counts = np.concatenate([[0], np.cumsum(block)])
-            keep[first:last] = counts[ends[first:last] - begin] > counts[starts[first:last] - begin]
+            yield first, last, begin, self._read(begin, int(ends[last - 1]) - begin)
             first = last
-        return keep
+
+    def num_words(self) -> NDArray[np.int64]:
+        """Return the number of words of each line, as ``str.split`` finds them."""
+        starts, ends = self._starts, self._starts + self.num_bytes
+        counts = np.zeros(len(starts), np.int64)
+        for first, last, begin, content in self._line_blocks(starts, ends):
+            blank = _IS_BLANK[np.frombuffer(content, np.uint8)]
+            begins = ~blank
+            begins[1:] &= blank[:-1]
+            total = np.concatenate([[0], np.cumsum(begins)])
+            counts[first:last] = total[ends[first:last] - begin] - total[starts[first:last] - begin]
+            for match in _WIDE_BLANK.finditer(content):
+                index = int(np.searchsorted(ends, begin + match.start()))
+                counts[index] = len(self.text(index).split())
+        return counts
 
     def __len__(self) -> int:
         return len(self._starts)

@@ -68,21 +68,16 @@ class PhoneSequences:
         self._with_context = frozenset(name for name, info in phonemes.items() if info["variation"] != "none")
         silence = self.lexicon.lemmas.get(opts.silence_lemma_orth)
         self._silence = silence
-        self._silence_phone = silence["phons"][0]["phon"] if silence and silence["phons"] else None
-        if self._silence_phone is None and self._adds_silence():
+        if not silence or not silence["phons"]:
             raise ConfigError(
-                "%s: the lexicon %r has no lemma %r. Give silence_lemma_orth, or set add_silence_beginning, "
-                "add_silence_between_words and add_silence_end to 0."
+                "%s: the lexicon %r has no lemma %r with a pronunciation. Give silence_lemma_orth."
                 % (where, opts.lexicon_file, opts.silence_lemma_orth)
             )
+        self._silence_phone = silence["phons"][0]["phon"]
         self._tying = StateTying(opts.state_tying_file) if opts.state_tying_file else None
         if self._tying is not None and opts.phoneme_vocab_file:
             raise ConfigError("%s: give phoneme_vocab_file or state_tying_file, not both." % where)
         self._set_labels()
-
-    def _adds_silence(self) -> bool:
-        opts = self.opts
-        return max(opts.add_silence_beginning, opts.add_silence_between_words, opts.add_silence_end) > 0
 
     def _set_labels(self) -> None:
         if self._tying is not None:
@@ -107,14 +102,14 @@ class PhoneSequences:
         opts = self.opts
         if opts.extra_begin_lemma and rng.random() < opts.add_extra_begin_lemma:
             yield opts.extra_begin_lemma
-        if self._silence and rng.random() < opts.add_silence_beginning:
+        if rng.random() < opts.add_silence_beginning:
             yield self._silence
         words = self._known_words(text)
         for number, word in enumerate(words, 1):
             yield self.lexicon.lemmas[word]
-            if number < len(words) and self._silence and rng.random() < opts.add_silence_between_words:
+            if number < len(words) and rng.random() < opts.add_silence_between_words:
                 yield self._silence
-        if self._silence and rng.random() < opts.add_silence_end:
+        if rng.random() < opts.add_silence_end:
             yield self._silence
         if opts.extra_end_lemma and rng.random() < opts.add_extra_end_lemma:
             yield opts.extra_end_lemma
@@ -170,7 +165,7 @@ class PhoneSequences:
 
         :param num_frames: number of labels
         """
-        silence = [] if self._silence_phone is None else word_of([self._silence_phone])
+        silence = word_of([self._silence_phone])
         frames: list[int] = []
         while len(frames) < num_frames:
             frames += self._random_frames(rng)

@@ -33,6 +33,17 @@ def read_labels(path: str) -> list[str]:
     return list(read_table(path).labels)
 
 
+def read_ids(path: str) -> dict[str, int]:
+    """Read a pickled dict from label to id, which may have gaps.
+
+    :raises DataError: the file is missing or holds something else
+    """
+    content = read_plain_pickle(path, fix="Write a dict from words to numbers.")
+    if not isinstance(content, dict) or not content or not all(type(i) is int and i >= 0 for i in content.values()):
+        raise DataError("vocabulary %r: expected a dict {label: id, ...}." % path)
+    return {str(label): index for label, index in content.items()}
+
+
 def read_table(path: str) -> LabelTable:
     """Read a vocabulary; a file that did not change is read once per process.
 
