@@ -29,6 +29,14 @@ def _gelu_tanh(x: Any, approximate: bool = False) -> Any:
     return tf.nn.gelu(x, approximate=approximate)
 
 
+def _abs(x: Any) -> Any:
+    return x if x.dtype.is_unsigned else tf.abs(x)
+
+
+def _sign(x: Any) -> Any:
+    return tf.cast(tf.not_equal(x, 0), x.dtype) if x.dtype.is_unsigned else tf.sign(x)
+
+
 _ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "identity": lambda x: x,
     "none": lambda x: x,
@@ -65,8 +73,8 @@ _ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "sqrt": lambda x: tf.sqrt(x),
     "rsqrt": lambda x: tf.math.rsqrt(x),
     "square": lambda x: tf.square(x),
-    "abs": lambda x: tf.abs(x),
-    "sign": lambda x: tf.sign(x),
+    "abs": _abs,
+    "sign": _sign,
     "negative": lambda x: tf.negative(x),
     "neg": lambda x: tf.negative(x),
     "reciprocal": lambda x: tf.math.reciprocal(x),
@@ -149,7 +157,7 @@ def may_reduce(name: Any) -> bool:
 
 #: Activations that are defined for other values than floats.
 _FOR_ANY = frozenset(("identity", "none", "linear", "stop_gradient"))
-_FOR_INTS = frozenset(("relu", "relu6", "square", "abs", "sign", "negative", "neg", "round", "reciprocal"))
+_FOR_INTS = frozenset(("relu", "relu6", "square", "abs", "sign", "negative", "neg", "round"))
 
 
 def needed_type(name: Any) -> str:
@@ -169,6 +177,11 @@ def needed_type(name: Any) -> str:
         if words - _FOR_ANY or not _is_name(part):
             needed = "numbers"
     return needed
+
+
+def needs_sign(name: Any) -> bool:
+    """Return whether an activation is the negative of its argument, which unsigned integers do not have."""
+    return isinstance(name, str) and any(word in ("negative", "neg") for part in _parts(name) for word in _words(part))
 
 
 #: Functions whose result is real for complex numbers.

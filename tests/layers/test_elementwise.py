@@ -237,3 +237,35 @@ def test_gating_needs_an_even_dim() -> None:
     odd = {"class": "linear", "activation": None, "n_out": 3, "from": "data"}
     with pytest.raises(ConfigError, match="must be even to be halved, but the source has 3"):
         plan_from_config(_config({"o": odd, "output": {"class": "gating", "activation": None, "from": "o"}}))
+
+
+INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+OF_INTS = {"abs": numpy.abs, "sign": numpy.sign, "negative": numpy.negative, "neg": numpy.negative,
+           "square": numpy.square, "relu": lambda x: numpy.maximum(x, 0), "relu6": lambda x: numpy.clip(x, 0, 6),
+           "round": lambda x: x, "identity": lambda x: x, "abs * 2": lambda x: numpy.abs(x) * 2}  # fmt: skip
+
+
+def test_activations_of_integers() -> None:
+    """All of them for each type, but negative numbers of unsigned ones."""
+    network: dict[str, Any] = {"less": {"class": "eval", "eval": "source(0) - 2", "from": "data:labels",
+                                        "out_type": {"sparse": False, "dim": None, "dtype": "int32"}}}  # fmt: skip
+    for dtype in INTS:
+        source = "data:labels" if dtype.startswith("u") else "less"
+        network["c " + dtype] = {"class": "cast", "dtype": dtype, "from": "d " + dtype}
+        network["d " + dtype] = {"class": "reinterpret_data", "set_sparse": False, "from": source}
+        for name in OF_INTS:
+            if not (dtype.startswith("u") and name in ("neg", "negative")):
+                layer = {"class": "activation", "activation": name, "from": "c " + dtype, "is_output_layer": True}
+                network["%s %s" % (dtype, name)] = layer
+    network["output"] = {"class": "copy", "from": "less"}
+    net = Network.from_config(_config(network))
+    feed = random_feed({k: v for k, v in net.extern_data.items() if k in net.used_data_keys})
+    for path, result in net.run(feed).layers.items():
+        if path != "output":
+            dtype, _, name = path.partition(" ")
+            x = (feed["labels"] - (0 if dtype.startswith("u") else 2)).astype(dtype)
+            numpy.testing.assert_array_equal(result.value, OF_INTS[name](x).astype(dtype), err_msg=path)
+    for name, message in (("neg", "makes negative numbers"), ("reciprocal", "float")):
+        network["output"] = {"class": "activation", "activation": name, "from": "c uint8"}
+        with pytest.raises(ConfigError, match=message):
+            plan_from_config(_config(network))

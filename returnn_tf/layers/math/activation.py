@@ -21,6 +21,7 @@ from returnn_tf.ops.activations import (
     is_over_features,
     may_reduce,
     needed_type,
+    needs_sign,
 )
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.mixed_precision import full
@@ -74,6 +75,8 @@ def _check_dtype(ctx: PlanContext, data: Data, activation: Any) -> None:
     needs = needed_type(activation)
     if needs == "bools" and data.dtype != "bool" and not data.unknown:
         raise ctx.error("activation %r is for bools, not %s. Use 'compare' to make them." % (activation, data))
+    if data.dtype.startswith("uint") and needs_sign(activation):
+        raise ctx.error("activation %r makes negative numbers, which %s has not. Cast it before." % (activation, data))
     if needs in ("floats", "numbers"):
         need_numbers(ctx, data, "activation %r" % (activation,), floats=needs == "floats")
 
