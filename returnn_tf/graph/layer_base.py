@@ -50,6 +50,8 @@ class LayerBase(Freezable):
     scope_as_unit: ClassVar[str] = ""
     #: Whether a network inside is a part of the network around, so that in a loop ``prev:`` in it refers to its layers.
     steps_with_loop: ClassVar[bool] = False
+    #: Whether the hidden state of its only source is its own too, as for a copy.
+    forwards_state: ClassVar[bool] = False
     #: Whether a network as its ``unit`` is computed step by step; a search may do other steps than training.
     iterates_unit: ClassVar[bool] = False
     #: Whether the output has no hypotheses of a search, even if a source has them.

@@ -11,6 +11,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.graph.views.data_view import DataView
 from returnn_tf.network.network import plan_from_config
 from returnn_tf.tensor import Data, FeatureDim, SpatialDim, batch_dim
+from returnn_tf.util.lazy_tf import tf
 
 from .nets import LENS, config_of, feed, net_of, run, template
 
@@ -321,3 +322,40 @@ def test_activations_combined_by_operators() -> None:
                                 ("tanh ** 2", "names and numbers combined"), ("tanh *", "does not parse")]:  # fmt: skip
         with pytest.raises(ConfigError, match=message):
             template({"output": {"class": "activation", "activation": activation, "from": "data"}})
+
+
+@pytest.mark.parametrize("loop", [False, True])
+def test_hidden_states(loop: bool) -> None:
+    """The tensors of a state by their keys, and joined; those of a copied layer, too."""
+    seen: dict[str, Any] = {}
+
+    def code(self: Any, source: Any, **_: Any) -> Any:
+        layer = self.sources[0]
+        seen["state"] = state = {key: layer.get_last_hidden_state(key) for key in ("c", "h", "*")}
+        with pytest.raises(ConfigError, match="has no tensor 'x'. Known: .*, c, h"):
+            layer.get_last_hidden_state("x")
+        with pytest.raises(ConfigError, match="is not available to code"):
+            self.sources[1].get_last_hidden_state("h")
+        source(0)
+        source(1)
+        return tf.concat([state["*"], state["h"], state["c"]], axis=-1)
+
+    data = "data:source" if loop else "data"
+    cell: dict[str, Any] = {"class": "rnn_cell" if loop else "rec", "unit": "lstm", "n_out": 3, "from": data}
+    layers: dict[str, Any] = {
+        "cell": {**cell, "from": [data, "prev:output"]} if loop else cell,
+        "same": {"class": "copy", "from": "cell"},
+        "code": {"class": "eval", "eval": code, "from": ["same", data], "out_type": {
+            "dim": 12, "shape": (12,), "time_dim_axis": None, "batch_dim_axis": 0}},
+        "c": {"class": "get_last_hidden_state", "from": "cell", "key": "c"},
+        "h": {"class": "get_last_hidden_state", "from": "cell", "key": "h"},
+        "both": {"class": "copy", "from": ["c", "h", "h", "c"], "is_output_layer": True},
+    }  # fmt: skip
+    if loop:
+        layers["output"] = {"class": "copy", "from": "code"}
+        layers = {"loop": {"class": "rec", "from": "data", "unit": layers}}
+    path = "loop/" if loop else ""
+    result = run({**layers, "output": {"class": "copy", "from": "loop" if loop else "code"}}, feed()).items()
+    values = {name: value.value for name, value in result}
+    numpy.testing.assert_allclose(values["output"], values[path + "both"], rtol=1e-6)
+    assert abs(values["output"]).max() > 0 and seen

@@ -9,10 +9,12 @@ from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.options import declared_options, map_values
 from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.hidden_state import HIDDEN_STATE, hidden_state_of, recurrent_node
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.graph.views.data_view import DataView
 from returnn_tf.graph.views.network_view import NetworkView
 from returnn_tf.graph.views.output_view import OutputWithActivation
+from returnn_tf.util.lazy_tf import tf
 
 
 class PlannedLayerView:
@@ -134,15 +136,28 @@ class LayerView(PlannedLayerView):
         return self._ctx.lowering.batch_size
 
     def get_last_hidden_state(self, key: Any) -> Any:
-        """Raise an error that says what to write.
+        """Return the state of a recurrent layer after the last frame; in the step of a loop, after this step.
 
-        :raises ConfigError: always
+        :param key: of the tensor, e.g. "h"; "*" or None: all of them, joined in the feature axis
+        :raises ConfigError: the layer has no state, or no such tensor, or it is the one of a loop
         """
-        raise ConfigError(
-            "Layer %r: get_last_hidden_state(%r) of layer %r is not available to code. Add a layer {'class': "
-            "'get_last_hidden_state', 'from': %r, 'n_out': ...} to 'from', and take it by source(i)."
-            % (self._ctx.node.path, key, self.node.path, self.name)
-        )
+        state, found = hidden_state_of(self.node), None
+        if state is not None:
+            found = self._ctx.aux(self.node, HIDDEN_STATE) or self._ctx.aux(recurrent_node(self.node), HIDDEN_STATE)
+        if state is None or found is None:
+            raise ConfigError(
+                "Layer %r: get_last_hidden_state(%r) of layer %r is not available to code. Add a layer {'class': "
+                "'get_last_hidden_state', 'from': %r, 'n_out': ...} to 'from', and take it by source(i)."
+                % (self._ctx.node.path, key, self.node.path, self.name)
+            )
+        if key in (None, "*"):
+            return found[0] if len(found) == 1 else tf.concat(found, axis=state.data.feature_axis)
+        if key not in state.keys:
+            raise ConfigError(
+                "Layer %r: the hidden state of layer %r has no tensor %r. %s"
+                % (self._ctx.node.path, self.node.path, key, did_you_mean(str(key), [*state.keys, "*"]))
+            )
+        return found[state.keys.index(key)]
 
 
 class SearchChoices:

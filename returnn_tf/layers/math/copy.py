@@ -27,6 +27,7 @@ class CopyLayer(ConcatInputLayer):
             "output": {"class": "copy", "from": ["data", "a"]}}
     """
 
+    forwards_state = True
     keeps_features = True
     joins_features = True
 

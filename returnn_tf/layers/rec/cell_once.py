@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.hidden_state import HIDDEN_STATE
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.rec.planned_cell import plan_cell, vectors_of
-from returnn_tf.layers.rec.state import HIDDEN_STATE
 from returnn_tf.ops.cells.single_step import prepare_cell
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data

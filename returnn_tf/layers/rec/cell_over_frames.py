@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.hidden_state import HIDDEN_STATE
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.rec.planned_cell import plan_cell
-from returnn_tf.layers.rec.state import HIDDEN_STATE
 from returnn_tf.layers.shared.loop_axis import with_frames, with_steps
 from returnn_tf.ops.cells import run_cell
 from returnn_tf.ops.frames.shape import transpose

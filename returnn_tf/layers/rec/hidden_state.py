@@ -8,11 +8,12 @@ from typing import Any, Optional, Union
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.hidden_state import HiddenState, hidden_state_of
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import LAYERS, register_layer
-from returnn_tf.layers.rec.state import HiddenState, depend_on_state, hidden_state_of, state_values
+from returnn_tf.layers.rec.state import depend_on_state, state_values
 from returnn_tf.layers.shared.nested import is_network, network_options
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.hidden_state import HiddenState
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.rec.initial_state import (
     InitialState,
@@ -13,7 +14,6 @@ from returnn_tf.layers.rec.initial_state import (
     plan_given_state,
     plan_initial_state,
 )
-from returnn_tf.layers.rec.state import HiddenState
 from returnn_tf.ops.cells import Cell, unit_class
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.precision import float_dtype

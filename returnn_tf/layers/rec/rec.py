@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Optional, Union
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import OptionalLayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.hidden_state import HiddenState
 from returnn_tf.graph.option_types import Axis, Init
 from returnn_tf.graph.param_parts import Part, Parts, equal_parts, total_size
 from returnn_tf.graph.plan_context import PlanContext
@@ -15,7 +16,6 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.copy import joined_source
 from returnn_tf.layers.rec.initial_state import INITIAL_KEYWORDS
 from returnn_tf.layers.rec.rec_run import RecRun, StepNetworkRun, plan_cell_run
-from returnn_tf.layers.rec.state import HiddenState
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.nested import base_references
 from returnn_tf.tensor import Data, single_step_dim

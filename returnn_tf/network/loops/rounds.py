@@ -38,8 +38,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from returnn_tf.graph.hidden_state import HiddenState
 from returnn_tf.layers.loops.loop_nodes import PrevLayer
-from returnn_tf.layers.rec.state import HiddenState
 from returnn_tf.tensor import Data
 
 MAX_ROUNDS = 20

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.graph.hidden_state import hidden_state_of, recurrent_node
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
@@ -24,12 +25,7 @@ from returnn_tf.layers.loops.loop_nodes import (
 from returnn_tf.layers.loops.loop_plan import Ending, LoopPlan
 from returnn_tf.layers.loops.loop_run import LoopRunLayer
 from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer
-from returnn_tf.layers.rec.state import (
-    LastStateLayer,
-    carried_state_of,
-    hidden_state_of,
-    recurrent_node,
-)
+from returnn_tf.layers.rec.state import LastStateLayer, carried_state_of
 from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.network.loops.analysis import Zone, Zones, reachable
 from returnn_tf.network.loops.guess import nested_size

@@ -1,0 +1,57 @@
+"""The hidden state of recurrent layers: its layout, the layer that has it, and its values."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Optional
+
+from returnn_tf.graph.aux_values import Aux
+from returnn_tf.graph.node import Node
+from returnn_tf.tensor import Data
+
+
+@dataclasses.dataclass(frozen=True)
+class HiddenState:
+    """The state of a recurrent layer after the last frame.
+
+    :param keys: names of the tensors; () means one tensor without a name
+    :param data: template of each of them
+    """
+
+    keys: tuple[str, ...]
+    data: Data
+
+    @property
+    def count(self) -> int:
+        """Return the number of tensors."""
+        return len(self.keys) or 1
+
+
+def recurrent_node(node: Node) -> Node:
+    """Return the layer whose hidden state a layer forwards: that of its source or of its inner layer, else its own."""
+    while True:
+        layer: Any = node.layer
+        inner = node.sources[0] if layer.forwards_state and len(node.sources) == 1 else layer
+        inner = getattr(layer, "inner", None) if inner is layer else inner
+        if not isinstance(inner, Node):
+            return node
+        node = inner
+
+
+def hidden_state_of(node: Node) -> Optional[HiddenState]:
+    """Return the hidden state that a planned layer has or forwards; None if there is none."""
+    return getattr(recurrent_node(node).layer, "hidden_state", None)
+
+
+def _batch_of_state(node: Node) -> Optional[int]:
+    state = hidden_state_of(node)
+    return None if state is None else state.data.batch_axis
+
+
+#: The tensors of the hidden state of a layer, in the order of `HiddenState.keys`.
+HIDDEN_STATE: Aux[tuple[Any, ...]] = Aux(
+    "hidden state",
+    batch_axis=_batch_of_state,
+    each=lambda func, parts: tuple(func(part) for part in parts),
+    forwarded=True,
+)
