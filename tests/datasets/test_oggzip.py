@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ast
+import gzip
+import io
 import itertools
 import os
+import pickle
+import zipfile
 
 import numpy as np
 import pytest
+import soundfile
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset
@@ -118,3 +123,166 @@ def test_recorded(name, tmp_path):
         os.symlink(ROOT / folder / "partA.zip", tmp_path / "link.zip")
         options["path"] = str(tmp_path / "link.zip")
     check_case(case, ROOT / folder, options)
+
+
+# ---- corpora made here
+
+TEXTS = ["the cat sat", "it rains", "one more day", "zoë sings"]
+LABELS = sorted(set("".join(TEXTS)) - {"z"})
+CHARS = {"class": "CharacterTargets", "labels": ["@", *LABELS]}
+
+
+def tone(seconds, rate=8000):
+    """A wav file with a tone."""
+    file = io.BytesIO()
+    soundfile.write(file, 0.5 * np.sin(np.arange(int(seconds * rate)) * 0.3), rate, format="WAV")
+    return file.getvalue()
+
+
+def entries(count=4):
+    """The text of a corpus."""
+    return [
+        {"text": TEXTS[i], "duration": 0.1 * (i + 1), "file": "%d.wav" % i, "seq_name": "corpus/%d" % i}
+        for i in range(count)
+    ]
+
+
+def make_zip(path, text=None, *, count=4, compression=zipfile.ZIP_DEFLATED, prefix=True, **files):
+    """An OggZip corpus; further files replace those of the same name, None: there is none."""
+    name = os.path.basename(path)[: -len(".zip")]
+    contents = {"%d.wav" % i: tone(0.1 * (i + 1)) for i in range(count)}
+    contents.update({key.replace("wav", "") + ".wav": value for key, value in files.items()})
+    with zipfile.ZipFile(path, "w", compression) as file:
+        if text is not False:
+            file.writestr(name + ".txt", text if text is not None else repr(entries(count)))
+        for member, content in contents.items():
+            if content is not None:
+                file.writestr("%s/%s" % (name, member) if prefix else member, content)
+    return str(path)
+
+
+def corpus(path, **options):
+    """A dataset of log mel features and characters."""
+    audio = {"features": "log_mel_filterbank", "num_feature_filters": 5}
+    return Dataset.from_config({"class": "OggZipDataset", "path": path, "audio": audio, "targets": CHARS, **options})
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize("prefix", [True, False])
+def test_all_ways_to_pack(compression, prefix, tmp_path):
+    path = make_zip(tmp_path / "a.zip", compression=compression, prefix=prefix)
+    dataset = corpus(path, zip_audio_files_have_name_as_prefix=prefix)
+    assert [len(seq.data["data"]) for seq in dataset.sequences(1)] == [11, 21, 31, 41]
+    assert [seq.data["orth"].tobytes().decode() for seq in dataset.sequences(1)] == TEXTS
+
+
+def test_reading_depends_on_epoch_and_sequence_only(tmp_path):
+    audio = {"features": "log_mel_filterbank", "num_feature_filters": 5, "random_permute": True}
+    options = {"path": make_zip(tmp_path / "a.zip"), "audio": audio, "seq_ordering": "random"}
+    whole = {seq.tag: seq.data["data"] for seq in corpus(**options).sequences(2)}
+    for tag in sorted(whole):
+        (seq,) = corpus(**options, read_threads=1).sequences(2, seq_list=[tag])
+        np.testing.assert_array_equal(seq.data["data"], whole[tag])
+    assert not np.array_equal(
+        whole["corpus/0"], next(corpus(**options).sequences(3, seq_list=["corpus/0"])).data["data"]
+    )
+    copy = pickle.loads(pickle.dumps(corpus(**options)))
+    for seq in copy.sequences(2):
+        np.testing.assert_array_equal(seq.data["data"], whole[seq.tag])
+
+
+def test_sampled_bpe_is_drawn_anew_in_every_epoch(tmp_path):
+    labels = tmp_path / "labels"
+    names = ["<unk>", *"abc", *(part + "@@" for part in ("a", "b", "ab", "ba", "aba"))]
+    labels.write_text(repr({label: i for i, label in enumerate(names)}))
+    text = repr([{"text": "ababababab abc", "duration": 1.0, "seq_name": str(i)} for i in range(3)])
+    targets = {"class": "SamplingBytePairEncoding", "vocab_file": str(labels), "unknown_label": "<unk>"}
+    targets["breadth_prob"] = 0.5
+    dataset = corpus(make_zip(tmp_path / "a.zip", text), audio=None, targets=targets)
+    runs = [[seq.data["classes"].tolist() for seq in dataset.sequences(epoch)] for epoch in (1, 2, 1)]
+    assert runs[0] == runs[2] != runs[1]
+    assert runs[0][2] == next(dataset.sequences(1, seq_order=[2])).data["classes"].tolist()
+
+
+def test_corpus_order_filters_and_shards(tmp_path):
+    paths = [make_zip(tmp_path / "a.zip"), make_zip(tmp_path / "b.zip", count=2)]
+    (tmp_path / "keep").write_text("corpus/1\ncorpus/3\nnowhere\n")
+    dataset = corpus(paths, audio=None, segment_file=str(tmp_path / "keep"))
+    assert [seq.tag for seq in dataset.sequences(1)] == ["corpus/1", "corpus/3", "corpus/1"]
+    assert [seq.index for seq in dataset.sequences(1, seq_list=["corpus/1"])] == [2]  # the last one
+    (tmp_path / "empty").write_text("")
+    assert corpus(paths, audio=None, segment_file=str(tmp_path / "empty")).num_seqs == 6
+    shards = [
+        [seq.tag for seq in corpus(paths[0], audio=None, _num_shards=2, _shard_index=i).sequences(1)] for i in (0, 1)
+    ]
+    assert shards == [["corpus/0", "corpus/1"], ["corpus/2", "corpus/3"]]
+    reverse = corpus(
+        paths[0], audio=None, seq_ordering="sorted_reverse", epoch_wise_filter={(1, 1): {"max_mean_len": 15}}
+    )
+    assert [seq.tag for seq in reverse.sequences(1)] == ["corpus/1", "corpus/0"]
+    assert [seq.tag for seq in reverse.sequences(2)] == ["corpus/%d" % i for i in (3, 2, 1, 0)]
+
+
+def test_texts_outside_of_zip_files(tmp_path):
+    path = make_zip(tmp_path / "a.zip")
+    text = tmp_path / "a.txt.gz"
+    text.write_bytes(gzip.compress(repr(entries()[2:]).encode()))
+    for paths in ([path, str(text)], [str(text), path]):
+        assert [(seq.tag, len(seq.data["data"])) for seq in corpus(paths).sequences(1)] == [
+            ("corpus/2", 31),
+            ("corpus/3", 41),
+        ]
+    assert [seq.tag for seq in corpus([str(text)], audio=None).sequences(1)] == ["corpus/2", "corpus/3"]
+    with pytest.raises(DataError, match="'corpus/2'.* has no zip file 'a.zip' beside it"):
+        list(corpus([str(text)]).sequences(1))
+
+
+def test_several_names(tmp_path):
+    one, two = make_zip(tmp_path / "a.zip"), make_zip(tmp_path / "b.zip", count=2)
+    os.rename(one, tmp_path / "x.zip")
+    dataset = corpus([str(tmp_path / "x.zip"), two], content_name=["a", "b"])
+    assert [len(seq.data["data"]) for seq in dataset.sequences(1)] == [11, 21, 31, 41, 11, 21]
+    with pytest.raises(ConfigError, match="one for each of the 2 paths"):
+        corpus([str(tmp_path / "x.zip"), two], content_name=["a"])
+
+
+def test_window_and_objects_of_the_config(tmp_path):
+    class Words:
+        labels = ["cat", "rains"]
+        num_labels = 2
+
+        def get_seq(self, text):
+            return [self.labels.index(word) for word in text.split() if word in self.labels]
+
+    dataset = corpus(make_zip(tmp_path / "a.zip"), targets=Words(), window=3, targets_post_process=str.lower)
+    assert [seq.data["classes"].tolist() for seq in dataset.sequences(1)] == [[0], [1], [], []]
+    assert dataset.num_outputs == {
+        "data": (5, 2),
+        "classes": (2, 1),
+        "orth": (256, 1),
+        "raw": {"dtype": "string", "shape": ()},
+    }
+    assert next(dataset.sequences(1)).data["data"].shape == (11, 15)
+
+
+def test_nothing_is_read_before_the_first_epoch(tmp_path):
+    dataset = corpus(str(tmp_path / "nowhere.zip"))
+    assert dataset.data_keys == ["data", "classes", "orth", "raw"]
+    with pytest.raises(DataError, match="nowhere.zip' does not exist .current directory"):
+        list(dataset.sequences(1))
+    with pytest.raises(DataError, match="no_labels"):
+        corpus(str(tmp_path / "nowhere.zip"), targets={"vocab_file": str(tmp_path / "no_labels")})
+
+
+def test_text_is_fed_to_networks_as_string(tmp_path):
+    spec = corpus(make_zip(tmp_path / "a.zip")).data_specs["raw"]
+    assert spec.as_extern_data() == {"dim": None, "sparse": False, "dtype": "string", "shape": ()}
+    (batch,) = corpus(str(tmp_path / "a.zip"), audio=None, targets=None).batches(1, batch_size=1000)
+    assert batch.feed["raw"].tolist() == TEXTS
+
+
+def test_skip_broken(tmp_path, caplog):
+    path = make_zip(tmp_path / "a.zip", wav1=tone(0.2)[:300], wav2=None)
+    got = [seq.tag for seq in corpus(path, skip_broken_seqs=True).sequences(1)]
+    assert got == ["corpus/0", "corpus/3"]
+    assert "2 sequences could not be read" in caplog.text and "a/1.wav" in caplog.text and "a/2.wav" in caplog.text

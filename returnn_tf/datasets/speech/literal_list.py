@@ -191,6 +191,8 @@ class _Reader:
 
     def _unexpected(self, match: re.Match[str]) -> DataError:
         found = match.group().strip()
+        if found in ("'", '"'):
+            return self._error("a string has no end. Was the text copied completely?")
         fix = ""
         if found in ("true", "false", "null"):
             fix = ". This is JSON; write True, False, None"

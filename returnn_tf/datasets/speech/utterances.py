@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.datasets.audio import AudioFeatures, read_audio
+from returnn_tf.datasets.audio import AudioFeatures
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.read_ahead import ReadAheadOptions
@@ -114,8 +114,9 @@ class UtteranceDataset(Dataset):
 
     def samples(self, index: int) -> tuple[NDArray[Any], int]:
         """Return samples and sample rate of the audio."""
+        assert self.features is not None
         content, name = self.audio(index)
-        return read_audio(content, name=name)
+        return self.features.read(content, name=name)
 
     def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
         """Read the data of one sequence. What is random depends on epoch and index only."""

@@ -1,0 +1,57 @@
+"""A part of an audio file, decoded without the rest."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Optional
+
+from numpy.typing import NDArray
+
+from returnn_tf.config import DataError
+from returnn_tf.datasets.audio.packages import optional_package
+
+#: Seconds by which a part may end after the end of the file, since times in corpora are rounded.
+_TOLERANCE = 0.1
+
+
+def read_range(path: str, start: float, end: Optional[float]) -> tuple[NDArray[Any], int]:
+    """Decode a part of an audio file.
+
+    :param start: in seconds
+    :param end: in seconds; None: the end of the file
+    :return: (samples, sample rate), as `read_audio` does
+    :raises DataError: the file is missing or damaged, or the part is outside of it
+    """
+    with optional_package("to decode audio"):
+        import soundfile
+    if not os.path.exists(path):
+        raise DataError("audio file %r does not exist (current directory: %s)" % (path, os.getcwd()))
+    try:
+        with soundfile.SoundFile(path) as file:
+            rate, total = int(file.samplerate), int(file.frames)
+            first, last = round(start * rate), total if end is None else round(end * rate)
+            if first >= total or last > total + _TOLERANCE * rate:
+                raise DataError(
+                    "audio file %r has %.3f s, but the segment is from %g to %s s"
+                    % (path, total / rate, start, "the end" if end is None else "%g" % end)
+                )
+            file.seek(first)
+            samples = file.read(min(last, total) - first, dtype="float64")
+    except (soundfile.SoundFileError, RuntimeError, OSError) as exc:
+        raise DataError("audio file %r cannot be decoded: %s Is it damaged?" % (path, exc)) from exc
+    if len(samples) < min(last, total) - first:
+        raise DataError("audio file %r is incomplete: it ends within the segment from %g s on" % (path, start))
+    return samples, rate
+
+
+def duration(path: str) -> float:
+    """Return the duration of an audio file in seconds, from its header.
+
+    :raises DataError: it is missing or damaged
+    """
+    with optional_package("to decode audio"):
+        import soundfile
+    try:
+        return float(soundfile.info(path).duration)
+    except (soundfile.SoundFileError, RuntimeError, OSError) as exc:
+        raise DataError("audio file %r cannot be read: %s" % (path, exc)) from exc

@@ -1,0 +1,204 @@
+"""BlissDataset: the segments of a Bliss corpus, with their audio."""
+
+from __future__ import annotations
+
+import os
+import threading
+from array import array
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.options import above, option
+from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.core.safe_files import read_text
+from returnn_tf.datasets.files import local_copy
+from returnn_tf.datasets.speech.audio_range import duration, read_range
+from returnn_tf.datasets.speech.packed_strings import PackedStrings
+from returnn_tf.datasets.speech.utterances import UtteranceDataset
+from returnn_tf.datasets.text.bliss import read_bliss
+from returnn_tf.datasets.text.orth import make_post_processing
+
+#: Options of the features -> options of the dataset for the same.
+_FEATURES = {
+    "num_feature_filters": "num_feature_filters",
+    "with_delta": "with_delta",
+    "window_len": "feature_window_len",
+    "step_len": "feature_step_len",
+}
+
+
+@register_dataset()
+class BlissDataset(UtteranceDataset):
+    """The segments of a Bliss corpus (XML): parts of audio files with transcriptions.
+
+    The tag is the full name, corpus/recording/segment. The length of a sequence for ``sorted`` etc. is its duration.
+    Many short segments of long compressed recordings are read faster from an OggZip corpus, see
+    ``returnn-tf data oggzip``.
+
+    Data keys: ``data`` are features, ``classes`` labels, ``orth`` the bytes of the text, ``raw`` is the text.
+
+    >>> from returnn_tf.datasets import Dataset
+    >>> train = {"class": "BlissDataset", "path": "train.xml.gz", "audio": {"features": "log_mel_filterbank"},
+    ...          "targets": {"bpe_file": "bpe.codes", "vocab_file": "bpe.vocab", "unknown_label": "<unk>"}}
+    >>> dataset = Dataset.from_config(train)   # doctest: +SKIP
+    """
+
+    @dataclass
+    class Options(UtteranceDataset.Options):
+        """Options in the config."""
+
+        path: str = option(help="corpus file, .gz allowed")
+        vocab_file: Optional[str] = option(None, help="file of the vocabulary", old="targets={'vocab_file': ...}")
+        bpe_file: Optional[str] = option(None, help="codes of a BPE vocabulary", old="targets={'bpe_file': ...}")
+        num_feature_filters: int = option(
+            40, help="number of mfcc features", check=above(0), old="audio={'num_feature_filters': ...}"
+        )
+        feature_window_len: float = option(
+            0.025, help="seconds of a window", check=above(0), old="audio={'window_len': ...}"
+        )
+        feature_step_len: float = option(
+            0.01, help="seconds between frames", check=above(0), old="audio={'step_len': ...}"
+        )
+        with_delta: Union[bool, int] = option(False, help="append derivatives", old="audio={'with_delta': ...}")
+        audio: Optional[dict[str, Any]] = option(
+            {}, help="options of the features, {} for all defaults; None: without audio"
+        )
+        targets: Optional[Any] = option(None, help="options of the vocabulary; None: without labels")
+        orth_post_process: Any = option(None, help="functions on the text: names, functions or a list of these")
+        audio_dir: Optional[str] = option(
+            None, help="directory of audio files with a relative path; default: that of the corpus file"
+        )
+        segment_file: Optional[str] = option(None, help="only these tags: text file, one per line, .gz allowed")
+        use_cache_manager: bool = option(False, help="read copies of the files on the local disk, see `docs/data.md`")
+
+    def setup(self) -> None:
+        """Check all options; the corpus is read when the first epoch begins."""
+        opts = self.opts
+        self.set_up(audio=self._audio_options(), targets=self._target_options())
+        self._post_process = make_post_processing(opts.orth_post_process, owner="%s: orth_post_process" % self._owner())
+        specs = {
+            "data": self.feature_spec() if self.features else None,
+            "classes": self.target_spec() if self.targets is not None else None,
+            "orth": self.orth_spec(),
+            "raw": self.raw_spec(),
+        }
+        self.data_specs = {key: spec for key, spec in specs.items() if spec is not None}
+        self._index: Optional[_Index] = None
+        self._lock = threading.Lock()
+
+    def _audio_options(self) -> Optional[dict[str, Any]]:
+        opts = self.opts
+        given = {name: getattr(opts, old) for name, old in _FEATURES.items() if old in self._given}
+        if opts.audio != {} and given:
+            raise ConfigError(
+                "%s: give 'audio' or %s, not both" % (self._owner(), ", ".join(_FEATURES[name] for name in given))
+            )
+        return None if opts.audio is None else {**opts.audio, **given}
+
+    def _target_options(self) -> Optional[Any]:
+        opts = self.opts
+        given = {name: value for name in ("vocab_file", "bpe_file") if (value := getattr(opts, name)) is not None}
+        if opts.targets is not None and given:
+            raise ConfigError("%s: give 'targets' or %s, not both" % (self._owner(), ", ".join(given)))
+        return opts.targets if opts.targets is not None else given or None
+
+    @property
+    def index(self) -> _Index:
+        """Return the index of the corpus, which is read when it is needed first."""
+        with self._lock:
+            if self._index is None:
+                self._index = self._read_index()
+            return self._index
+
+    def _read_index(self) -> _Index:
+        opts = self.opts
+        allowed = None
+        if opts.segment_file:
+            allowed = frozenset(read_text(opts.segment_file).splitlines()) - {""} or None
+        index = _Index(local_copy(opts.path, wanted=opts.use_cache_manager), allowed)
+        if not len(index):
+            raise DataError(
+                "%s: corpus %r has no segments%s"
+                % (self._owner(), opts.path, " that are in segment_file %r" % opts.segment_file if allowed else "")
+            )
+        return index
+
+    @property
+    def num_seqs(self) -> int:
+        """Return the number of segments."""
+        return len(self.index)
+
+    def tag(self, index: int) -> str:
+        """Return the full name of a segment."""
+        return self.index.names[index]
+
+    def text(self, index: int) -> str:
+        """Return the transcription with single blanks, after ``orth_post_process``."""
+        return self._post_process(self.index.texts[index])
+
+    def file_of(self, index: int) -> str:
+        """Return the path of the recording."""
+        path = self.index.recordings[self.index.recording_of[index]]
+        folder = self.opts.audio_dir if self.opts.audio_dir is not None else os.path.dirname(self.opts.path)
+        return os.path.join(folder, path) if path else ""
+
+    def seq_lengths(self) -> NDArray[Any]:
+        """Return the durations [num_seqs] in units of 10 ms."""
+        starts, ends = np.asarray(self.index.starts), np.array(self.index.ends)
+        for index in np.flatnonzero(np.isinf(ends)):
+            ends[index] = duration(self._recording(int(index)))
+        lengths: NDArray[Any] = np.floor((ends - starts) * 100 + 1e-6).astype(np.int64)
+        return lengths
+
+    def samples(self, index: int) -> tuple[NDArray[Any], int]:
+        """Return samples and sample rate of a segment."""
+        end = self.index.ends[index]
+        path = local_copy(self._recording(index), wanted=self.opts.use_cache_manager)
+        samples, rate = read_range(path, self.index.starts[index], None if end == float("inf") else end)
+        if samples.ndim == 1:
+            return samples, rate
+        track = self.index.tracks[index]
+        if track >= samples.shape[1]:
+            raise DataError("audio file %r has %d channels, but no track %d" % (path, samples.shape[1], track))
+        return np.ascontiguousarray(samples[:, track]), rate
+
+    def _recording(self, index: int) -> str:
+        path = self.file_of(index)
+        if not path:
+            raise DataError("corpus %r: the recording of segment %r has no audio" % (self.opts.path, self.tag(index)))
+        return path
+
+
+class _Index:
+    """The segments of a corpus file.
+
+    :param allowed: names of the segments to keep; None: all
+    """
+
+    def __init__(self, path: str, allowed: Optional[Collection[str]]):
+        self.names, self.texts, self.recordings = PackedStrings(), PackedStrings(), PackedStrings()
+        self.recording_of, self.tracks = array("q"), array("h")
+        self.starts, self.ends = array("d"), array("d")  # seconds
+        last: Optional[str] = None
+        for segment in read_bliss(path):
+            if allowed is not None and segment.name not in allowed:
+                continue
+            audio = segment.audio or ""
+            if audio != last:
+                self.recordings.append(audio)
+                last = audio
+            start, end = segment.seconds
+            self.names.append(segment.name)
+            self.texts.append(segment.text)
+            self.recording_of.append(len(self.recordings) - 1)
+            self.tracks.append(min(segment.track, 32767))
+            self.starts.append(start)
+            self.ends.append(float("inf") if end is None else end)
+
+    def __len__(self) -> int:
+        return len(self.names)

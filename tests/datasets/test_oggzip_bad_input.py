@@ -1,0 +1,189 @@
+"""OggZip corpora and options that are not what they should be."""
+
+from __future__ import annotations
+
+import os
+import random
+import zipfile
+
+import pytest
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.datasets.speech.literal_list import read_dicts
+from tests.datasets.recorded import ROOT
+from tests.datasets.test_oggzip import CHARS, corpus, entries, make_zip, tone
+
+
+def _as_text(change):
+    def make(path):
+        given = entries()
+        change(given)
+        return make_zip(path, repr(given))
+
+    return make
+
+
+def _set(index, **values):
+    return _as_text(lambda given: given[index].update(values))
+
+
+def _drop(index, key):
+    return _as_text(lambda given: given[index].pop(key))
+
+
+def _damaged(offset):
+    def make(path):
+        make_zip(path, compression=zipfile.ZIP_STORED)
+        content = bytearray(path.read_bytes())
+        start = content.index(b"WAVE") + offset
+        content[start : start + 20] = bytes(20)
+        path.write_bytes(content)
+        return str(path)
+
+    return make
+
+
+def _cut(path):
+    make_zip(path)
+    path.write_bytes(path.read_bytes()[:2000])
+    return str(path)
+
+
+def _text_of(path, text):
+    path.write_text(text)
+    return str(path)
+
+
+BAD = {
+    "no_text": (lambda p: make_zip(p, False), {}, r"a.zip' has no text 'a.txt'\. An OggZip corpus has one"),
+    "renamed": (
+        lambda p: os.rename(make_zip(p.with_name("b.zip")), p) or str(p),
+        {},
+        "but 'b.txt'; was the file renamed.*content_name='b'",
+    ),
+    "cut_off": (_cut, {}, "zip file .*a.zip' cannot be read: .*Was it copied completely"),
+    "no_zip": (lambda p: _text_of(p, "hello" * 100), {}, "zip file .*a.zip' cannot be read: File is not a zip file"),
+    "directory": (lambda p: p.mkdir() or str(p), {}, "zip file .*a.zip' cannot be read: .*Is a directory"),
+    "bare_directory": (
+        lambda p: p.with_name("d").mkdir() or str(p.with_name("d")),
+        {},
+        "d' is neither a .zip file nor .*a directory needs the text .*/d.txt' beside it",
+    ),
+    "other_file": (lambda p: str(p.with_name("a.tar")), {}, "a.tar' is neither a .zip file nor a .txt.gz file"),
+    "text_cut": (
+        lambda p: make_zip(p, repr(entries())[:-20]),
+        {},
+        "text 'a.txt' in zip file .*: entry 3: a string has no end",
+    ),
+    "text_json": (
+        lambda p: make_zip(p, '[{"text": "a", "duration": 1.0, "file": null}]'),
+        {},
+        "entry 0: 'null' is not expected there. This is JSON",
+    ),
+    "text_no_utf8": (lambda p: make_zip(p, "[{'text': 'zoë'}]".encode("latin1")), {}, "is not UTF-8 text"),
+    "text_exponent": (
+        lambda p: make_zip(p, "[{'text': 'a', 'duration': 1e-5}]"),
+        {},
+        "'1e-5' is not expected there. Write it without exponent",
+    ),
+    "text_call": (lambda p: make_zip(p, "[{'text': print()}]"), {}, "entry 0: 'print' is not expected"),
+    "text_dict": (lambda p: make_zip(p, "{}"), {}, "must be a list of dicts, but begins with '{}'"),
+    "text_no_list": (lambda p: make_zip(p, "[1]"), {}, "entry 0: it is 1, not a dict"),
+    "text_empty": (lambda p: make_zip(p, "[]"), {}, "has no entries"),
+    "text_more": (lambda p: make_zip(p, repr(entries()) + "]"), {}, "goes on after its list"),
+    "duration_int": (_set(0, duration=1), {}, "first entry: 'duration' is 1, but must be a float"),
+    "text_missing": (_drop(0, "text"), {}, "first entry: 'text' is None, but must be a string"),
+    "file_missing": (_drop(0, "file"), {}, "first entry: 'file' is None, .*set audio=None"),
+    "later_text": (_set(2, text=7), {}, "sequence 'corpus/2' .*its 'text' is 7, not a string"),
+    "later_file": (_drop(2, "file"), {}, "sequence 'corpus/2' .*it has no 'file' with audio"),
+    "later_duration": (_drop(2, "duration"), {"seq_ordering": "sorted"}, "sequence 'corpus/2' has no duration"),
+    "no_member": (lambda p: make_zip(p, wav2=None), {}, "sequence 'corpus/2' .*a.zip' has no audio file 'a/2.wav'"),
+    "empty_member": (lambda p: make_zip(p, wav2=b""), {}, "'corpus/2'.*audio file '.*a.zip:a/2.wav' cannot be decoded"),
+    "no_audio": (
+        lambda p: make_zip(p, wav2=b"hello" * 50),
+        {},
+        "'corpus/2'.*audio file '.*a.zip:a/2.wav' cannot be decoded",
+    ),
+    "empty_audio": (lambda p: make_zip(p, wav2=tone(0)), {}, "'corpus/2'.*a/2.wav'.*the audio is empty"),
+    "damaged": (
+        _damaged(100),
+        {},
+        "'corpus/0'.*member 'a/0.wav' cannot be read: its content has another length or checksum",
+    ),
+    "sample_rates": (
+        lambda p: make_zip(p, wav2=tone(0.3, 16000)),
+        {"audio": {"sample_rate": 8000}},
+        "'corpus/2'.*a/2.wav'.*16000 samples per second, but the option sample_rate is 8000",
+    ),
+    "unknown_label": (
+        make_zip,
+        {"targets": {**CHARS, "unknown_label": None}},
+        "sequence 'corpus/3' .*'z' is not among",
+    ),
+    "segments": (make_zip, {"segment_file": "nobody"}, "none of its 4 sequences is in segment_file '.*nobody' .1 tags"),
+    "no_segments": (make_zip, {"segment_file": "nowhere"}, "nowhere' does not exist"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(name, tmp_path):
+    make, options, text = BAD[name]
+    options = dict(options)
+    (tmp_path / "nobody").write_text("somebody\n")
+    if "segment_file" in options:
+        options["segment_file"] = str(tmp_path / options["segment_file"])
+    dataset = corpus(make(tmp_path / "a.zip"), **options)
+    with pytest.raises(DataError, match=text):
+        list(dataset.sequences(1))
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"path": []}, "option 'path' is empty"),
+        ({"fixed_random_subset": -1}, "'fixed_random_subset' is -1"),
+        ({"fixed_random_subset": 1.5}, "'fixed_random_subset' is 1.5"),
+        ({"targets": {"vocab_file": "x", "unknown": 3}}, "targets: Vocabulary: unknown option 'unknown'"),
+        ({"audio": {"feature": "mfcc"}}, "audio: unknown option 'feature'. Did you mean 'features'"),
+        ({"targets_post_process": "lowercas"}, "targets_post_process"),
+        ({"epoch_wise_filter": {(1, 2): {"max_len": 3}}}, "unknown option 'max_len'"),
+        ({"seq_orderin": 3}, "unknown option 'seq_orderin'. Did you mean 'seq_ordering'"),
+    ],
+)
+def test_bad_options(options, text):
+    with pytest.raises(ConfigError, match=text):
+        corpus(**{"path": "a.zip", **options})
+
+
+@pytest.mark.parametrize("name", ["content_name", "resolve_symlink_for_name", "use_cache_manager"])
+def test_options_that_a_directory_does_not_have(name):
+    options = {name: "plain" if name == "content_name" else True}
+    with pytest.raises(ConfigError, match="option '%s' is for zip files, but .*plain' is a directory" % name):
+        list(corpus(str(ROOT / "oggzip" / "plain"), **options).sequences(1))
+
+
+def test_a_text_is_read_in_pieces_of_any_size():
+    texts = ["it's %d \"é\\\n" % i for i in range(30)]
+    given = [{"text": text, "duration": 0.7, "x": [None, (1, {"a": -2})], "file": "a"} for text in texts]
+    content = ("  " + repr(given) + "\n ").encode()
+    expected = [{key: entry[key] for key in ("text", "duration")} for entry in given]
+    for size in (1, 3, 50, 10**6):
+        pieces = (content[start : start + size] for start in range(0, len(content), size))
+        assert list(read_dicts(pieces, keys=("text", "duration"), where="x")) == expected
+
+
+def test_damaged_bytes_never_lead_to_other_errors(tmp_path):
+    path = tmp_path / "a.zip"
+    content = (ROOT / "oggzip2" / "partA.zip").read_bytes()
+    rng = random.Random(1)
+    failures = 0
+    for _ in range(60):
+        damaged = bytearray(content)
+        for _ in range(rng.choice([1, 4, 30])):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            list(corpus(str(path), content_name="partA", targets=None, read_threads=1).sequences(1))
+        except DataError:
+            failures += 1
+    assert failures > 20
