@@ -71,7 +71,10 @@ def check_norm(option: str, value: Any, dim: int, *, joined: bool, where: str) -
         return value
     name = "%s: option %r" % (where, option)
     if isinstance(value, str):
-        vector, name = read_vector(value), "%s (file %r)" % (name, value)
+        try:
+            vector, name = read_vector(value), "%s (file %r)" % (name, value)
+        except DataError as exc:
+            raise DataError("%s: %s" % (name, exc)) from None
     elif isinstance(value, (np.ndarray, numbers.Real)):
         vector = np.asarray(value, np.float32)
     else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional, Union
 
 import numpy as np
@@ -48,7 +49,8 @@ class AudioFeatures:
         self._mean = check_norm("norm_mean", opts.norm_mean, own, joined=joins, where=where)
         self._deviation = check_norm("norm_std_dev", opts.norm_std_dev, own, joined=joins, where=where)
         if opts.sample_rate and self._kind:
-            self._kind.check_frames(self._frames(opts.sample_rate), self._num_filters)
+            with self._named(where):
+                self._kind.check_frames(self._frames(opts.sample_rate), self._num_filters)
 
     @classmethod
     def make(cls, options: Mapping[str, Any], *, owner: str) -> AudioFeatures:
@@ -146,12 +148,19 @@ class AudioFeatures:
         :return: [frames, dim], float32; [time, channels, dim] with ``num_channels``
         :raises DataError: the audio is empty, has another rate or number of channels, or is too short
         """
-        try:
+        with self._named("%s: sequence %r" % (self._where, seq_name)):
             audio = self._prepared(samples, sample_rate, rng)
             features = np.asarray(self._features(audio, sample_rate, rng), np.float32)
             return self._finished(features, seq_name)
-        except DataError as exc:
-            raise DataError("%s: sequence %r: %s" % (self._where, seq_name, exc)) from None
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _named(where: str) -> Iterator[None]:
+        """Let errors begin with a place."""
+        try:
+            yield
+        except (ConfigError, DataError) as exc:
+            raise type(exc)("%s: %s" % (where, exc)) from None
 
     def _prepared(self, samples: NDArray[Any], sample_rate: int, rng: np.random.RandomState) -> NDArray[Any]:
         opts = self.opts

@@ -69,8 +69,7 @@ class _Band(Kind):
         super().check_frames(frames, num_filters)
         if self.fmax is None and self.fmin >= frames.sample_rate / 2:
             raise ConfigError(
-                "audio: feature_options: fmin=%s is not below half the sample rate, %d Hz"
-                % (self.fmin, frames.sample_rate)
+                "feature_options: fmin=%s is not below half the sample rate, %d Hz" % (self.fmin, frames.sample_rate)
             )
 
     def energies(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
@@ -159,7 +158,7 @@ class LinearSpectrogram(Kind):
         size = 2 * num_filters
         if size < frames.size:
             raise ConfigError(
-                "audio: linear_spectrogram with num_feature_filters=%d transforms %d samples, but a frame has %d. "
+                "linear_spectrogram with num_feature_filters=%d transforms %d samples, but a frame has %d. "
                 "Set num_feature_filters to %d or more, or a shorter window_len"
                 % (num_filters, size, frames.size, -(-frames.size // 4) * 2)
             )

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Callable, Optional, Union
 
-from returnn_tf.config.options import above, at_least, option
+from returnn_tf.config.options import above, at_least, between, option
 from returnn_tf.datasets.audio.decode import DECODERS
 from returnn_tf.datasets.audio.kinds import KINDS
 
@@ -23,7 +23,7 @@ class AudioOptions:
         None, check=at_least(1), help="features per frame, before with_delta and join_frames (default: 40; raw, f0: 1)"
     )
     with_delta: Union[bool, int] = option(
-        False, check=at_least(0), help="highest order of derivatives over time to append; True: 1"
+        False, check=between(0, 8), help="highest order of derivatives over time to append; True: 1"
     )
     norm_mean: Any = option(None, help="what to subtract: a number, 'per_seq', a file with a vector, or an array")
     norm_std_dev: Any = option(None, help="what to divide by afterwards, likewise")

@@ -42,7 +42,7 @@ class Frames:
         """Check that there is a sample in a frame and in a step; else ConfigError."""
         if self.size < 1 or self.shift < 1:
             raise ConfigError(
-                "audio: window_len and step_len give frames of %d samples, every %d samples, at %d Hz. Are they in "
+                "window_len and step_len give frames of %d samples, every %d samples, at %d Hz. Are they in "
                 "seconds?" % (self.size, self.shift, self.sample_rate)
             )
 
