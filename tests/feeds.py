@@ -35,6 +35,8 @@ def random_feed(extern_data: Mapping[str, Data], batch: int = 3, longest: int = 
                 feed["%s/size%d" % (key, i - (1 if data.batch_axis is not None else 0))] = lens_of[dim]
         if data.sparse_dim is not None:
             feed[key] = rng.integers(0, data.sparse_dim.size or 2, shape).astype(data.dtype)
+        elif data.dtype == "string":
+            feed[key] = numpy.full(shape, "a", object)
         elif data.dtype == "bool":
             feed[key] = rng.integers(0, 2, shape).astype(bool)
         elif data.dtype.startswith("int"):
@@ -72,6 +74,8 @@ def _garbage(data: Data, shape: list[int], rng: numpy.random.Generator) -> numpy
         return rng.integers(0, data.sparse_dim.size or 2, shape).astype(data.dtype)
     if data.dtype == "bool" or data.dtype.startswith("int"):
         return rng.integers(0, 2, shape).astype(data.dtype)
+    if data.dtype == "string":
+        return numpy.full(shape, "", object)
     return 50 * _normal(data, shape, rng)
 
 

@@ -77,6 +77,12 @@ class LossContext:
         assert self.target_node is not None
         return self.ctx.value(self.target_node)
 
+    @property
+    def seq_tags(self) -> Any:
+        """Return the names of the sequences, string [batch], for a loss with ``needs_seq_tags``."""
+        assert self.loss_node.seq_tags is not None
+        return self.ctx.value(self.loss_node.seq_tags)
+
     def pre_activation(self, *names: str) -> Any:
         """Return the values before the activation, if the layer (or the one it copies) has one of these; else None."""
         before = self.ctx.aux(self.node, PRE_ACTIVATION)
@@ -121,6 +127,10 @@ class Loss(Freezable):
     class_name: ClassVar[str] = ""
     #: Whether it compares the layer with a target; the default target is "classes".
     needs_target: ClassVar[bool] = True
+    #: Whether it compares with a target if the layer has the option.
+    takes_target: ClassVar[bool] = False
+    #: Whether it needs the names of the sequences.
+    needs_seq_tags: ClassVar[bool] = False
     #: Whether the layer has a blank label in addition to those of the target.
     has_blank: ClassVar[bool] = False
 
@@ -185,6 +195,7 @@ class LossNode:
     :param name: as reported: the path of the layer
     :param target: the node with the reference, or None
     :param owner: the layer that it is on
+    :param seq_tags: the input of the names of the sequences, for a loss with ``needs_seq_tags``
     """
 
     name: str
@@ -192,6 +203,7 @@ class LossNode:
     target: Optional[Node]
     owner: Node
     scale: float = 1.0
+    seq_tags: Optional[Node] = None
 
 
 def frame_order(data: Data) -> list[int]:

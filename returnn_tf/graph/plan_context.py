@@ -88,7 +88,7 @@ class Builder(DeclaredDims, Protocol):
         """Return the node of a target: a layer or a data key."""
 
     def extern_node(self, key: str) -> Node:
-        """Return the input node of a data key."""
+        """Return the input node of a data key; that of the names of the sequences need not be declared."""
 
     def node_with_dim(self, owner: Node, dim: Dim) -> Optional[Node]:
         """Return a planned layer or input with this dim, whose emission makes the lengths of the dim known."""

@@ -16,12 +16,6 @@ LAYERS = OptionClasses(
     },
 )
 
-#: Why automata and losses of RASR can't be used.
-NO_RASR = "it gets its values from RASR as another process, which is not supported yet"
-_NEEDS_RASR = (
-    NO_RASR + ". For a sum over alignments without "
-    "it, use the loss 'via_layer' with a layer 'fast_bw' whose align_target is 'ctc', 'hmm' or 'automaton'."
-)
 _WRITE_IT = "%s. Compute it by an 'eval' layer with the loss 'as_is'."
 _NO_TRIPLETS = _WRITE_IT % "it is not built, as how RETURNN chooses the pairs of a batch is not documented"
 LOSSES = OptionClasses(
@@ -29,8 +23,6 @@ LOSSES = OptionClasses(
     "returnn_tf.layers.losses",
     plugins="returnn_tf.losses",
     absent={
-        "sprint": _NEEDS_RASR,
-        "fast_bw": _NEEDS_RASR,
         "triplet_loss": _NO_TRIPLETS,
         "triplet": _NO_TRIPLETS,
         "deep_clustering": _WRITE_IT % "it fails in RETURNN with TensorFlow 2, too",

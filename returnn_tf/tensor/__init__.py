@@ -2,7 +2,7 @@
 
 from returnn_tf.tensor.axes import AxisDesc, resolve_axes, resolve_axis
 from returnn_tf.tensor.data import DTYPES, NUMERIC_DTYPES, Beam, Data
-from returnn_tf.tensor.data_key import parse_data_key
+from returnn_tf.tensor.data_key import SEQ_TAG, parse_data_key
 from returnn_tf.tensor.dim import Dim, DimKind
 from returnn_tf.tensor.dim_expr import DimExpr
 from returnn_tf.tensor.expected_dims import ImplicitDim, OptionalDim
@@ -26,6 +26,7 @@ __all__ = [
     "FeatureDim",
     "ImplicitDim",
     "OptionalDim",
+    "SEQ_TAG",
     "SpatialDim",
     "batch_dim",
     "empty_data_keys",

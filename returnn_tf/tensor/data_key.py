@@ -16,6 +16,9 @@ from returnn_tf.tensor.dim import EXTERN_PREFIX, Dim, DimKind
 from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.tensor.user_dims import batch_dim
 
+#: The data key of the names of the sequences; it need not be declared, and datasets need not deliver it.
+SEQ_TAG = "seq_tag"
+
 
 class _Auto(enum.Enum):
     """Marks an axis that the options do not mention; None means that there is no such axis."""

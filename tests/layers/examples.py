@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 from returnn_tf.config import Config
 from returnn_tf.graph.docs import example_of
 from returnn_tf.graph.registry import LAYERS, LOSSES
 
+EMULATOR = str(Path(__file__).parents[1] / "datasets" / "rasr" / "emulator.py")
 DEFAULTS: dict[str, Any] = {
     "behavior_version": 21,
     "extern_data": {"data": {"dim": 4}, "classes": {"dim": 3, "sparse": True}},
@@ -32,6 +35,11 @@ def example_settings(name: str) -> dict[str, Any]:
     assert example, "%s: the docstring has no 'Example::' block with network = {...}" % name
     names: dict[str, Any] = {}
     exec(compile(example, "<example of %s>" % name, "exec"), names)
+    for layer in names["network"].values():
+        options = (layer.get("loss_opts") or {}).get("sprint_opts")
+        if options:  # a stand-in for RASR
+            mode = "iter" if layer["loss"] == "sprint" else "loop"
+            options.update(sprintExecPath=[sys.executable, EMULATOR], sprintConfigStr="--fake.mode=" + mode)
     return {**DEFAULTS, **{k: v for k, v in names.items() if k in ("network", "extern_data", "behavior_version")}}
 
 

@@ -65,7 +65,8 @@ def test_automaton_of_a_best_path(options):
 @pytest.mark.parametrize(
     "options,match",
     [
-        ({"align_target": "sprint"}, "from RASR as another process"),
+        ({"align_target": "sprint"}, "sprint_opts: the option 'sprintExecPath' is missing"),
+        ({"align_target": "hmm", "sprint_opts": {"sprintExecPath": "x"}}, "sprint_opts is for align_target 'sprint'"),
         ({"align_target": "ctcc"}, "unknown align_target 'ctcc'. Did you mean 'ctc'"),
         ({"align_target": "automaton"}, "belong together"),
         ({"align_target": "hmm", "automaton": hmm}, "belong together"),

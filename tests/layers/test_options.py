@@ -86,7 +86,7 @@ WRONG = [
     ({"class": "constant", "shape": 10, "from": []}, "option 'shape' must be list[Dim | int] | None, got 10 (int)"),
     (
         {"class": "fast_bw", "align_target": "sprint", "sprint_opts": {"a": 1}, "from": "data"},
-        "not supported: there is no",
+        "sprint_opts: unknown option 'a'",
     ),
     ({"class": "range_in_axis", "keepdims": True, "from": "data"}, "not supported: the output has the one axis only"),
     ({"class": "reduce", "mode": "sum", "axis": {}, "from": "data"}, "'axis' must be axis | list[axis] | None, got {}"),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.datasets.core.slices import Slice
+from returnn_tf.tensor import SEQ_TAG
 
 
 @dataclasses.dataclass
@@ -97,6 +98,8 @@ def assemble(
         cuts = [_cut(sequences[part.position].data[key], part, key) for part in plan.parts]
         entries = _padded(key, cuts, plan, epoch.specs[key].shape if key in epoch.specs else ())
         feed.update(declared[key].checked(key, entries, cuts, places) if declared and key in declared else entries)
+    if declared and SEQ_TAG in declared and SEQ_TAG not in feed:
+        feed[SEQ_TAG] = _tags(plan, [sequences[part.position].tag for part in plan.parts])
     last = plan.parts[-1].position
     return Batch(
         feed=feed,
@@ -108,6 +111,13 @@ def assemble(
         number=number,
         complete=epoch.complete(last),
     )
+
+
+def _tags(plan: BatchPlan, tags: list[str]) -> NDArray[Any]:
+    """Return the names of the sequences, [batch]."""
+    if plan.num_rows != len(tags):
+        raise DataError("the network needs the names of the sequences, so they can't be joined frame by frame")
+    return np.array(tags, object)
 
 
 def _cut(value: NDArray[Any], part: Slice, key: str) -> NDArray[Any]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import shown
 from returnn_tf.config.user_code import error_in_config
 
@@ -59,7 +59,8 @@ def _split(text: str, owner: str) -> list[str]:
 def program_words(given: Any, *, owner: str) -> list[str]:
     """Return the program and its first arguments, from a path or a list.
 
-    :raises ConfigError: there is no such program
+    :raises ConfigError: it is something else
+    :raises DataError: there is no such program
     """
     words = [given] if isinstance(given, str) else list(given) if isinstance(given, (list, tuple)) else []
     if not words or not all(isinstance(word, str) and word for word in words):
@@ -69,7 +70,7 @@ def program_words(given: Any, *, owner: str) -> list[str]:
     program = os.path.expanduser(words[0])
     if shutil.which(program) is None:
         fault = "is not executable" if os.path.exists(program) else "does not exist"
-        raise ConfigError(
+        raise DataError(
             "%s: the program %r %s (current directory: %s). Give the path of the program of RASR, such as "
             "'.../nn-trainer.linux-x86_64-standard'." % (owner, words[0], fault, os.getcwd())
         )

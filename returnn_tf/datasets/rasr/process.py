@@ -46,6 +46,7 @@ class RasrProcess:
             raise ConfigError("RASR can only be started on Linux and similar systems.")
         self._owner = owner
         self.timeout = timeout
+        self.fresh = True  # nothing was sent or received yet, for the user of this
         self.start_time = time.time()
         reading, theirs_writing = os.pipe()
         theirs_reading, self._writing_fd = os.pipe()
@@ -59,10 +60,11 @@ class RasrProcess:
         for fd in fds:
             os.close(fd)
         self._inbox = _Inbox(reading, self._process)
-        self._writer = os.fdopen(self._writing_fd, "wb")
+        os.set_blocking(self._writing_fd, False)
         self._thread = threading.Thread(target=self._inbox.fill, name="messages of RASR", daemon=True)
         self._thread.start()
-        self._finalizer = weakref.finalize(self, _close, self._writer, self._alive_fd, self._inbox, self._thread)
+        self._finalizer = weakref.finalize(self, _close, (self._writing_fd, self._alive_fd), self._inbox, self._thread)
+        self._finalizer.atexit = False  # the guard sees the end of this process
 
     @property
     def pid(self) -> int:
@@ -70,16 +72,24 @@ class RasrProcess:
         return self._process.pid
 
     def send(self, *message: Any) -> None:
-        """Send a message; DataError if RASR has ended."""
+        """Send a message; DataError if RASR has ended or does not read it."""
+        buffer = io.BytesIO()
+        write_message(buffer, message)
+        content = buffer.getbuffer()
+        end = time.monotonic() + self.timeout
         try:
-            write_message(self._writer, message)
+            while content:
+                if not select.select([], [self._writing_fd], [], max(end - time.monotonic(), 0))[1]:
+                    raise self.error("RASR hangs: for %g s it has not read what it is asked." % self.timeout)
+                content = content[os.write(self._writing_fd, content) :]
         except (BrokenPipeError, ConnectionError):
             raise self.ended("before it could be asked") from None
 
-    def receive(self, purpose: str) -> Any:
+    def receive(self, purpose: str, *, about: str = "") -> Any:
         """Return the next message, a tuple.
 
         :param purpose: what is waited for, e.g. "the first sequence"
+        :param about: what it is about, if there can be errors which do not end RASR
         :raises DataError: RASR has ended, sends nothing for too long, or something else than messages
         """
         content = self._inbox.get(self.timeout)
@@ -97,7 +107,8 @@ class RasrProcess:
         if not isinstance(message, tuple) or not message or not isinstance(message[0], str):
             raise self.strange("a message is %.100r" % (message,))
         if message[0] == "exception":
-            raise self.error("error in RASR: %s" % " ".join(map(str, message[1:])))
+            begin = "error in RASR%s" % (" for " + about if about else "")
+            raise self.error("%s: %s" % (begin, " ".join(map(str, message[1:]))))
         return message
 
     def error(self, text: str) -> DataError:
@@ -125,6 +136,11 @@ class RasrProcess:
             return None
         self._thread.join(timeout=1)  # the rest of the output
         return code
+
+    def wait_briefly(self) -> None:
+        """Wait a little for the end of the program, which was told to end."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=2)
 
     def status_text(self) -> str:
         """Return how the program ended."""
@@ -155,10 +171,9 @@ class RasrProcess:
         self._finalizer()
 
 
-def _close(writer: Any, alive_fd: int, inbox: _Inbox, thread: threading.Thread) -> None:
-    with contextlib.suppress(OSError):
-        writer.close()
-    os.close(alive_fd)  # the guard then kills the program
+def _close(fds: tuple[int, int], inbox: _Inbox, thread: threading.Thread) -> None:
+    for fd in fds:
+        os.close(fd)  # the guard then kills the program
     inbox.discard()
     if thread is not threading.current_thread():
         thread.join()

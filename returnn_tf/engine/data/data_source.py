@@ -23,7 +23,7 @@ from returnn_tf.engine.distributed.options import SHARD, HorovodOptions
 from returnn_tf.engine.distributed.sharding import remaining_shard
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.logging.log import log
-from returnn_tf.tensor import Data
+from returnn_tf.tensor import SEQ_TAG, Data
 
 
 class DataSource:
@@ -58,6 +58,9 @@ class DataSource:
             raise ConfigError(_no_dataset(config, name))
         if dataset.num_seqs == 0:
             raise DataError("The dataset %r is empty: it has no sequences. Check its options and files." % name)
+        self._declared = {key: Declared.of(data) for key, data in used.items() if data.batch_axis is not None}
+        if SEQ_TAG not in dataset.data_keys:  # which every batch has anyway
+            used = {key: data for key, data in used.items() if key != SEQ_TAG}
         missing = [key for key in used if key not in dataset.data_keys]
         if missing:
             raise ConfigError(
@@ -72,7 +75,6 @@ class DataSource:
         self._config = config
         self._config_of = config_of or (lambda epoch: config)
         self._used_keys = list(used)
-        self._declared = {key: Declared.of(data) for key, data in used.items() if data.batch_axis is not None}
         self._told: list[tuple[str, Any]] = []  # limits without effect
         self.check(config)
         self._loader: Optional[BatchLoader] = None

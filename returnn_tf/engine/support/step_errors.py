@@ -6,7 +6,8 @@ import contextlib
 import re
 from collections.abc import Iterator, Sequence
 
-from returnn_tf.config import DataError
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.util.host_calls import failed_host_call
 from returnn_tf.util.lazy_tf import tf
 
 _MAX_TAGS = 20
@@ -39,6 +40,10 @@ def reason(exc: BaseException) -> str:
 
     The name of the op is added unless it names the layer itself.
     """
+    failed = failed_host_call(exc)
+    if failed is not None:
+        known = isinstance(failed, (ConfigError, DataError))
+        return str(failed) if known else "%s: %s" % (type(failed).__name__, failed)
     text = _complete_reason(exc)
     return text if len(text) <= _MAX_CHARS else text[: _MAX_CHARS - 4] + " ..."
 

@@ -8,22 +8,24 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import LayerRef, option
+from returnn_tf.datasets.rasr.servers import ServerOptions
 from returnn_tf.graph.aux_values import OUTPUT_LOSS
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.graph.registry import NO_RASR, register_layer
+from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.sequence.alignments import acceptor_alignment, acceptor_path, best_alignment, soft_alignment
+from returnn_tf.layers.sequence.rasr_automata import acceptors_of_rasr, check_sprint_opts
 from returnn_tf.ops.cross_entropy import safe_log
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.ops.sequence.fast_bw import Topology, chain_topology, ctc_topology, label_topology
 from returnn_tf.ops.sequence.fsa import Acceptors, acceptors_by_function
-from returnn_tf.tensor import Data, Dim, DimKind
+from returnn_tf.tensor import SEQ_TAG, Data, Dim, DimKind
 from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
-_ALIGN_TARGETS = ("ctc", "hmm", "staircase", "automaton")
+_ALIGN_TARGETS = ("ctc", "hmm", "staircase", "automaton", "sprint")
 _TOPOLOGIES = ("ctc", "rna", "automaton")
 _INPUT_TYPES = ("prob", "log_prob")
 #: Native ops check the states on the host; computed on a GPU they would require a synchronisation.
@@ -48,7 +50,7 @@ class FastBaumWelchLayer(Layer):
     by the function in ``automaton``. It gets the labels of a sequence, an int array, and returns a list of edges
     ``(from, to, class)`` or ``(from, to, class, cost)``; each edge reads one frame; state 0 is the initial state, the
     highest one the final state; costs (negative log probabilities) are scaled by ``tdp_scale``. It is Python, called in
-    every training step.
+    every training step. "sprint": made by RASR for the name of the sequence, with the options ``sprint_opts``.
 
     For the loss "via_layer", which derives the gradient from it.
     Output: time-major, probabilities that sum to 1 in every valid frame, zeros in padded ones; no gradient.
@@ -64,21 +66,23 @@ class FastBaumWelchLayer(Layer):
                 "input_type": "prob", "from": "p"}}
     """
 
-    align_target: str = option(help="ctc, hmm, staircase or automaton")
+    align_target: str = option(help="ctc, hmm, staircase, automaton or sprint")
     automaton: Optional[Callable[..., Any]] = option(
         None, help="for automaton: function from the labels of a sequence to edges, see above"
     )
     align_target_key: Optional[str] = option(None, help="data key of the labels")
     ctc_opts: Optional[dict[str, Any]] = option(None, help="options of align_target 'ctc'", group=CtcTopologyOptions)
     input_type: str = option("log_prob", help="kind of the source values: prob or log_prob")
-    tdp_scale: float = option(1.0, help="scale of the costs of an automaton; they are 0 in the other topologies")
+    tdp_scale: float = option(
+        1.0, help="scale of the costs of an automaton of the config or of RASR; they are 0 in the other topologies"
+    )
     am_scale: float = option(1.0, help="scale of the log scores")
     min_prob: float = option(0.0, help="lower bound of the probabilities")
     staircase_seq_len_source: Optional[LayerRef] = option(
         None, help="layer whose lengths give the number of classes", refs=True
     )
     sprint_opts: Optional[dict[str, Any]] = option(
-        None, help="options of an external process", unsupported="there is no such process; see the other topologies"
+        None, help="for sprint: options of RASR, which is started once and answers in each step", group=ServerOptions
     )
 
     @classmethod
@@ -90,11 +94,6 @@ class FastBaumWelchLayer(Layer):
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: time-major."""
         data = _scores_template(ctx, self.input_type)
-        if self.align_target == "sprint":
-            raise ctx.error(
-                "align_target 'sprint': %s. Use 'ctc' or 'hmm' with align_target_key, or 'automaton' with a function "
-                "'automaton' that returns the edges." % NO_RASR
-            )
         if self.align_target not in _ALIGN_TARGETS:
             raise ctx.error(
                 "unknown align_target %r. %s" % (self.align_target, did_you_mean(self.align_target, _ALIGN_TARGETS))
@@ -107,7 +106,13 @@ class FastBaumWelchLayer(Layer):
         if self.ctc_opts and self.align_target != "ctc":
             raise ctx.error("ctc_opts is for align_target 'ctc', not %r. Remove it." % self.align_target)
         self.labels: Optional[Node] = None
-        if self.align_target != "staircase":
+        self.seq_tags: Optional[Node] = None
+        if self.align_target == "sprint":
+            check_sprint_opts(self.sprint_opts, "Layer %r (class 'fast_bw')" % ctx.node.path)
+            self.seq_tags = ctx.depend(ctx.builder.extern_node(SEQ_TAG))
+        elif self.sprint_opts:
+            raise ctx.error("sprint_opts is for align_target 'sprint', not %r. Remove it." % self.align_target)
+        elif self.align_target != "staircase":
             self.labels = ctx.depend(ctx.builder.target_node(ctx.node, self.align_target_key or "classes"))
             _check_labels(ctx, data, self.labels.output, self.align_target_key or "classes")
         return data
@@ -119,8 +124,10 @@ class FastBaumWelchLayer(Layer):
         scores *= self.am_scale
         if self.align_target == "staircase":
             lens = tf.minimum(lens, self._staircase_lens(ctx))
-        if self.align_target == "automaton":
-            posteriors, total = acceptor_alignment(scores, lens, self._acceptors(ctx))
+        if self.align_target in ("automaton", "sprint"):
+            acceptors = self._acceptors(ctx)
+            acceptors = dataclasses.replace(acceptors, costs=tf.cast(acceptors.costs, scores.dtype))
+            posteriors, total = acceptor_alignment(scores, lens, acceptors)
         else:
             with tf.device(_HOST):
                 topology = self._topology(ctx)
@@ -130,6 +137,11 @@ class FastBaumWelchLayer(Layer):
         return tf.ensure_shape(posteriors, data.static_shape)
 
     def _acceptors(self, ctx: EmitContext) -> Acceptors:
+        if self.seq_tags is not None:
+            assert self.sprint_opts is not None and ctx.output.dim is not None
+            where = "Layer %r (class 'fast_bw')" % ctx.node.path
+            tags = ctx.value(self.seq_tags)
+            return acceptors_of_rasr(self.sprint_opts, where, tags, ctx.output.dim, self.tdp_scale)
         assert self.labels is not None and ctx.output.dim is not None and self.automaton is not None
         where = "Layer %r: automaton" % ctx.node.path
         given = acceptors_by_function(self.automaton, *_labels(ctx, self.labels), ctx.output.dim, where)

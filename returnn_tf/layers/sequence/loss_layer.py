@@ -15,7 +15,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import LOSSES, register_layer
 from returnn_tf.ops.cross_entropy import sparse_softmax_cross_entropy
 from returnn_tf.ops.frames.shape import move_axis, sizes_of, to_layout
-from returnn_tf.tensor import Data
+from returnn_tf.tensor import SEQ_TAG, Data
 from returnn_tf.tensor.match import match_axes
 from returnn_tf.util.lazy_tf import tf
 
@@ -85,11 +85,12 @@ class LossLayer(Layer):
                 value = map_strings(infos[name], value, lambda ref: ctx.depend(ctx.builder.target_node(ctx.node, ref)))
             setattr(loss, infos[name].attribute, value)
         target: Optional[Node] = None
-        if loss.needs_target:
+        if loss.needs_target or (loss.takes_target and self.target_):
             target = ctx.depend(ctx.builder.target_node(ctx.node, self.target_ or "classes"))
         ctx.single_source()
         loss.check(LossPlanContext(self.source, target, ctx.behavior_version))
-        return LossNode(ctx.node.path, loss, target, ctx.node)
+        seq_tags = ctx.depend(ctx.builder.extern_node(SEQ_TAG)) if loss.needs_seq_tags else None
+        return LossNode(ctx.node.path, loss, target, ctx.node, seq_tags=seq_tags)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the losses before they are summed."""

@@ -31,7 +31,7 @@ from returnn_tf.network.planning.parse import (
 from returnn_tf.network.planning.plan_loss import plan_loss
 from returnn_tf.network.planning.set_options import set_options
 from returnn_tf.network.planning.sub_output import SubOutputLayer
-from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor import SEQ_TAG, Data, Dim, batch_dim
 from returnn_tf.tensor.expected_dims import check_dims
 
 
@@ -564,6 +564,8 @@ class NetworkBuilder:
 
     def extern_node(self, key: str) -> Node:
         """Implement `Builder.extern_node`."""
+        if key == SEQ_TAG:
+            self.state.extern_data.setdefault(key, Data((batch_dim,), "string"))
         if key not in self.state.extern_data:
             raise ConfigError(
                 "there is no data key %r in extern_data. %s" % (key, self.state.key_hint(key, self.state.extern_data))

@@ -140,6 +140,8 @@ def loss_deps(loss: LossNode) -> list[Node]:
     deps: list[Node] = []
     if loss.target is not None:
         deps.append(loss.target)
+    if loss.seq_tags is not None:
+        deps.append(loss.seq_tags)
     for value in vars(loss.loss).values():
         if isinstance(value, Node):
             deps.append(value)

@@ -10,6 +10,7 @@ from returnn_tf.graph.registry import LOSSES
 from returnn_tf.network.planning.checks import located
 from returnn_tf.network.planning.parse import LayerSpec
 from returnn_tf.network.planning.scope import Scope
+from returnn_tf.tensor import SEQ_TAG
 
 
 def plan_loss(scope: Scope, node: Node, spec: LayerSpec, *, train: bool) -> LossNode:
@@ -26,7 +27,7 @@ def plan_loss(scope: Scope, node: Node, spec: LayerSpec, *, train: bool) -> Loss
             setattr(loss, infos[name].attribute, value)
         targets = node.layer.target_names
         target_node = None
-        if loss.needs_target:
+        if loss.needs_target or (loss.takes_target and spec.options.get("target")):
             if not targets or not targets[0]:
                 raise ConfigError(
                     "the loss %r needs the option 'target': a data key or a layer." % spec.options["loss"]
@@ -34,4 +35,5 @@ def plan_loss(scope: Scope, node: Node, spec: LayerSpec, *, train: bool) -> Loss
             target_node = scope.target_node(node, targets[0])
         loss.check(LossPlanContext(node, target_node, scope.behavior_version, train))
         scale = 1.0 if node.layer.loss_scale is None else node.layer.loss_scale
-        return LossNode(spec.path, loss, target_node, node, float(scale) * float(loss.scale))
+        seq_tags = scope.extern_node(SEQ_TAG) if loss.needs_seq_tags else None
+        return LossNode(spec.path, loss, target_node, node, float(scale) * float(loss.scale), seq_tags)

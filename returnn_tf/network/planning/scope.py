@@ -29,5 +29,8 @@ class Scope(Protocol):
     def target_node(self, owner: Node, target: str) -> Node:
         """Return the layer or data key that a target names."""
 
+    def extern_node(self, key: str) -> Node:
+        """Return the input node of a data key; that of the names of the sequences need not be declared."""
+
     def resolve_dim(self, dim: Dim) -> Dim:
         """Return the definition of a declared dim, or the dim itself."""

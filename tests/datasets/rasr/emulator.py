@@ -6,6 +6,10 @@ It understands ``--name=value`` and ``--*.name=value``, later ones win. The corp
 * python: imports the module it is told, and calls it like the action python-control with the loop type iterate-corpus.
 * trainer: calls the functions of a PythonTrainer. * direct: writes to the pipe itself.
 
+* loop, iter, layer: a server of losses and automata, with the loop types python-control-loop and iterate-corpus, or
+  with a PythonLayer. The loss of a segment is minus the sum of log p(class 0), its error signal p - onehot(0). The
+  automaton of a segment has a state after each character of its name, with loops, classes by position, weights 0.25.
+
 ``fake.fail`` names what goes wrong, ``fake.log`` a file that gets the words of the command line.
 """
 
@@ -250,6 +254,94 @@ def run_trainer(corpus):
     module.exit()
 
 
+def callback(command, *arguments, **keywords):
+    """What RASR answers to our module."""
+    import numpy
+
+    if command == "export_allophone_state_fsa_by_segment_name":
+        (segment,) = arguments
+        if segment == "bad":
+            raise RuntimeError("no such segment")
+        states = range(len(segment))
+        edges = [(state, state + 1, 0) for state in states] + [(state + 1, state + 1, 0) for state in states]
+        edges = numpy.array(edges, "uint32").reshape(-1, 3)
+        edges[:, 2] = numpy.tile(numpy.arange(len(segment)), 2)
+        if FAIL == "edges":
+            edges[0, 1] = 1000
+        return len(segment) + 1, len(edges), edges.T.reshape(-1), numpy.full(len(edges), 0.25, "float32")
+    if command == "calculate_criterion":
+        assert isinstance(keywords.get("orthography", ""), str) and keywords["output_error_type"] == "error-signal"
+        posteriors = keywords["posteriors"]
+        assert posteriors.flags.f_contiguous and posteriors.dtype == "float32"
+        if keywords["segment_name"] == "discard":
+            return None, None
+        if keywords["segment_name"] == "bad":
+            raise RuntimeError("no such segment")
+        return criterion(posteriors)
+    raise AssertionError(command)
+
+
+def criterion(log_posteriors):
+    """Loss and error signal [dim, time] of log posteriors [dim, time]."""
+    import numpy
+
+    error = numpy.exp(log_posteriors)
+    error[0] -= 1
+    if FAIL == "shape":
+        error = error[:, :-1]
+    return -float(log_posteriors[0].sum()), error
+
+
+def run_server():
+    module = import_modules()
+    if FAIL == "hang before reading":
+        time.sleep(60)
+    config = {"name": "Sprint.PythonControl", "reference": None, "callback": callback, "config": option("pymod-config")}
+    version = int(option("fake.version", "5"))
+    layer = option("fake.mode") == "layer"
+    unit = "SegmentwiseNnTrainer" if layer else "NnTrainer.pythonControl"
+    control = module.init(sprint_unit=unit, version_number=version, **config)
+    if option("fake.mode") == "loop":
+        control.run_control_loop(callback=callback)
+    else:
+        order = {"corpusName": "corpus", "segmentList": ["a", "b"], "segmentsInfo": None}
+        order["config"] = option("python-segment-order-config")
+        run_layer(module, control, order) if layer else run_segments(module, control, order)
+    control.exit()
+
+
+def run_segments(module, control, order):
+    for number, name in enumerate(module.getSegmentList(**order)):
+        if number == 0:
+            control.init_processing(input_dim=-1, output_dim=-1)
+        if FAIL == "skip":
+            continue
+        nothing = {"alignment": None, "soft_alignment": None, "speaker_name": None}
+        features = [[0.0]] if FAIL == "features" else None
+        orth = b"hello " if FAIL == "bytes" else "hello "
+        control.process_segment(name=name, orthography=orth, features=features, **nothing)
+
+
+def run_layer(module, control, order):
+    import numpy
+
+    layer = module.SprintNnPythonLayer(config=option("pymod-config"))
+    layer.setInputDimension(stream=0, size=3)
+    layer.setOutputDimension(size=4)
+    layer.initializeNetworkParameters()
+    layer.finalize()
+    assert layer.isTrainable() and layer.getNumberOfFreeParameters() == 0
+    for name in module.getSegmentList(**order):
+        control.init_segment(segment_name=name)
+        posteriors = layer.forward(input=[numpy.zeros((3, 2), "float32")])
+        if name == "discard":
+            continue
+        loss, error = criterion(posteriors)
+        control.notify_segment_loss(segment_name=name, loss=loss)
+        (back,) = layer.backpropagate(errorSignalIn=error)
+        assert back.shape == (3, 2)
+
+
 def main():
     if option("fake.log"):
         with open(option("fake.log"), "a", encoding="utf8") as file:
@@ -265,6 +357,9 @@ def main():
     if FAIL == "silent":
         with contextlib.suppress(KeyboardInterrupt):
             time.sleep(60)
+    if option("python-control-enabled") == "true":
+        run_server()
+        return
     with open(option("fake.corpus"), encoding="utf8") as file:
         corpus = json.load(file)
     {"direct": run_direct, "python": run_python, "trainer": run_trainer}[option("fake.mode", "direct")](corpus)

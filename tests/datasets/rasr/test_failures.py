@@ -86,7 +86,8 @@ def test_errors_in_our_module_are_shown(folder):
     ],
 )
 def test_programs(program, text, folder):
-    with pytest.raises(ConfigError, match="option 'sprintTrainerExecPath': .*" + text):
+    error = DataError if isinstance(program, str) else ConfigError
+    with pytest.raises(error, match="option 'sprintTrainerExecPath': .*" + text):
         dataset_of(sprintTrainerExecPath=program)
 
 

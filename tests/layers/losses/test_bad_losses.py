@@ -21,6 +21,9 @@ def _softmax(**options: Any) -> dict[str, Any]:
     return {"class": "softmax", "from": "data", "loss": "ce", "target": "classes", **options}
 
 
+RASR: dict[str, Any] = {"class": "softmax", "n_out": 4, "from": "data", "loss": "sprint"}
+RASR["loss_opts"] = {"sprint_opts": {}}
+
 CASES = [
     (_softmax(n_out=10), "the softmax has 10 outputs but the target 'classes' has 12 labels"),
     (_softmax(n_out=10, target="target"), "the softmax has 10 outputs but the target 'target' has 3 features"),
@@ -45,8 +48,13 @@ CASES = [
     (_softmax(loss_opts={"safe_log_opts": {"epsilon": 1}}), "safe_log_opts: unknown option 'epsilon'"),
     (_softmax(loss="crossentropy"), "unknown loss 'crossentropy'"),
     ({"class": "copy", "from": "data:classes", "loss": "ce", "target": "classes"}, "needs dense float output"),
-    ({"class": "softmax", "from": "data", "loss": "sprint"}, "loss 'sprint' is not available: .* RASR"),
-    ({"class": "softmax", "from": "data", "loss": "fast_bw"}, "loss 'fast_bw' is not available: .* 'via_layer'"),
+    (RASR, "sprint_opts: the option 'sprintExecPath' is missing"),
+    ({**RASR, "loss_opts": {}}, "option 'sprint_opts' is missing|option 'sprintExecPath' is missing"),
+    ({**RASR, "loss_opts": {"sprint_opts": {"numInstance": 2}}}, "Did you mean 'numInstances'"),
+    (
+        {"class": "copy", "from": "g", "loss": "sprint", "loss_opts": {"sprint_opts": {"sprintExecPath": "x"}}},
+        "needs an output .batch, time, classes., but it is",
+    ),
     (
         {"class": "constant", "value": "text", "from": [], "loss": "as_is"},
         "'as_is' sums up the output, so it must be numbers",
@@ -66,7 +74,7 @@ CASES = [
     ),
     (
         {"class": "fast_bw", "align_target": "sprint", "from": "h"},
-        "align_target 'sprint': it gets its values from RASR as another process",
+        "sprint_opts: the option 'sprintExecPath' is missing",
     ),
     ({"class": "fast_bw", "align_target": "ctcc", "from": "h"}, "unknown align_target 'ctcc'. Did you mean 'ctc'"),
     (
