@@ -10,6 +10,7 @@ import pytest
 
 from returnn_tf.compat.horovod import get_ctx
 from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.datasets.core.share import Share
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.distributed.control import Control
 from returnn_tf.engine.distributed.environment import check_world_size
@@ -17,7 +18,6 @@ from returnn_tf.engine.distributed.heartbeat import Heartbeat
 from returnn_tf.engine.distributed.in_order import in_order
 from returnn_tf.engine.distributed.joined_batches import joined_batches
 from returnn_tf.engine.distributed.options import HorovodOptions
-from returnn_tf.engine.distributed.sharding import remaining_shard
 from returnn_tf.engine.distributed.stall_detector import StallDetector
 from returnn_tf.engine.passes import ranks_report
 from returnn_tf.engine.passes.progress import PassState, Progress
@@ -201,9 +201,9 @@ def test_sums() -> None:
 def test_other_number_of_ranks() -> None:
     """Within an epoch others go on with the sequences that nobody had done, each time anew."""
     order = np.arange(100, 111)
-    assert remaining_shard(order, []).tolist() == order.tolist()
-    assert remaining_shard(order, [[2, 3]]).tolist() == [104, 106, 107, 108, 109, 110]
-    assert remaining_shard(order, [[2, 3], [1]]).tolist() == [106, 107, 108, 109, 110]
+    assert Share(done=()).of_order(order).tolist() == order.tolist()
+    assert Share(done=((2, 3),)).of_order(order).tolist() == [104, 106, 107, 108, 109, 110]
+    assert Share(done=((2, 3), (1,))).of_order(order).tolist() == [106, 107, 108, 109, 110]
     states = [PassState(steps=3, batches=3, seqs=seqs, sums={"losses": {"a": 1.0}}) for seqs in (2, 3)]
     progress = Progress(1, 0, passed=states[0], ranks=states)
     assert progress.for_ranks(2, common=True) is progress

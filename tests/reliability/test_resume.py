@@ -130,3 +130,27 @@ def test_files_of_learning_rates_which_were_lost_come_back(warm: toy.Warm, tmp_p
     after = read_file(str(tmp_path / "newbob.data"))
     assert {epoch: after[epoch] for epoch in (1, 2, 3)} == {epoch: before[epoch] for epoch in (1, 2, 3)}
     assert "newbob.data lacks epoch 1, 2, 3; taken from net/toy.004.step170" in toy.text_of(tmp_path)
+
+
+class Code(str):
+    """A value in a config file that is written as code."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def test_a_run_on_a_stream_goes_on_in_the_middle_of_an_epoch(warm: toy.Warm, tmp_path: pathlib.Path) -> None:
+    """Sequences of unknown number are read again up to there; what is random of them is the same again."""
+    corpus = {"class": "Task12AXDataset", "num_seqs": 40, "seq_ordering": "random"}
+    train = Code(
+        '{"class": "PostprocessingDataset", "dataset": %r, '
+        '"map_seq_stream": lambda sequences, rng, **_: (s for s in sequences if rng.random_sample() < 0.8)}' % corpus
+    )
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    went_on(warm, whole, train=train, num_epochs=2)
+    stopped(warm, parts, "step", 7, "SIGTERM", train=train, num_epochs=2)
+    stopped(warm, parts, "step", 30, "SIGTERM", train=train, num_epochs=2)
+    went_on(warm, parts, train=train, num_epochs=2)
+    one, other = (toy.final_weights(folder, 2) for folder in (whole, parts))
+    assert sorted(one) == sorted(other)
+    assert [name for name in one if one[name].tobytes() != other[name].tobytes()] == []

@@ -18,9 +18,10 @@ from returnn_tf.datasets import (
     batch_options_from_config,
     dataset_from_config,
 )
+from returnn_tf.datasets.core.batching import BatchStats
 from returnn_tf.datasets.core.declared import Declared, type_mismatch
+from returnn_tf.datasets.core.share import Share
 from returnn_tf.engine.distributed.options import SHARD, HorovodOptions
-from returnn_tf.engine.distributed.sharding import remaining_shard
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.logging.log import log
 from returnn_tf.tensor import SEQ_TAG, Data
@@ -136,7 +137,8 @@ class DataSource:
             return started
         options = {**self._options(epoch, changes), "start_batch": start_batch}
         if (self.shares or shared) and "seq_order" not in options:
-            options["seq_order"] = self.share(remaining_shard(self.order(epoch), shared))
+            self._check_end()
+            options["share"] = Share(self.world.rank, self.world.size, tuple(tuple(done) for done in shared))
         if self._in_process:
             log.write(4, "The data of %r is loaded in this process: the config can't be sent to another." % self.name)
             return self.dataset.batches(epoch, **options)
@@ -160,18 +162,27 @@ class DataSource:
         """
         return order[self.world.rank :: self.world.size]
 
-    def order(self, epoch: int) -> NDArray[Any]:
+    def order(self, epoch: int) -> Optional[NDArray[Any]]:
         """Return the order of the sequences of all processes in an epoch: array of positions in the corpus.
+
+        None: the dataset is a stream, so it shows only while reading.
 
         :raises ConfigError: the dataset is endless
         """
-        order = self.dataset.seq_order(epoch)
-        if order is None:
+        self._check_end()
+        return None if self.dataset.is_stream else self.dataset.seq_order(epoch)
+
+    def _check_end(self) -> None:
+        if self.dataset.endless:
             raise ConfigError(
                 "The dataset %r is endless, so it can't be split among the processes. Give it num_seqs, or let "
                 "each process read its own: horovod_dataset_distribution = 'random_seed_offset'." % self.name
             )
-        return order
+
+    @property
+    def batch_stats(self) -> BatchStats:
+        """Return what was dropped of the epoch whose batches were read last."""
+        return self.dataset.batch_stats if self._loader is None else self._loader.batch_stats
 
     def _options(self, epoch: int, changes: Mapping[str, Any]) -> dict[str, Any]:
         options = batch_options_from_config(self._config_of(epoch), train=self.name == "train", epoch=epoch)

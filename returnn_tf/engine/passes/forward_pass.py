@@ -76,6 +76,9 @@ class ForwardPass:
         order = self._source.order(self._epoch)
         number = 0
         for number, rows in enumerate(in_order(world, (rows.each() for rows in self.own())), 1):
+            if order is None:
+                yield rows
+                continue
             wanted = self._source.dataset.tag(int(order[number - 1])) if number <= len(order) else "no further sequence"
             if rows.tags != [wanted]:
                 raise DataError(
@@ -83,5 +86,5 @@ class ForwardPass:
                     "chunking = None and no limits, or use a single process." % (rows.tags[0], wanted)
                 )
             yield rows
-        if number < len(order):
+        if order is not None and number < len(order):
             raise DataError("forward: %d of %d sequences are missing." % (len(order) - number, len(order)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,8 @@ class SearchPass:
         # A state that is kept from batch to batch is that of the sequences before in the order of the dataset.
         whole = searched(self._source.dataset, epoch, in_order=bool(self._searcher.net.kept.specs))
         phase = phase_text("search", epoch, self._source.name)
-        batches = self._source.batches(epoch, seq_order=self._source.share(whole), chunking=None)
+        order: dict[str, Any] = {} if whole is None else {"seq_order": self._source.share(whole)}
+        batches = self._source.batches(epoch, chunking=None, **order)
         one_pass: DatasetPass[SearchResult] = DatasetPass(
             phase, self._searcher.tensors, lambda tensors, batch: self._searcher.run(tensors), self._world
         )
@@ -63,12 +64,7 @@ class SearchPass:
                 self._add(step.batch, step.result)
                 one_pass.log_step(step, functools.partial(_values, step.batch, step.result))
         self._merge()
-        if len(self._texts) < len(whole):
-            missing = self._source.dataset.tag(next(int(index) for index in whole if int(index) not in self._texts))
-            raise DataError(
-                "%s: %d of %d sequences are excluded, e.g. %r. Raise the limits on the length of sequences."
-                % (phase, len(whole) - len(self._texts), len(whole), missing)
-            )
+        self._check_complete(phase, whole)
         one_pass.log_end(state)
         for path, count in self._not_ended.items():
             if count:
@@ -76,6 +72,25 @@ class SearchPass:
                     "Layer %r: of %d sequences the best hypothesis of %d had not ended after max_seq_len steps, so it "
                     "is truncated. Raise max_seq_len, or train the end better." % (path, len(self._texts), count)
                 )
+
+    def _check_complete(self, phase: str, whole: Optional[NDArray[Any]]) -> None:
+        """Check that no sequence was dropped.
+
+        :param whole: corpus indices of all sequences; None: a stream, which tells only their number
+        """
+        if whole is None:
+            stats = self._source.batch_stats
+            dropped = self._world.gather_values(stats.num_too_long + stats.num_too_short + stats.num_dropped)
+            missing, count, total = "", sum(dropped), sum(dropped) + len(self._texts)
+        else:
+            absent = [int(index) for index in whole if int(index) not in self._texts]
+            missing = ", e.g. %r" % self._source.dataset.tag(absent[0]) if absent else ""
+            count, total = len(absent), len(whole)
+        if count:
+            raise DataError(
+                "%s: %d of %d sequences are excluded%s. Raise the limits on the length of sequences."
+                % (phase, count, total, missing)
+            )
 
     def _merge(self) -> None:
         """Combine the results of all processes, on all of them."""
@@ -124,16 +139,20 @@ class SearchPass:
         return [(hypothesis.score, labels.text(hypothesis.labels)) for hypothesis in found]
 
 
-def searched(dataset: Any, epoch: int, *, in_order: bool = False) -> NDArray[Any]:
-    """Return each sequence of an epoch once, longest first; in corpus order if lengths are unknown.
+def searched(dataset: Any, epoch: int, *, in_order: bool = False) -> Optional[NDArray[Any]]:
+    """Return each sequence of an epoch once, longest first; in corpus order if lengths are unknown; None for a stream.
 
-    :param in_order: keep the order of the epoch
+    :param in_order: in the order of the epoch instead
+    :raises ConfigError: the dataset is endless
     """
-    in_epoch = dataset.seq_order(epoch)
-    if in_epoch is None:
+    if dataset.endless:
         raise ConfigError(
             "The dataset %r is endless, so a search in it would never end; give it num_seqs." % dataset.name
         )
+    if dataset.is_stream:
+        log.write(4, "%r is a stream, so it is searched in its own order." % dataset.name)
+        return None
+    in_epoch = dataset.seq_order(epoch)
     if in_order:
         return np.asarray(list(dict.fromkeys(int(index) for index in in_epoch)))
     order: NDArray[Any] = np.unique(in_epoch)

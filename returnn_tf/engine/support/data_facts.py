@@ -13,9 +13,11 @@ _MAX_TAGS = 100
 def data_facts(dataset: Any, epoch: int) -> dict[str, str]:
     """Return number, order and lengths of the sequences of a dataset, dims of its data, and hashes of some tags.
 
+    Of a stream, only what is known without reading it.
+
     :param epoch: whose sequence order is used
     """
-    order = dataset.seq_order(epoch)
+    order = None if dataset.is_stream else dataset.seq_order(epoch)
     facts = {"sequences": str(dataset.num_seqs)}
     facts.update({"dims of %s" % key: "%s x %s" % (spec.dim, spec.ndim) for key, spec in dataset.data_specs.items()})
     if order is not None and len(order):

@@ -114,7 +114,7 @@ class MapProcesses:
                 if result is None:
                     working.remove(state)
                 else:
-                    yield dataclasses.replace(result, index=number, position=number)
+                    yield dataclasses.replace(result, position=number)
                     number += 1
 
     def _receive(self, worker: WorkerProcess, state: _State) -> None:

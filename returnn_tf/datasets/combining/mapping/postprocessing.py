@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Generator, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
@@ -156,7 +157,15 @@ class PostprocessingDataset(StreamDataset):
             return reader.sequence(0).data
 
     def stream(self, epoch: int, **how: Any) -> Iterator[Sequence]:
-        """Yield the processed sequences."""
+        """Yield the processed sequences, those of a stream with indices that other processes do not have."""
+        if self.opts.map_seq is not None:
+            yield from self._processed(epoch, how)
+            return
+        share = how.get("share") or Share()
+        for number, sequence in enumerate(self._processed(epoch, how)):
+            yield dataclasses.replace(sequence, index=number * share.size + share.rank)
+
+    def _processed(self, epoch: int, how: Mapping[str, Any]) -> Iterator[Sequence]:
         workers = self.opts.num_workers
         if not workers:
             with contextlib.closing(self._inputs(epoch, how)) as inputs:
