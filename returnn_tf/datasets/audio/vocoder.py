@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -44,9 +45,9 @@ def shift_pitch(audio: NDArray[Any], semitones: float) -> NDArray[Any]:
     """
     with optional_package("for random_permute"):
         import scipy.signal
-    slower = stretch(audio, 2.0 ** (-semitones / 12))
-    result: NDArray[Any] = scipy.signal.resample(slower, len(audio))
-    return result
+    rate = 2.0 ** (-semitones / 12)
+    slower = stretch(audio, rate)
+    return _of_length(scipy.signal.resample(slower, math.ceil(len(slower) * rate)), len(audio))
 
 
 def _transform(audio: NDArray[Any]) -> NDArray[Any]:
@@ -70,4 +71,9 @@ def _inverse(spectra: NDArray[Any], num_samples: int) -> NDArray[Any]:
         signal[i * _SHIFT : i * _SHIFT + _SIZE] += frame
         weights[i * _SHIFT : i * _SHIFT + _SIZE] += window**2
     signal = np.divide(signal, weights, out=signal, where=weights > 1e-8)[_SIZE // 2 :]
+    return _of_length(signal, num_samples)
+
+
+def _of_length(signal: NDArray[Any], num_samples: int) -> NDArray[Any]:
+    """Cut a signal, or fill it up with zeros."""
     return np.pad(signal, (0, max(0, num_samples - len(signal))))[:num_samples]
