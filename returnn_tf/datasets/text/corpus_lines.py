@@ -101,6 +101,8 @@ class CorpusLines:
 
     def _locate(self, index: int) -> tuple[TextLines, int]:
         self._open()
+        if len(self._files) == 1:
+            return self._files[0], index
         number = bisect.bisect_right(self._ends, index)
         return self._files[number], index - (self._ends[number - 1] if number else 0)
 

@@ -15,6 +15,10 @@ from returnn_tf.datasets.core.epoch import Epoch
 log = logging.getLogger("returnn_tf.datasets")
 
 
+class InvalidSequence(DataError):
+    """A sequence has what there is no label for."""
+
+
 class InOrderEpoch(Epoch):
     """The sequences of an epoch, which share one stream of random numbers; it is read from its start to resume.
 
@@ -22,7 +26,7 @@ class InOrderEpoch(Epoch):
     :param epoch: number, from 1
     :param order: corpus indices in the order of reading
     :param keys: the data keys to read
-    :param skip_invalid: leave out sequences that raise `DataError`; later ones move up
+    :param skip_invalid: leave out sequences that raise `InvalidSequence`; later ones move up
     :param max_logged: number of those that are logged one by one
     """
 
@@ -44,6 +48,7 @@ class InOrderEpoch(Epoch):
         self._found: list[int] = []  # corpus indices of the sequences that were read
         self._next = 0
         self._read_ahead: dict[int, dict[str, NDArray[Any]]] = {}
+        self._failed: dict[int, Exception] = {}
         self._num_skipped = 0
 
     @property
@@ -74,17 +79,15 @@ class InOrderEpoch(Epoch):
     def _read_to(self, position: int) -> None:
         while len(self._found) <= position and self._next < len(self._given):
             index = int(self._given[self._next])
+            self._next += 1
             try:
-                data = self.dataset.read_next(index, self.epoch, self.keys, self._rng)
-            except DataError as exc:
-                if not self._skip_invalid:
-                    raise
-                self._count_skipped(index, exc)
-            else:
-                self._read_ahead[len(self._found)] = data
-                self._found.append(index)
-            finally:
-                self._next += 1
+                self._read_ahead[len(self._found)] = self.dataset.read_next(index, self.epoch, self.keys, self._rng)
+            except Exception as exc:  # told when the sequence is asked for
+                if self._skip_invalid and isinstance(exc, InvalidSequence):
+                    self._count_skipped(index, exc)
+                    continue
+                self._failed[len(self._found)] = exc
+            self._found.append(index)
 
     def _count_skipped(self, index: int, reason: DataError) -> None:
         self._num_skipped += 1
@@ -93,20 +96,20 @@ class InOrderEpoch(Epoch):
 
     def close(self) -> None:
         """Log how many sequences were left out."""
+        super().close()
         if self._num_skipped:
             text = "dataset %r: %d of %d sequences of epoch %d were skipped"
             log.warning(text, self.dataset.name, self._num_skipped, self._next, self.epoch)
             self._num_skipped = 0
 
-    def _data(self, position: int) -> dict[str, NDArray[Any]]:
-        self._read_to(position)
-        data: dict[str, NDArray[Any]] = self.dataset.with_window(self._read_ahead.pop(position))
-        return data
-
     def _read(self, position: int) -> Sequence:
         index = self.index(position)
+        self._read_to(position)
         try:
-            data = self._data(position)
-        except DataError as exc:
-            raise DataError("%s: %s" % (self.place(position), exc)) from exc
+            if position in self._failed:
+                raise self._failed[position]
+            data = self.dataset.with_window(self._read_ahead.pop(position))
+        except Exception as exc:
+            text = str(exc) if isinstance(exc, DataError) else "%s: %s" % (type(exc).__name__, exc)
+            raise DataError("%s: %s" % (self.place(position), text)) from exc
         return Sequence(index=index, tag=self.dataset.tag(index), data=data, position=position)

@@ -16,18 +16,16 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.text.bliss import is_bliss, read_bliss
+from returnn_tf.datasets.text.line_index import LineIndex, sums_of
 
 _BLOCK = 1 << 24
 _NEWLINE = 10
-_LAST_BLANK = 32  # no byte up to this one is part of a word
-_LONGEST_LINE = 2**32 - 1
-# what separates words: in ASCII, and the other blanks of Unicode in UTF-8
-_IS_BLANK = np.array([chr(byte).isspace() and byte < 128 for byte in range(256)])
+# the blanks of Unicode beyond ASCII, in UTF-8
 _WIDE_BLANK = re.compile(b"|".join(chr(code).encode() for code in range(128, 0x3001) if chr(code).isspace()))
 
 
 class TextLines:
-    """The lines of a file, found once in blocks; the index takes 12 bytes per line.
+    """The lines of a file, found once in blocks; see `LineIndex`.
 
     :param path: a plain text, or a text or XML compressed by gzip (decompressed to a temporary file on disk); Bliss
         XML, whose lines are the transcriptions of its segments with single blanks
@@ -39,6 +37,7 @@ class TextLines:
     def __init__(self, path: str, *, skip_empty: bool, keep_open_end: bool = True) -> None:
         self.path = path
         bliss, packed = is_bliss(path), _is_gzip(path)
+        self._index = LineIndex(path, skip_empty=skip_empty and not bliss, skip_blank=packed)
         try:
             with _opened(path, bliss, packed) as file:
                 self._file = os.dup(file.fileno())
@@ -46,18 +45,12 @@ class TextLines:
             self._size = os.fstat(self._file).st_size
             if not self._size:
                 raise DataError("text file %r is empty." % path)
-            ends = self._newlines()
+            for start, block in self._blocks():
+                self._index.add(start, block)
         except (OSError, EOFError, zlib.error) as exc:
             raise DataError("text file %r can't be read: %s" % (path, exc)) from exc
-        self.has_open_end = not len(ends) or int(ends[-1]) != self._size - 1
         self.keeps_open_end = packed or keep_open_end
-        if self.has_open_end and self.keeps_open_end:
-            ends = np.append(ends, self._size)
-        self._index(ends, skip_empty=skip_empty and not bliss, skip_blank=packed)
-
-    def _newlines(self) -> NDArray[np.int64]:
-        found = [np.flatnonzero(block == _NEWLINE) + start for start, block in self._blocks()]
-        return np.concatenate(found) if found else np.zeros(0, np.int64)
+        self.has_open_end = self._index.finish(self._size, keep_open_end=self.keeps_open_end)
 
     def _blocks(self) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         for start in range(0, self._size, _BLOCK):
@@ -65,62 +58,40 @@ class TextLines:
 
     def _read(self, start: int, size: int) -> bytes:
         content = os.pread(self._file, size, start)
-        if len(content) != size:
-            raise DataError("text file %r became shorter while it was in use." % self.path)
+        while len(content) < size:  # at most 2 GB at once
+            more = os.pread(self._file, size - len(content), start + len(content))
+            if not more:
+                raise DataError("text file %r became shorter while it was in use." % self.path)
+            content += more
         return content
 
-    def _index(self, ends: NDArray[np.int64], *, skip_empty: bool, skip_blank: bool) -> None:
-        starts = np.zeros(len(ends), np.int64)
-        starts[1:] = ends[:-1] + 1
-        lengths = ends - starts
-        if len(lengths) and int(lengths.max()) > _LONGEST_LINE:
-            raise DataError("text file %r has a line of more than 4 GB; is it a text?" % self.path)
-        if skip_empty:
-            keep = self._with_words(starts, ends) if skip_blank else lengths > 0
-            if not keep.all():
-                starts, lengths = starts[keep], lengths[keep]
-        self._starts = starts
-        #: bytes of each line
-        self.num_bytes = lengths.astype(np.uint32)
+    def __len__(self) -> int:
+        return len(self._index)
 
-    def _with_words(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which lines have other characters than blanks."""
-        keep = np.zeros(len(starts), np.bool_)
-        for first, last, begin, content in self._line_blocks(starts, ends):
-            counts = np.concatenate([[0], np.cumsum(np.frombuffer(content, np.uint8) > _LAST_BLANK)])
-            keep[first:last] = counts[ends[first:last] - begin] > counts[starts[first:last] - begin]
-        return keep
-
-    def _line_blocks(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int, int, bytes]]:
-        """Yield whole lines, about a block at once: number of the first, of the one after the last, position, bytes."""
-        first = 0
-        while first < len(starts):
-            last = max(int(np.searchsorted(ends, starts[first] + _BLOCK)), first + 1)
-            begin = int(starts[first])
-            yield first, last, begin, self._read(begin, int(ends[last - 1]) - begin)
-            first = last
+    @property
+    def num_bytes(self) -> NDArray[np.uint32]:
+        """Return the number of bytes of each line."""
+        return self._index.num_bytes
 
     def num_words(self) -> NDArray[np.int64]:
         """Return the number of words of each line, as ``str.split`` finds them."""
-        starts, ends = self._starts, self._starts + self.num_bytes
-        counts = np.zeros(len(starts), np.int64)
-        for first, last, begin, content in self._line_blocks(starts, ends):
-            blank = _IS_BLANK[np.frombuffer(content, np.uint8)]
+        counts = np.zeros(len(self), np.int64)
+        for first, starts, ends in self._index.groups(_BLOCK):
+            begin = int(starts[0])
+            content = self._read(begin, int(ends[-1]) - begin)
+            blank = _is_blank(np.frombuffer(content, np.uint8))
             begins = ~blank
             begins[1:] &= blank[:-1]
-            total = np.concatenate([[0], np.cumsum(begins)])
-            counts[first:last] = total[ends[first:last] - begin] - total[starts[first:last] - begin]
-            for match in _WIDE_BLANK.finditer(content):
-                index = int(np.searchsorted(ends, begin + match.start()))
+            total = sums_of(begins)
+            counts[first : first + len(starts)] = total[ends - begin] - total[starts - begin]
+            for match in () if content.isascii() else _WIDE_BLANK.finditer(content):
+                index = first + int(np.searchsorted(ends, begin + match.start()))
                 counts[index] = len(self.text(index).split())
         return counts
 
-    def __len__(self) -> int:
-        return len(self._starts)
-
     def text(self, index: int) -> str:
         """Return a line without the newline; DataError with its number if it is not UTF-8."""
-        content = self._read(int(self._starts[index]), int(self.num_bytes[index]))
+        content = self._read(*self._index.span(index))
         try:
             return content.decode("utf8")
         except UnicodeDecodeError as exc:
@@ -132,12 +103,18 @@ class TextLines:
 
     def _line_number(self, index: int) -> int:
         """Return the number of a line in the file (in Bliss files: of the segment), from 1."""
-        number, end = 1, int(self._starts[index])
+        number, end = 1, self._index.span(index)[0]
         for start, block in self._blocks():
             number += int(np.count_nonzero(block[: max(end - start, 0)] == _NEWLINE))
             if start + len(block) >= end:
                 break
         return number
+
+
+def _is_blank(content: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return which bytes separate words, in ASCII: 9 to 13, and 28 to 32."""
+    found: NDArray[np.bool_] = (content - np.uint8(9) <= 4) | (content - np.uint8(28) <= 4)
+    return found
 
 
 def _is_gzip(path: str) -> bool:
@@ -163,8 +140,8 @@ def _stored(parts: Iterable[Any]) -> IO[bytes]:
         file.flush()
     except BaseException as exc:
         file.close()
-        if isinstance(exc, OSError) and exc.errno is not None:
-            exc.strerror = "%s (decompressed to %r; TMPDIR chooses another folder)" % (
-                exc.strerror, tempfile.gettempdir())  # fmt: skip
+        if isinstance(exc, OSError) and exc.errno is not None and exc.filename is None:
+            text = "%s (decompressed to %r; TMPDIR chooses another folder)"
+            exc.strerror = text % (exc.strerror, tempfile.gettempdir())
         raise
     return file

@@ -17,7 +17,7 @@ from returnn_tf.datasets.core.epoch import EpochReader
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.share import Share
 from returnn_tf.datasets.text.corpus_lines import CorpusLines
-from returnn_tf.datasets.text.in_order import InOrderEpoch
+from returnn_tf.datasets.text.in_order import InOrderEpoch, InvalidSequence
 from returnn_tf.datasets.text.lm_options import LmOptions
 from returnn_tf.datasets.text.orth import make_post_processing
 from returnn_tf.datasets.text.text_to_labels import PhoneText, make_text_to_labels
@@ -111,7 +111,7 @@ class LmDataset(Dataset):
         ``seq_list`` or ``seq_order`` are never left out.
         """
         skip = not self.opts.error_on_invalid_seq and seq_list is None and seq_order is None
-        if not skip and not self._to_labels.is_random:
+        if not skip and not self._to_labels.uses_rng:
             return super().open_epoch(epoch, keys, seq_list, seq_order, share)
         order = self._explicit_order(epoch, seq_list, seq_order)
         assert order is not None
@@ -122,10 +122,12 @@ class LmDataset(Dataset):
 
     def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
         """Read a line; its random numbers depend on epoch and line."""
-        seed = "%d %d" % (self.epoch_seed(epoch), index)
-        return self.read_next(index, epoch, keys, random.Random(seed))
+        rng = random.Random("%d %d" % (self.epoch_seed(epoch), index)) if self._to_labels.uses_rng else None
+        return self.read_next(index, epoch, keys, rng)
 
-    def read_next(self, index: int, epoch: int, keys: SequenceOf[str], rng: random.Random) -> dict[str, NDArray[Any]]:
+    def read_next(
+        self, index: int, epoch: int, keys: SequenceOf[str], rng: Optional[random.Random]
+    ) -> dict[str, NDArray[Any]]:
         """Read a line.
 
         :param rng: random numbers of the epoch
@@ -133,14 +135,15 @@ class LmDataset(Dataset):
         """
         text = self._post_process(self._lines.text(index).strip())
         try:
-            labels = self._to_labels.labels_of_text(text, rng, (self.epoch_seed(epoch) % 2**32, index))
+            seed = (self.epoch_seed(epoch) % 2**32, index) if self._to_labels.uses_seed else ()
+            labels = self._to_labels.labels_of_text(text, rng, seed)
         except DataError as exc:
-            raise DataError("%s: %r: %s" % (self._lines.place(index), _shortened(text), exc)) from None
+            raise InvalidSequence("%s: %r: %s" % (self._lines.place(index), _shortened(text), exc)) from None
         data = {"data": labels}
         if self.opts.add_delayed_seq_data:
             data["delayed"] = [self._start_label(), *labels[:-1]] if labels else []
         for number in range(self.opts.add_random_phone_seqs):
-            assert isinstance(self._to_labels, PhoneText)
+            assert isinstance(self._to_labels, PhoneText) and rng is not None
             data["random%d" % number] = self._to_labels.phones.random_labels(len(labels), rng)
         return {key: np.asarray(data[key], self.data_specs[key].dtype) for key in keys}
 

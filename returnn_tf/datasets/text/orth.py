@@ -106,7 +106,8 @@ def make_post_processing(value: Any, *, owner: str = "orth_post_process") -> Pos
     if callable(value):
         return value  # type: ignore[no-any-return]
     if value is None or isinstance(value, (list, tuple)):
-        return _Chain([make_post_processing(entry, owner=owner) for entry in value or ()])
+        functions = [make_post_processing(entry, owner=owner) for entry in value or ()]
+        return functions[0] if len(functions) == 1 else _Chain(functions)
     if not isinstance(value, str):
         raise ConfigError("%s is %r, but must be %s." % (owner, value, _FORMS))
     try:

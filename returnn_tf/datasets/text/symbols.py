@@ -41,8 +41,8 @@ def parse_text(text: str, opts: ParseOptions, *, word_based: bool, blank: str = 
 
     :param blank: the symbol for blanks between words, if the symbols are characters
     """
-    if opts.remove_chars:
-        text = text.translate(dict.fromkeys(map(ord, opts.remove_chars)))
+    for char in opts.remove_chars:
+        text = text.replace(char, "")
     if opts.collapse_spaces:
         text = " ".join(text.split())
     if opts.final_strip:
@@ -101,6 +101,8 @@ def _bracketed(text: str) -> Iterable[tuple[str, bool]]:
 
 def collapse(symbols: list[str], blank: str) -> list[str]:
     """Join neighbouring blanks."""
+    if blank not in symbols:
+        return symbols
     return [symbol for i, symbol in enumerate(symbols) if symbol != blank or not i or symbols[i - 1] != blank]
 
 

@@ -49,14 +49,16 @@ class TextToLabels:
     """
 
     labels: SequenceOf[str]
-    #: whether the labels depend on ``rng``
-    is_random = False
+    #: whether the labels depend on the random numbers of the epoch
+    uses_rng = False
+    #: whether they depend on the seed of the sequence
+    uses_seed = False
 
-    def labels_of_text(self, text: str, rng: random.Random, seed: SequenceOf[int]) -> list[int]:
+    def labels_of_text(self, text: str, rng: Optional[random.Random], seed: SequenceOf[int]) -> list[int]:
         """Return the labels of a text without white space at both ends.
 
-        :param rng: random numbers of the epoch
-        :param seed: of the sequence
+        :param rng: random numbers of the epoch, if they are used
+        :param seed: of the sequence, if it is used
         :raises DataError: it contains what has no label
         """
         raise NotImplementedError("%s.labels_of_text" % type(self).__name__)
@@ -97,10 +99,12 @@ class VocabularyText(TextToLabels):
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self.labels = vocabulary.labels
+        self.uses_seed = vocabulary.is_random
 
-    def labels_of_text(self, text: str, rng: random.Random, seed: SequenceOf[int]) -> list[int]:
+    def labels_of_text(self, text: str, rng: Optional[random.Random], seed: SequenceOf[int]) -> list[int]:
         """Return the labels of a text."""
-        self.vocabulary.set_random_seed(seed)
+        if self.uses_seed:
+            self.vocabulary.set_random_seed(seed)
         return self.vocabulary.get_seq(text)
 
     def index(self, symbol: str) -> Optional[int]:
@@ -111,14 +115,15 @@ class VocabularyText(TextToLabels):
 class PhoneText(TextToLabels):
     """Labels of phonemes or of allophone states, frame by frame."""
 
-    is_random = True
+    uses_rng = True
 
     def __init__(self, opts: PhoneOptions, where: str) -> None:
         self.phones = PhoneSequences(opts, "%s: phone_info" % where)
         self.labels = self.phones.labels
 
-    def labels_of_text(self, text: str, rng: random.Random, seed: SequenceOf[int]) -> list[int]:
+    def labels_of_text(self, text: str, rng: Optional[random.Random], seed: SequenceOf[int]) -> list[int]:
         """Return the label of each frame."""
+        assert rng is not None
         return self.phones.labels_of_text(text, rng)
 
     def index(self, symbol: str) -> Optional[int]:
@@ -162,13 +167,16 @@ class SymbolText(TextToLabels):
         """Return the label of a symbol."""
         return self._index.get(symbol)
 
-    def labels_of_text(self, text: str, rng: random.Random, seed: SequenceOf[int]) -> list[int]:
+    def labels_of_text(self, text: str, rng: Optional[random.Random], seed: SequenceOf[int]) -> list[int]:
         """Return the labels of a text."""
         symbols = parse_text(text, self._parse_opts, word_based=self._word_based, blank=self._blank)
         symbols = self._before + symbols + self._after
         index = self._index
-        if not self._replacements and all(symbol in index for symbol in symbols):
-            return [index[symbol] for symbol in collapse(symbols, self._blank)]
+        if not self._replacements:
+            try:
+                return [index[symbol] for symbol in collapse(symbols, self._blank)]
+            except KeyError:
+                pass  # unknown symbols
         return [index[symbol] for symbol in self._known(symbols)]
 
     def _known(self, symbols: list[str]) -> list[str]:

@@ -77,6 +77,8 @@ class Vocabulary:
     #: Between two labels of a text.
     separator = " "
     num_labels = 0
+    #: Whether texts are split at random.
+    is_random = False
 
     def __init__(self, *args: Any, owner: str = "", **given: Any) -> None:
         given = {**dict(zip(self.positional, args)), **given}
@@ -213,7 +215,10 @@ class Vocabulary:
 
         :raises DataError: a word is unknown and there is no unknown label
         """
-        return [self.label_to_id(piece) for piece in self.pieces(sentence)] + self.seq_postfix
+        ids, unknown, pieces = self._ids, self.unknown_label_id, self.pieces(sentence)
+        if unknown is None:
+            return [self.label_to_id(piece) for piece in pieces] + self.seq_postfix
+        return [ids.get(piece, unknown) for piece in pieces] + self.seq_postfix
 
     def pieces(self, sentence: str) -> list[str]:
         """Split a text into labels, and words which are no labels."""

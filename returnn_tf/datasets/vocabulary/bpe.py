@@ -86,6 +86,7 @@ class SamplingBytePairEncoding(Vocabulary):
         word_prefix_symbol: Optional[str] = option(None, help="symbol with which the first piece of a word begins")
 
     positional = ("vocab_file", "breadth_prob", "seq_postfix")
+    is_random = True
 
     def setup(self) -> None:
         """Build the tree of the labels."""

@@ -45,6 +45,7 @@ class SentencePieces(Vocabulary):
 
     def _table(self) -> LabelTable:
         opts = self.opts
+        self.is_random = bool(opts.enable_sampling)
         self._package = _import_package(self.where)
         path = os.fspath(opts.model_file)
         if not os.path.isfile(path):
