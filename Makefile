@@ -1,5 +1,6 @@
 # Everything runs in .venv, which the first target that needs it makes: python3 (3.9 - 3.12) is all there has to be.
-#   make venv | demo | test | test-long | lint | bench | clean          PYTHON=python3.11 make venv   takes that interpreter
+#   make venv | demo | demo-speech | demo-translation | test | test-long | lint | bench | clean
+#         PYTHON=python3.11 make venv   takes that interpreter
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -8,6 +9,7 @@ STAMP := $(VENV)/.stamp
 # is the number sign). The stamp is named after the result, so that Horovod is built again once MPI is installed
 FLAVOUR := $(if $(shell printf '\043include <mpi.h>\n' | mpicxx -x c++ -fsyntax-only - 2>/dev/null && echo yes),mpi,gloo)
 HOROVOD := $(VENV)/.horovod-$(FLAVOUR)
+DEMO_PACKAGES := $(VENV)/.demo-packages
 BUILT_SO := import horovod.tensorflow as hvd; assert hvd.mpi_built() == ('$(FLAVOUR)' == 'mpi')
 REQUIRED := import importlib.metadata as m; \
   print(*[r.split(';')[0] for r in m.requires('returnn-tf') if r.startswith('horovod')])
@@ -16,12 +18,14 @@ CANDIDATES := python3 python3.11 python3.12 python3.10 python3.9 python
 # several processes at once (tests, data loading) share the cores better without TensorFlow's chatter and extra threads
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help venv horovod demo test test-long lint bench clean
+.PHONY: help venv horovod demo demo-speech demo-translation test test-long lint bench clean
 
 help:
 	@echo "make venv    the environment with all that the other targets need (.venv)"
 	@echo "make horovod tries once more to build Horovod in it, if that failed"
 	@echo "make demo    trains a recogniser for lines of handwritten digits, draws its learning curve and results"
+	@echo "make demo-speech       trains recognisers of spoken sentences; needs espeak-ng"
+	@echo "make demo-translation  trains a translator of messages of programs"
 	@echo "make test    the test suite; ARGS='-k name' for a part of it"
 	@echo "make test-long   what takes minutes: hundreds of killed runs and the like"
 	@echo "make lint    ruff (rules and formatting), mypy and clang-format"
@@ -70,6 +74,17 @@ horovod: $(STAMP)
 
 demo: $(STAMP)
 	$(PY) demos/digits/run.py
+
+# what the demos of speech and translation use beside the package
+$(DEMO_PACKAGES): $(STAMP)
+	$(PY) -m pip install -qq --disable-pip-version-check -e '.[demo]'
+	@touch $@
+
+demo-speech: $(DEMO_PACKAGES)
+	$(PY) demos/speech/run.py
+
+demo-translation: $(DEMO_PACKAGES)
+	$(PY) demos/translation/run.py
 
 test: venv
 	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)

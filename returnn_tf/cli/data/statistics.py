@@ -46,6 +46,8 @@ class KeyStatistics:
         self.lengths.append(num_frames(value))
         if not value.size or value.dtype.kind not in "iufb":
             return
+        if self.holds_text:
+            return
         if self.spec.sparse:
             self._add_labels(value.reshape(-1).astype(np.int64))
         else:
@@ -65,10 +67,16 @@ class KeyStatistics:
             self._moments += (len(finite), finite.sum(), np.square(finite).sum())
             self._range = np.array([min(self._range[0], finite.min()), max(self._range[1], finite.max())])
 
+    @property
+    def holds_text(self) -> bool:
+        """Return whether it holds strings, or bytes in UTF-8, such as the key "orth" of corpora of speech."""
+        spec = self.spec
+        return spec.is_text or (spec.dtype == "uint8" and spec.ndim == 1 and spec.dim == 256)
+
     def row(self) -> tuple[str, ...]:
         """Return the cells of a table: key, form, dim, dtype, frames; shortest, mean, median and longest sequence."""
         spec = self.spec
-        form = "labels" if spec.sparse and spec.dim else "text" if spec.is_text else "values"
+        form = "text" if self.holds_text else "labels" if spec.sparse and spec.dim else "values"
         axes = ["T"] * self.has_time + [str(size) if size is not None else "?" for size in spec.shape]
         cells = [self.key, "%s [%s]" % (form, ", ".join(axes)), str(spec.dim or "-")]
         cells += ["string" if spec.is_text else spec.dtype, str(sum(self.lengths))]

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""The translation demo, from the catalogues of installed programs to BLEU; what ``make demo-translation`` runs.
+
+Each step is a command of its own, which is printed, so that it can be repeated by hand. Everything goes to the
+directory out/ below the working directory (``--work``, by default where this file is); what an earlier run left there
+is replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "common"))
+
+import catalogues  # noqa: E402
+from steps import StepFailed, Steps  # noqa: E402
+
+PRODUCTS = r".*\.(tsv|gz|pkl|txt|json|png|model)|model|learning_rates|search\.py"
+#: Has catalogues in 100 languages; for machines whose programs have none.
+PACKAGE = "Django>=4.2,<6"
+LEAST = 3000
+
+
+def run(steps: Steps, language: str, *, few: bool) -> None:
+    """Run all steps.
+
+    :param few: few pairs and one epoch: only shows that all steps work
+    """
+    steps.remove_products(PRODUCTS)
+    least = LEAST
+    if len(catalogues.collect(language)) < LEAST:
+        steps.step("install a package with catalogues", ["-m", "pip", "install", "-q", PACKAGE])
+        least = 500
+    steps.script("collect messages", "catalogues.py", "out", "--language", language, "--least", str(least))
+    sizes = ["--most", "400", "--heldout", "20", "--pieces", "300"] if few else []
+    steps.script("divide them, learn pieces of words", "corpus.py", "out", *sizes)
+    steps.returnn("look at the data", "data", "info", "transformer.config", "train")
+    steps.returnn("train the Transformer", "transformer.config", *(["++num_epochs", "1"] if few else []))
+    steps.returnn("translate the held-out messages", "transformer.config", "++task", "search")
+    steps.script("compare with the baselines", "score.py", "out")
+    steps.script("draw", "draw.py", "out")
+
+
+def main() -> int:
+    """Entry point.
+
+    :return: exit code
+    """
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", default=HERE, metavar="DIR", help="working directory; results go to DIR/out")
+    parser.add_argument("--language", default="fr", help="to translate to (%(default)s): de, es, sv, ...")
+    parser.add_argument("--quick", action="store_true", help="few pairs, one epoch: only shows that all steps work")
+    args = parser.parse_args()
+    steps = Steps(HERE, args.work)
+    try:
+        run(steps, args.language, few=args.quick)
+    except StepFailed as failed:
+        print("the demo ends here: the last command failed (%s)" % failed, file=sys.stderr)
+        return 1
+    print("\n=== %s" % steps.summary())
+    for picture in ("learning_curve", "alignment", "results"):
+        print("%-16s %s" % (picture.replace("_", " ") + ":", os.path.relpath(steps.out(picture + ".png"))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
