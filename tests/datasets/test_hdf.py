@@ -58,10 +58,10 @@ def test_recorded_options(name):
 def test_reads_only_what_is_used(monkeypatch):
     dataset = HDFDataset(files=[_path("simple_extra.hdf")])
     keys = []
-    read = dataset.files[0].read
-    monkeypatch.setattr(dataset.files[0], "read", lambda key, index: keys.append(key) or read(key, index))
+    stream = dataset.files[0]._stream
+    monkeypatch.setattr(dataset.files[0], "_stream", lambda key: keys.append(key) or stream(key))
     list(dataset.batches(epoch=1, batch_size=1000, used_data_keys=["classes"]))
-    assert keys == ["classes"] * 5
+    assert set(keys) == {"classes"}
 
 
 def test_planning_reads_no_data(monkeypatch):

@@ -88,6 +88,15 @@ class Dataset(Corpus):
         """
         raise NotImplementedError("%s.read" % type(self).__name__)
 
+    def read_together(
+        self, indices: NDArray[Any], epoch: int, keys: SequenceOf[str]
+    ) -> SequenceOf[dict[str, NDArray[Any]]]:
+        """Read the first of these sequences, and as many of the others as is quicker than one by one.
+
+        :param indices: the next sequences to read, at least one
+        """
+        return [self.read(int(indices[0]), epoch, keys)]
+
     def lengths(self, index: int) -> Optional[dict[str, int]]:
         """Return frames by key without reading the data, or None if that is impossible."""
         return None

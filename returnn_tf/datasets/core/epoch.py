@@ -17,6 +17,7 @@ from returnn_tf.datasets.core.read_ahead import ReadAhead
 log = logging.getLogger("returnn_tf.datasets")
 
 _MOST_LISTED = 100  # broken sequences
+_MOST_TOGETHER = 4096  # sequences to read at once
 
 
 class EpochReader:
@@ -177,6 +178,8 @@ class Epoch(EpochReader):
     def __init__(self, dataset: Any, epoch: int, order: Optional[NDArray[Any]], keys: list[str]):
         super().__init__(dataset, epoch, keys)
         self._order = order
+        self._together: dict[int, dict[str, NDArray[Any]]] = {}  # data that was read with that of an earlier sequence
+        self._num_together = 1
         threads = dataset.read_threads
         self._ahead = ReadAhead(self._read, self.has, threads) if threads > 1 else None
 
@@ -249,13 +252,38 @@ class Epoch(EpochReader):
     def _read(self, position: int) -> Sequence:
         index = self.index(position)
         try:
-            data = self.dataset.read(index, self.epoch, self.keys)
+            data = self._together.pop(position, None) or self._read_data(position)
             data = self.dataset.with_window(data)
             self._check_lengths(index, data)
         except Exception as exc:
             text = str(exc) if isinstance(exc, DataError) else "%s: %s" % (type(exc).__name__, exc)
             raise DataError("%s: %s" % (self.place(position), text)) from exc
         return Sequence(index=index, tag=self.tag(position), data=data, position=position)
+
+    def _read_data(self, position: int) -> dict[str, NDArray[Any]]:
+        """Return the data of a sequence, and keep that of the next ones if the dataset reads several at once.
+
+        Their number is doubled each time, so that the first one does not wait long. An error with several does not
+        tell which one is bad, so the first is then read by itself.
+        """
+        if self._order is not None and self._num_together > 1 and self._ahead is None:
+            chosen = self._order[position : position + self._num_together]
+            try:
+                data, *others = self.dataset.read_together(chosen, self.epoch, self.keys)
+            except Exception:
+                self._num_together = 0
+            else:
+                self._together.update(enumerate(others, start=position + 1))
+                self._num_together = min(2 * self._num_together, _MOST_TOGETHER)
+                return dict(data)
+        self._num_together += 1
+        return dict(self.dataset.read(self.index(position), self.epoch, self.keys))
+
+    def release(self, position: int) -> None:
+        """Drop the sequences before this position."""
+        super().release(position)
+        if self._together and next(iter(self._together)) < position:
+            self._together = {place: data for place, data in self._together.items() if place >= position}
 
     def _check_lengths(self, index: int, data: dict[str, NDArray[Any]]) -> None:
         lengths = self.dataset.lengths(index) or {}

@@ -30,6 +30,7 @@ except ImportError:  # not on Windows
 log = logging.getLogger("returnn_tf.datasets")
 # Opening a file takes as long as reading ten short sequences, and an open one about 1 MB of memory.
 _OPEN_FILES_RANGE = 64, 1024
+_BYTES_TOGETHER = 16 << 20  # of sequences read at once
 
 
 def max_open_files() -> int:
@@ -125,7 +126,7 @@ class HDFDataset(Dataset):
         """Return frames by key, from the index."""
         number, local = self._locate(index)
         columns = self.files[number].column_lengths
-        return {key: int(columns[key][local]) for key in self.data_specs}
+        return {key: columns[key].item(local) for key in self.data_specs}
 
     def seq_lengths(self) -> NDArray[Any]:
         """Return lengths [num_seqs] of the first stream."""
@@ -140,18 +141,48 @@ class HDFDataset(Dataset):
         if cached is not None:
             return cached
         number, local = self._locate(index)
-        file = self.files[number]
-        value = file.read(key, local)
-        self._open[number] = file
-        self._open.move_to_end(number)
-        if len(self._open) > self._max_open:
-            self._open.popitem(last=False)[1].close()
+        value = self._file(number).read(key, local)
         limit = self.opts.cache_byte_size
         if limit < 0 or self._cached_bytes + value.nbytes <= limit:
             value.setflags(write=False)
             self._cache[(index, key)] = value
             self._cached_bytes += value.nbytes
         return value
+
+    def _file(self, number: int) -> HDFFile:
+        """Return a file for reading, and close the one that was not read for longest if too many are open."""
+        file = self.files[number]
+        self._open[number] = file
+        self._open.move_to_end(number)
+        if len(self._open) > self._max_open:
+            self._open.popitem(last=False)[1].close()
+        return file
+
+    def read_together(
+        self, indices: NDArray[Any], epoch: int, keys: SequenceOf[str]
+    ) -> SequenceOf[dict[str, NDArray[Any]]]:
+        """Read the first of the sequences, as many as fit into some megabytes, those of a file together."""
+        if self.opts.cache_byte_size:
+            return super().read_together(indices, epoch, keys)
+        numbers = np.searchsorted(self._starts, indices, side="right") - 1
+        count = self._num_together(indices, numbers, keys)
+        found: list[dict[str, NDArray[Any]]] = [{} for _ in range(count)]
+        for number in np.unique(numbers[:count]).tolist():
+            positions = np.flatnonzero(numbers[:count] == number)
+            chosen, places = indices[positions] - self._starts[number], positions.tolist()
+            for key in keys:
+                for place, value in zip(places, self._file(number).read_many(key, chosen)):
+                    found[place][key] = value
+        return found
+
+    def _num_together(self, indices: NDArray[Any], numbers: NDArray[Any], keys: SequenceOf[str]) -> int:
+        """Return how many of the sequences to read at once, at least 1."""
+        sizes = np.zeros(len(indices), np.int64)
+        for number in np.unique(numbers).tolist():
+            of_file = numbers == number
+            file, chosen = self.files[number], indices[of_file] - self._starts[number]
+            sizes[of_file] = sum(file.column_lengths[key][chosen] * file.row_bytes[key] for key in keys)
+        return max(int(np.searchsorted(np.cumsum(sizes), _BYTES_TOGETHER, side="right")), 1)
 
     def close(self) -> None:
         """Close the files; they are reopened on demand."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.hdf.claims import longest_string
+from returnn_tf.datasets.hdf.rows import RowReader
 
 _MAX_RATIO = 1100  # gzip cannot compress better; a file that claims more is damaged
 
@@ -46,7 +47,7 @@ class HDFFile:
         self.path = path
         self._handle: Optional[h5py.File] = None
         self._pid = -1  # the process which opened it
-        self._streams: dict[str, h5py.Dataset] = {}
+        self._streams: dict[str, RowReader] = {}
         try:
             self._read_index(self._open())
         except DataError:
@@ -76,6 +77,7 @@ class HDFFile:
             self.offsets[key] = np.concatenate([[0], np.cumsum(column, dtype=np.int64)])
         self.tags: list[str] = self._read_tags(root)
         self._check_rows(root)
+        self.row_bytes: dict[str, int] = {key: self._row_bytes(root, path) for key, path in self.paths.items()}
         self.num_outputs, self.specs = self._read_specs(root)
 
     def __repr__(self) -> str:
@@ -83,18 +85,27 @@ class HDFFile:
 
     def read(self, key: str, index: int) -> NDArray[Any]:
         """Read one sequence of one key: [length, ...], with the dtype of the file; strings as str objects."""
-        start, end = int(self.offsets[key][index]), int(self.offsets[key][index + 1])
+        offsets = self.offsets[key]
         try:
-            value: NDArray[Any] = self._stream(key)[start:end]
+            value = self._stream(key).read(offsets.item(index), offsets.item(index + 1))
         except DataError:
             raise
         except Exception as exc:  # from the HDF5 library, of nearly any class
             raise self._error(
                 "sequence %r, key %r cannot be read (damaged file?): %s" % (self.tags[index], key, exc)
             ) from exc
-        if value.dtype.kind in "OS":
-            return _strings(value)
-        return value
+        return _strings(value) if value.dtype.kind in "OS" else value
+
+    def read_many(self, key: str, indices: NDArray[Any]) -> list[NDArray[Any]]:
+        """Read several sequences of one key, as `read` does; an error names no sequence."""
+        offsets = self.offsets[key]
+        try:
+            values = self._stream(key).read_many(offsets[indices], offsets[indices + 1])
+        except DataError:
+            raise
+        except Exception as exc:  # from the HDF5 library, of nearly any class
+            raise self._error("key %r cannot be read (damaged file?): %s" % (key, exc)) from exc
+        return [_strings(value) for value in values] if values[0].dtype.kind in "OS" else values
 
     def close(self) -> None:
         """Close the file; ``read`` reopens it."""
@@ -133,11 +144,11 @@ class HDFFile:
         self._streams = {}
         return self._handle
 
-    def _stream(self, key: str) -> h5py.Dataset:
-        """Return the cached array of a key; a lookup takes longer than reading a short sequence."""
+    def _stream(self, key: str) -> RowReader:
+        """Return the reader of a key."""
         root = self._open()
         if key not in self._streams:
-            self._streams[key] = self._dataset(root, self.paths[key])
+            self._streams[key] = RowReader(self._dataset(root, self.paths[key]), root.id.get_vfd_handle())
         return self._streams[key]
 
     def _dataset(self, root: h5py.File, path: str) -> h5py.Dataset:
@@ -214,6 +225,11 @@ class HDFFile:
                     "written to its end, write it again" % (key, total, path, dataset.shape[0])
                 )
 
+    def _row_bytes(self, root: h5py.File, path: str) -> int:
+        """Return the size of a frame; for strings that of a pointer."""
+        dataset = self._dataset(root, path)
+        return int(dataset.dtype.itemsize * np.prod(dataset.shape[1:], dtype=np.int64))
+
     def _read_specs(self, root: h5py.File) -> tuple[dict[str, tuple[int, int]], dict[str, DataSpec]]:
         """Read (dim, ndim) and format by key."""
         outputs, specs = {}, {}
@@ -254,8 +270,11 @@ class HDFFile:
 
 def _strings(value: NDArray[Any]) -> NDArray[Any]:
     """Convert bytes or str to str objects, cut at the first NUL."""
-    out = np.empty(value.shape, object)
-    for position, entry in np.ndenumerate(value):
-        text = entry.decode("utf8", "replace") if isinstance(entry, bytes) else str(entry)
-        out[position] = text.split("\0", 1)[0]
-    return out
+    out = np.empty(value.size, object)
+    out[:] = [_text(entry) for entry in value.reshape(-1).tolist()]
+    return out.reshape(value.shape)
+
+
+def _text(entry: Any) -> str:
+    text = entry.decode("utf8", "replace") if isinstance(entry, bytes) else str(entry)
+    return text.split("\0", 1)[0] if "\0" in text else text
