@@ -125,6 +125,8 @@ def _cut(value: NDArray[Any], part: Slice, key: str) -> NDArray[Any]:
     start, end = part.start[key], part.end[key]
     if value.ndim == 0:
         return value
+    if not start and end == len(value):
+        return value
     inner = value[max(start, 0) : max(end, 0)]
     before, after = min(max(-start, 0), end - start), max(end - max(start, len(value)), 0)
     if not before and not after:
@@ -147,14 +149,21 @@ def _padded(
         if plan.num_rows != len(cuts):
             raise DataError("key %r has no time axis, so sequences cannot be joined frame by frame" % key)
         return {key: np.stack(cuts)}
-    sizes = np.zeros((plan.num_rows, cuts[0].ndim), np.int32)
-    for cut, (row, offset) in zip(cuts, plan.places):
-        sizes[row] = np.maximum(sizes[row], (offset + cut.shape[0],) + cut.shape[1:])
-    shape = (plan.num_rows,) + tuple(int(n) for n in sizes.max(axis=0))
+    num_rows = plan.num_rows
+    if len(cuts) == num_rows:  # one part in each row, all from its first frame
+        sizes = np.array([cut.shape for cut in cuts], np.int32)
+    else:
+        sizes = np.zeros((num_rows, cuts[0].ndim), np.int32)
+        for cut, (row, offset) in zip(cuts, plan.places):
+            sizes[row] = np.maximum(sizes[row], (offset + cut.shape[0],) + cut.shape[1:])
+    shape = (num_rows,) + tuple(int(n) for n in sizes.max(axis=0))
     dtype = np.result_type(*{cut.dtype for cut in cuts}) if cuts[0].dtype.kind != "O" else cuts[0].dtype
     array = np.full(shape, "", dtype) if dtype.kind == "O" else np.zeros(shape, dtype)
     for cut, (row, offset) in zip(cuts, plan.places):
-        array[(row, slice(offset, offset + cut.shape[0])) + tuple(slice(0, n) for n in cut.shape[1:])] = cut
+        if cut.shape[1:] == shape[2:]:
+            array[row, offset : offset + len(cut)] = cut
+        else:
+            array[(row, slice(offset, offset + len(cut)), *(slice(0, n) for n in cut.shape[1:]))] = cut
     feed = {key: array, key + "/size0": sizes[:, 0].copy()}
     for axis in range(1, sizes.shape[1]):
         dynamic = len(static) >= axis and static[axis - 1] is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Optional
 
 from returnn_tf.datasets.core.batch import BatchPlan
@@ -64,22 +64,26 @@ class _Filter:
 
     def __init__(self, options: BatchOptions, *, epoch: Any, rng: random.Random, stats: BatchStats):
         self.options, self.epoch, self.rng, self.stats = options, epoch, rng, stats
+        self._longest, self._largest = limits(options.max_seq_length), limits(options.batch_size)
+        self._shortest = [(key, limit) for key, limit in limits(options.min_seq_length) if limit]
         self._last_position: Optional[int] = None
         self._num_seqs = 0
 
-    def use(self, part: Slice) -> bool:
-        """Return False for sequences that are too long, too short or dropped at random."""
-        frames = part.num_frames
-        if exceeds(frames, self.options.max_seq_length):
+    def use(self, part: Slice, frames: dict[str, int]) -> bool:
+        """Return False for sequences that are too long, too short or dropped at random.
+
+        :param frames: of the part, by key
+        """
+        if exceeds(frames, self._longest):
             self.stats.num_too_long += 1
             return False
-        if any(frames[key] < (limit or 0) for key, limit in self.options.min_seq_length.items()):
+        if self._shortest and any(frames[key] < limit for key, limit in self._shortest):
             self.stats.num_too_short += 1
             return False
         if self.rng.random() < self.options.seq_drop:  # one draw each, whatever the probability
             self.stats.num_dropped += 1
             return False
-        if exceeds(frames, self.options.batch_size):
+        if exceeds(frames, self._largest):
             self._report_oversize(part)
         self.stats.num_used += 1
         return True
@@ -120,19 +124,20 @@ def _plan_sequences(
     accept = _Filter(options, epoch=epoch, rng=rng, stats=stats)
     keys = options.keys
     plan = BatchPlan()
+    is_over = _Full(options)
     longest, total = dict.fromkeys(keys, 0), dict.fromkeys(keys, 0)
     for part in slices:
-        if not accept.use(part):
+        frames = part.num_frames
+        if not accept.use(part, frames):
             if not plan.parts:
                 epoch.release(part.position)  # so that a long run of unused sequences is not kept
             continue
         if accept.is_end(part):
             break
-        frames = part.num_frames
         count = len(plan.parts) + 1
-        new_longest = {key: max(longest[key], frames[key]) for key in keys}
+        new_longest = {key: frames[key] if frames[key] > longest[key] else longest[key] for key in keys}
         new_total = {key: total[key] + frames[key] for key in keys}
-        if plan.parts and _is_over(options, count, new_longest, new_total):
+        if plan.parts and is_over(count, new_longest, new_total):
             yield plan
             plan, new_longest, new_total = BatchPlan(), frames, dict(frames)
         plan.places.append((len(plan.parts), 0))
@@ -142,20 +147,33 @@ def _plan_sequences(
         yield plan
 
 
-def _is_over(options: BatchOptions, count: int, longest: dict[str, int], total: dict[str, int]) -> bool:
-    """Return whether a batch of ``count`` rows would exceed a limit."""
-    padded = {key: frames * count for key, frames in longest.items()}
-    return (
-        exceeds(padded, options.batch_size)
-        or exceeds(total, options.packed_batch_size)
-        or (options.max_seqs is not None and count > options.max_seqs)
-        or exceeds({key: frames - total[key] for key, frames in padded.items()}, options.max_pad_size)
-    )
+class _Full:
+    """Tells whether a batch would exceed a limit."""
+
+    def __init__(self, options: BatchOptions):
+        self._padded, self._packed = limits(options.batch_size), limits(options.packed_batch_size)
+        self._padding, self._max_seqs = limits(options.max_pad_size), options.max_seqs
+
+    def __call__(self, count: int, longest: dict[str, int], total: dict[str, int]) -> bool:
+        """Return whether a batch of ``count`` rows would exceed a limit.
+
+        :param longest: frames of the longest row by key
+        :param total: frames of all rows by key
+        """
+        if self._max_seqs is not None and count > self._max_seqs:
+            return True
+        for key, limit in self._padded:
+            if longest[key] * count > limit:
+                return True
+        for key, limit in self._padding:
+            if longest[key] * count - total[key] > limit:
+                return True
+        return exceeds(total, self._packed)
 
 
 def _plan_frames(slices: Iterable[Slice], options: BatchOptions, *, stats: BatchStats) -> Iterator[BatchPlan]:
     """Plan all frames in one row; a sequence that does not fit is split and continues in the next batch."""
-    limits = {key: size for key, size in options.batch_size.items() if size is not None}
+    sizes = dict(limits(options.batch_size))
     plan = BatchPlan()
     filled = dict.fromkeys(options.keys, 0)
     for part in slices:
@@ -163,7 +181,7 @@ def _plan_frames(slices: Iterable[Slice], options: BatchOptions, *, stats: Batch
         start = dict(part.start)
         while any(start[key] < part.end[key] for key in options.keys):
             end = {
-                key: min(part.end[key], start[key] + limits[key] - filled[key]) if key in limits else part.end[key]
+                key: min(part.end[key], start[key] + sizes[key] - filled[key]) if key in sizes else part.end[key]
                 for key in options.keys
             }
             offset = max(filled.values())  # the same for all keys, so that they start together
@@ -172,7 +190,7 @@ def _plan_frames(slices: Iterable[Slice], options: BatchOptions, *, stats: Batch
             filled = {key: offset + end[key] - start[key] for key in options.keys}
             start = end
             span = part.position - plan.parts[0].position + 1
-            full = any(filled[key] >= limit for key, limit in limits.items())
+            full = any(filled[key] >= size for key, size in sizes.items())
             if full or (options.max_seqs is not None and span > options.max_seqs):
                 yield plan
                 plan, filled = BatchPlan(), dict.fromkeys(options.keys, 0)
@@ -180,9 +198,20 @@ def _plan_frames(slices: Iterable[Slice], options: BatchOptions, *, stats: Batch
         yield plan
 
 
-def exceeds(values: dict[str, int], limits: dict[str, Optional[int]]) -> bool:
-    """Return whether any value exceeds its limit; None is no limit."""
-    return any(limit is not None and values[key] > limit for key, limit in limits.items())
+Limits = list[tuple[str, int]]
+
+
+def limits(by_key: Mapping[str, Optional[int]]) -> Limits:
+    """Return the limits that there are, with their keys."""
+    return [(key, limit) for key, limit in by_key.items() if limit is not None]
+
+
+def exceeds(values: Mapping[str, int], limits: Limits) -> bool:
+    """Return whether any value exceeds its limit."""
+    for key, limit in limits:  # noqa: SIM110 (a generator takes much longer, and this runs for every sequence)
+        if values[key] > limit:
+            return True
+    return False
 
 
 def _short(values: dict[str, int]) -> str:

@@ -111,7 +111,8 @@ def _plain_slices(
         if not epoch.is_usable(position):
             position += 1
             continue
-        lengths = {key: epoch.lengths(position)[key] for key in keys}
+        known = epoch.lengths(position)
+        lengths = {key: known[key] for key in keys}
         if chunking is None or not recurrent_net:
             yield Slice(position, dict.fromkeys(keys, 0), lengths)
         else:

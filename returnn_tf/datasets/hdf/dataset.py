@@ -110,6 +110,8 @@ class HDFDataset(Dataset):
 
     def _locate(self, index: int) -> tuple[int, int]:
         """Return the number of the file and the index in it."""
+        if len(self.files) == 1:
+            return 0, index
         number = bisect.bisect_right(self._starts, index) - 1
         return number, index - self._starts[number]
 

@@ -130,7 +130,7 @@ class HDFFile:
         if not (os.path.isfile(self.path) or os.path.isdir(self.path)):
             raise self._error("it is a pipe or a device, which has no random access; copy it to a regular file")
         try:
-            self._handle = h5py.File(self.path, "r", locking=False)  # network file systems often have no locks
+            self._handle = _open_unlocked(self.path)
         except OSError as exc:
             text = str(exc)
             if os.path.isdir(self.path):
@@ -266,6 +266,16 @@ class HDFFile:
 
     def _labels(self, root: h5py.File, path: str) -> Optional[tuple[str, ...]]:
         return tuple(_strings(self._checked_strings(root, path)[:])) if path in root else None
+
+
+def _open_unlocked(path: str) -> h5py.File:
+    """Open without a lock, since network file systems often have none; unless this process has it open with one."""
+    try:
+        return h5py.File(path, "r", locking=False)
+    except OSError as exc:
+        if "locking flag" not in str(exc):
+            raise
+        return h5py.File(path, "r")
 
 
 def _strings(value: NDArray[Any]) -> NDArray[Any]:
