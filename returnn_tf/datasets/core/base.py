@@ -97,6 +97,10 @@ class Dataset(Corpus):
         """
         return [self.read(int(indices[0]), epoch, keys)]
 
+    def lengths_together(self, indices: NDArray[Any]) -> Optional[dict[str, list[int]]]:
+        """Return the lengths of several sequences by key, or None if `lengths` is to be asked for each of them."""
+        return None
+
     def lengths(self, index: int) -> Optional[dict[str, int]]:
         """Return frames by key without reading the data, or None if that is impossible."""
         return None

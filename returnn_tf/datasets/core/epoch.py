@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence, num_frames
 from returnn_tf.datasets.core.read_ahead import ReadAhead
+from returnn_tf.datasets.core.together import Together
 
 log = logging.getLogger("returnn_tf.datasets")
 
 _MOST_LISTED = 100  # broken sequences
-_MOST_TOGETHER = 4096  # sequences to read at once
 
 
 class EpochReader:
@@ -178,10 +178,10 @@ class Epoch(EpochReader):
     def __init__(self, dataset: Any, epoch: int, order: Optional[NDArray[Any]], keys: list[str]):
         super().__init__(dataset, epoch, keys)
         self._order = order
-        self._together: dict[int, dict[str, NDArray[Any]]] = {}  # data that was read with that of an earlier sequence
-        self._num_together = 1
         threads = dataset.read_threads
         self._ahead = ReadAhead(self._read, self.has, threads) if threads > 1 else None
+        in_threads = self._ahead is not None
+        self._together = None if order is None or in_threads else Together(dataset, epoch, order, keys)
 
     @property
     def num_seqs(self) -> Optional[int]:
@@ -206,9 +206,13 @@ class Epoch(EpochReader):
 
     def lengths(self, position: int) -> dict[str, int]:
         """Return the number of frames by key; reads the sequence only if the dataset cannot know otherwise."""
+        lengths = self._known_lengths(position)
+        return self.sequence(position).lengths if lengths is None else lengths
+
+    def _known_lengths(self, position: int) -> Optional[dict[str, int]]:
+        if self._together is not None:
+            return self._together.lengths(position)
         lengths: Optional[dict[str, int]] = self.dataset.lengths(self.index(position))
-        if lengths is None:
-            return self.sequence(position).lengths
         return lengths
 
     def sequence(self, position: int) -> Sequence:
@@ -252,41 +256,25 @@ class Epoch(EpochReader):
     def _read(self, position: int) -> Sequence:
         index = self.index(position)
         try:
-            data = self._together.pop(position, None) or self._read_data(position)
+            if self._together is None:
+                data = self.dataset.read(index, self.epoch, self.keys)
+            else:
+                data = self._together.data(position)
             data = self.dataset.with_window(data)
-            self._check_lengths(index, data)
+            self._check_lengths(position, data)
         except Exception as exc:
             text = str(exc) if isinstance(exc, DataError) else "%s: %s" % (type(exc).__name__, exc)
             raise DataError("%s: %s" % (self.place(position), text)) from exc
         return Sequence(index=index, tag=self.tag(position), data=data, position=position)
 
-    def _read_data(self, position: int) -> dict[str, NDArray[Any]]:
-        """Return the data of a sequence, and keep that of the next ones if the dataset reads several at once.
-
-        Their number is doubled each time, so that the first one does not wait long. An error with several does not
-        tell which one is bad, so the first is then read by itself.
-        """
-        if self._order is not None and self._num_together > 1 and self._ahead is None:
-            chosen = self._order[position : position + self._num_together]
-            try:
-                data, *others = self.dataset.read_together(chosen, self.epoch, self.keys)
-            except Exception:
-                self._num_together = 0
-            else:
-                self._together.update(enumerate(others, start=position + 1))
-                self._num_together = min(2 * self._num_together, _MOST_TOGETHER)
-                return dict(data)
-        self._num_together += 1
-        return dict(self.dataset.read(self.index(position), self.epoch, self.keys))
-
     def release(self, position: int) -> None:
         """Drop the sequences before this position."""
         super().release(position)
-        if self._together and next(iter(self._together)) < position:
-            self._together = {place: data for place, data in self._together.items() if place >= position}
+        if self._together is not None:
+            self._together.release(position)
 
-    def _check_lengths(self, index: int, data: dict[str, NDArray[Any]]) -> None:
-        lengths = self.dataset.lengths(index) or {}
+    def _check_lengths(self, position: int, data: dict[str, NDArray[Any]]) -> None:
+        lengths = self._known_lengths(position) or {}
         for key, value in data.items():
             if key in lengths and num_frames(value) != lengths[key]:
                 raise DataError(

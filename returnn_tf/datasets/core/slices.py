@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import shown
@@ -13,8 +13,7 @@ from returnn_tf.datasets.core.chunking import Chunking
 from returnn_tf.datasets.core.per_key import is_int, per_key
 
 
-@dataclasses.dataclass(frozen=True)
-class Slice:
+class Slice(NamedTuple):
     """A sequence or a part of it, by data key.
 
     :param position: position of the sequence in the order of the epoch
@@ -107,6 +106,7 @@ def _plain_slices(
         yield from _function_slices(epoch, keys, chunking, recurrent_net)
         return
     position = 0
+    begins = dict.fromkeys(keys, 0)  # shared by all slices, which nobody changes
     while epoch.has(position):
         if not epoch.is_usable(position):
             position += 1
@@ -114,7 +114,7 @@ def _plain_slices(
         known = epoch.lengths(position)
         lengths = {key: known[key] for key in keys}
         if chunking is None or not recurrent_net:
-            yield Slice(position, dict.fromkeys(keys, 0), lengths)
+            yield Slice(position, begins, lengths)
         else:
             try:
                 for start, end in chunking.chunks(lengths, rng):

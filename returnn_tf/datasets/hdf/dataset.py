@@ -130,6 +130,14 @@ class HDFDataset(Dataset):
         columns = self.files[number].column_lengths
         return {key: columns[key].item(local) for key in self.data_specs}
 
+    def lengths_together(self, indices: NDArray[Any]) -> dict[str, list[int]]:
+        """Return the lengths of several sequences by key, from the index."""
+        if len(self.files) == 1:
+            columns = self.files[0].column_lengths
+            return {key: columns[key][indices].tolist() for key in self.data_specs}
+        known = [self.lengths(index) for index in indices.tolist()]
+        return {key: [lengths[key] for lengths in known] for key in self.data_specs}
+
     def seq_lengths(self) -> NDArray[Any]:
         """Return lengths [num_seqs] of the first stream."""
         return np.concatenate([file.column_lengths[file.keys[0]] for file in self.files])
