@@ -2,7 +2,8 @@
 
     python bench/hdf_loading.py [--file F] [--layout contiguous|chunked|columns|gzip] [--per-round N] [--rounds N]
 
-The file is made if it does not exist: 10 to 50 frames of 40 numbers, a label every third frame. First batch: from the start of the loading process, imports and index included, with the memory of that process. Then each
+The file is made if it does not exist: 10 to 50 frames of 40 numbers, a label every third frame.
+First batch: from the start of the loading process, imports and index included, with the memory of that process. Then
 round reads the next N sequences with h5py, as sequences, and in batches; the medians of the rounds are given in CPU
 seconds, for a machine with other load, and in real ones. Asked: first batch < 3 s, < 500 MB, twice h5py.
 """
@@ -100,8 +101,11 @@ def measure(sides: dict[str, Callable[[], int]], rounds: int) -> dict[str, tuple
 def compare(path: str, options: dict[str, Any], count: int, rounds: int) -> dict[str, tuple[float, float]]:
     """Return microseconds per sequence for h5py, sequences and batches."""
     dataset = Dataset.from_config(options)
-    one_by_one = OneByOne(path, dataset.seq_order(1))
-    sequences, batches = dataset.sequences(1), dataset.batches(1, **BATCHES)
+    order = dataset.seq_order(1)
+    thirds = [numpy.roll(order, -part * SEQS // 3) for part in range(3)]  # so that none finds what another has read
+    one_by_one = OneByOne(path, thirds[0])
+    sequences = dataset.sequences(1, seq_order=thirds[1])
+    batches = dataset.batches(1, seq_order=thirds[2], **BATCHES)
 
     def of_h5py() -> int:
         one_by_one.read(count)

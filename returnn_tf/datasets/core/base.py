@@ -15,7 +15,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options
 from returnn_tf.datasets.core.batch import Batch, assemble
 from returnn_tf.datasets.core.batch_options import BatchOptions
-from returnn_tf.datasets.core.batching import BatchStats, plan_batches
+from returnn_tf.datasets.core.batching import BatchStats, SeqFilter, plan_batches
 from returnn_tf.datasets.core.chunking import Chunking
 from returnn_tf.datasets.core.corpus import Corpus
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
@@ -24,10 +24,12 @@ from returnn_tf.datasets.core.epoch import Epoch, EpochReader
 from returnn_tf.datasets.core.share import Share
 from returnn_tf.datasets.core.slices import ContextWindow, iterate_slices
 from returnn_tf.datasets.core.spec import parse_dataset_spec
+from returnn_tf.datasets.core.whole_seqs import WholeSeqs, is_applicable
 from returnn_tf.datasets.core.window import stack_frames
 
 # options of the dataset which a call of ``batches`` may replace
 _CUTTING = ("chunking", "min_chunk_size", "chunking_variance", "context_window")
+_RELEASED = 16  # how often sequences that were delivered are dropped
 
 
 class Dataset(Corpus):
@@ -90,12 +92,16 @@ class Dataset(Corpus):
 
     def read_together(
         self, indices: NDArray[Any], epoch: int, keys: SequenceOf[str]
-    ) -> SequenceOf[dict[str, NDArray[Any]]]:
-        """Read the first of these sequences, and as many of the others as is quicker than one by one.
+    ) -> dict[str, SequenceOf[NDArray[Any]]]:
+        """Read the first of these sequences, and as many of the others as is quicker than one by one; by key.
 
         :param indices: the next sequences to read, at least one
         """
-        return [self.read(int(indices[0]), epoch, keys)]
+        return {key: [value] for key, value in self.read(int(indices[0]), epoch, keys).items()}
+
+    def tags_together(self, indices: SequenceOf[int]) -> list[str]:
+        """Return the tags of several sequences."""
+        return [self.tag(index) for index in indices]
 
     def lengths_together(self, indices: NDArray[Any]) -> Optional[dict[str, list[int]]]:
         """Return the lengths of several sequences by key, or None if `lengths` is to be asked for each of them."""
@@ -169,7 +175,8 @@ class Dataset(Corpus):
                 if position >= start and reader.is_usable(position):
                     num_used += 1
                     yield reader.sequence(position)
-                reader.release(position + 1)
+                if position % _RELEASED == 0:
+                    reader.release(position + 1)
             reader.report_broken(num_used)
 
     def open_epoch(
@@ -251,6 +258,14 @@ class Dataset(Corpus):
         rng = random.Random(self.epoch_seed(reader.epoch))
         stats = self.batch_stats = BatchStats()
         with contextlib.closing(reader):
+            if reader.together is not None and is_applicable(self, options, cutting):
+                seq_filter = SeqFilter(options, epoch=reader, rng=rng, stats=stats)
+                whole = WholeSeqs(reader, reader.together, options, stats, seq_filter)
+                for number, (positions, lengths) in enumerate(whole.plans()):
+                    if number >= start_batch:
+                        yield whole.batch(positions, lengths, number=number, declared=declared)
+                    reader.release(positions[-1])
+                return
             slices = iterate_slices(reader, options.keys, recurrent_net=options.recurrent_net, rng=rng, **cutting)
             for number, plan in enumerate(plan_batches(slices, options, epoch=reader, rng=rng, stats=stats)):
                 if number >= start_batch:

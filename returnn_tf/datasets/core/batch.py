@@ -20,7 +20,8 @@ class BatchPlan:
     """The content of a batch, planned before any data is read.
 
     :param parts: sequences, chunks or pieces of sequences in order
-    :param places: for each part its row in the batch, and the frame of that row where it starts (same for all keys)
+    :param places: for each part its row in the batch, ascending, and the frame of that row where it starts (same for
+        all keys)
     """
 
     parts: list[Slice] = dataclasses.field(default_factory=list)
@@ -29,7 +30,7 @@ class BatchPlan:
     @property
     def num_rows(self) -> int:
         """Return the size of the batch axis."""
-        return 1 + max(row for row, _ in self.places) if self.places else 0
+        return 1 + self.places[-1][0] if self.places else 0
 
 
 @dataclasses.dataclass
@@ -96,7 +97,7 @@ def assemble(
     feed: dict[str, NDArray[Any]] = {}
     for key in keys:
         cuts = [_cut(sequences[part.position].data[key], part, key) for part in plan.parts]
-        entries = _padded(key, cuts, plan, epoch.specs[key].shape if key in epoch.specs else ())
+        entries = padded(key, cuts, plan, epoch.specs[key].shape if key in epoch.specs else ())
         feed.update(declared[key].checked(key, entries, cuts, places) if declared and key in declared else entries)
     if declared and SEQ_TAG in declared and SEQ_TAG not in feed:
         feed[SEQ_TAG] = _tags(plan, [sequences[part.position].tag for part in plan.parts])
@@ -135,7 +136,7 @@ def _cut(value: NDArray[Any], part: Slice, key: str) -> NDArray[Any]:
     return np.pad(inner, widths)
 
 
-def _padded(
+def padded(
     key: str, cuts: list[NDArray[Any]], plan: BatchPlan, static: Sequence[Optional[int]]
 ) -> dict[str, NDArray[Any]]:
     """Return the feed entries of one key.
@@ -159,6 +160,10 @@ def _padded(
     shape = (num_rows,) + tuple(int(n) for n in sizes.max(axis=0))
     dtype = np.result_type(*{cut.dtype for cut in cuts}) if cuts[0].dtype.kind != "O" else cuts[0].dtype
     array = np.full(shape, "", dtype) if dtype.kind == "O" else np.zeros(shape, dtype)
+    if len(cuts) == num_rows and not (sizes[:, 1:] != sizes[0, 1:]).any():
+        for row, cut in zip(array, cuts):
+            row[: len(cut)] = cut
+        cuts = []
     for cut, (row, offset) in zip(cuts, plan.places):
         if cut.shape[1:] == shape[2:]:
             array[row, offset : offset + len(cut)] = cut

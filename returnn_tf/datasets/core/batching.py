@@ -59,7 +59,7 @@ def plan_batches(
         yield from _plan_frames(slices, options, stats=stats)
 
 
-class _Filter:
+class SeqFilter:
     """Decides which sequences or chunks are used at all."""
 
     def __init__(self, options: BatchOptions, *, epoch: Any, rng: random.Random, stats: BatchStats):
@@ -84,7 +84,7 @@ class _Filter:
             self.stats.num_dropped += 1
             return False
         if exceeds(frames, self._largest):
-            self._report_oversize(part)
+            self.report_oversize(part)
         self.stats.num_used += 1
         return True
 
@@ -101,7 +101,7 @@ class _Filter:
             self._num_seqs += 1
         return False
 
-    def _report_oversize(self, part: Slice) -> None:
+    def report_oversize(self, part: Slice) -> None:
         """Report a sequence that exceeds the limits and makes a batch of its own.
 
         Logged once per epoch, counted for the summary.
@@ -121,7 +121,7 @@ def _plan_sequences(
     slices: Iterable[Slice], options: BatchOptions, *, epoch: Any, rng: random.Random, stats: BatchStats
 ) -> Iterator[BatchPlan]:
     """Plan one row per sequence or chunk; a batch is closed before it would exceed a limit."""
-    accept = _Filter(options, epoch=epoch, rng=rng, stats=stats)
+    accept = SeqFilter(options, epoch=epoch, rng=rng, stats=stats)
     keys = options.keys
     plan = BatchPlan()
     is_over = _Full(options)

@@ -108,6 +108,11 @@ class EpochReader:
             "\n  and %d others" % more if more else "",
         )
 
+    @property
+    def together(self) -> Optional[Together]:
+        """Return what reads several sequences at once, or None."""
+        return None
+
     def complete(self, position: int) -> Optional[float]:
         """Return the fraction of the epoch that is done after the sequence at this position, None if unknown."""
         return None if self.num_seqs is None else (position + 1) / self.num_seqs
@@ -209,6 +214,11 @@ class Epoch(EpochReader):
         lengths = self._known_lengths(position)
         return self.sequence(position).lengths if lengths is None else lengths
 
+    @property
+    def together(self) -> Optional[Together]:
+        """Return what reads several sequences at once, if that is possible and their lengths are known."""
+        return self._together if self._together is not None and self._together.knows_lengths else None
+
     def _known_lengths(self, position: int) -> Optional[dict[str, int]]:
         if self._together is not None:
             return self._together.lengths(position)
@@ -267,16 +277,11 @@ class Epoch(EpochReader):
             raise DataError("%s: %s" % (self.place(position), text)) from exc
         return Sequence(index=index, tag=self.tag(position), data=data, position=position)
 
-    def release(self, position: int) -> None:
-        """Drop the sequences before this position."""
-        super().release(position)
-        if self._together is not None:
-            self._together.release(position)
-
     def _check_lengths(self, position: int, data: dict[str, NDArray[Any]]) -> None:
-        lengths = self._known_lengths(position) or {}
+        lengths = self._known_lengths(position)
+        if lengths is None:
+            return
         for key, value in data.items():
-            if key in lengths and num_frames(value) != lengths[key]:
-                raise DataError(
-                    "key %r has %d frames, but its length was given as %d" % (key, num_frames(value), lengths[key])
-                )
+            frames = num_frames(value)
+            if frames != lengths.get(key, frames):
+                raise DataError("key %r has %d frames, but its length was given as %d" % (key, frames, lengths[key]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from typing import Any, Optional
 
@@ -25,33 +27,52 @@ class Together:
         self._epoch = epoch
         self._order = order
         self._keys = keys
-        self._data: dict[int, dict[str, NDArray[Any]]] = {}  # by position
+        self._columns: dict[str, SequenceOf[NDArray[Any]]] = {}  # data from position _first to before _last
+        self._first = self._last = 0
         self._num_data = 1
-        self._lengths: Optional[dict[str, list[int]]] = None  # from position _start on
+        self._lengths: Optional[dict[str, list[int]]] = None  # from position _start to before _end
         self._start = self._end = 0
 
     def data(self, position: int) -> dict[str, NDArray[Any]]:
-        """Return the data of a sequence, which is delivered once."""
-        found = self._data.pop(position, None)
-        return self._read(position) if found is None else found
+        """Return the data of a sequence."""
+        if not self._first <= position < self._last:
+            self._read(position)
+        return {key: values[position - self._first] for key, values in self._columns.items()}
 
-    def _read(self, position: int) -> dict[str, NDArray[Any]]:
+    def data_of(self, positions: SequenceOf[int]) -> dict[str, list[NDArray[Any]]]:
+        """Return the data of several sequences by key; positions ascend."""
+        found: dict[str, list[NDArray[Any]]] = {key: [] for key in self._keys}
+        done = 0
+        while done < len(positions):
+            if not self._first <= positions[done] < self._last:
+                self._read(positions[done])
+            stop = bisect.bisect_left(positions, self._last, done)
+            offsets = [position - self._first for position in positions[done:stop]]
+            for key, values in found.items():
+                column = self._columns[key]
+                values.extend([column[offset] for offset in offsets])
+            done = stop
+        return found
+
+    def _read(self, position: int) -> None:
         """Read a sequence and the next ones.
 
         An error with several does not tell which one is bad, so this one is then read by itself.
         """
+        self._columns, self._first, self._last = {}, position, position
         if self._num_data > 1:
             chosen = self._order[position : position + self._num_data]
             try:
-                data, *others = self._dataset.read_together(chosen, self._epoch, self._keys)
+                self._columns = self._dataset.read_together(chosen, self._epoch, self._keys)
             except Exception:
                 self._num_data = 0
             else:
-                self._data.update(enumerate(others, start=position + 1))
                 self._num_data = min(2 * self._num_data, _MOST)
-                return dict(data)
-        self._num_data += 1
-        return dict(self._dataset.read(int(self._order[position]), self._epoch, self._keys))
+        if not self._columns:
+            self._num_data += 1
+            data = self._dataset.read(int(self._order[position]), self._epoch, self._keys)
+            self._columns = {key: [data[key]] for key in self._keys}
+        self._last = position + len(self._columns[self._keys[0]])
 
     def lengths(self, position: int) -> Optional[dict[str, int]]:
         """Return frames by key without reading the data, or None if that is impossible."""
@@ -65,7 +86,18 @@ class Together:
         offset = position - self._start
         return {key: values[offset] for key, values in self._lengths.items()}
 
-    def release(self, position: int) -> None:
-        """Drop what was read of the sequences before this position."""
-        if self._data and next(iter(self._data)) < position:
-            self._data = {place: data for place, data in self._data.items() if place >= position}
+    def indices(self, positions: SequenceOf[int]) -> list[int]:
+        """Return the corpus indices at these positions."""
+        indices: list[int] = self._order[positions].tolist()
+        return indices
+
+    @property
+    def knows_lengths(self) -> bool:
+        """Return whether the lengths of many sequences can be had at once."""
+        return self._dataset.lengths_together(self._order[:1]) is not None
+
+    def walk_lengths(self, keys: SequenceOf[str]) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Yield each position with the lengths of these keys; only if it knows them."""
+        for start in range(0, len(self._order), _MOST):
+            lengths = self._dataset.lengths_together(self._order[start : start + _MOST])
+            yield from enumerate(zip(*(lengths[key] for key in keys)), start=start)

@@ -53,6 +53,7 @@ class PlainChunks:
         self._widths: tuple[int, ...] = tuple(dataset.chunks[1:])
         self.rows: int = dataset.chunks[0]
         self._row_bytes = self._dtype.itemsize * int(np.prod(self._widths, dtype=np.int64))
+        self._first_column = (0,) * len(self._tail)
         self._offsets: dict[tuple[int, ...], int] = {}
 
     def read(self, start: int, end: int) -> Optional[NDArray[Any]]:
@@ -67,6 +68,14 @@ class PlainChunks:
                     return None
                 self._read_part(rows[low - start : high - start], corner, offset + (low - base) * self._row_bytes)
         return rows
+
+    def place(self, start: int, end: int) -> Optional[int]:
+        """Return where rows lie in the file, if one chunk has all of them with all columns; else None."""
+        base = start - start % self.rows
+        if self._widths != self._tail or end > base + self.rows:
+            return None
+        offset = self._offset((base, *self._first_column))
+        return None if offset is None else offset + (start - base) * self._row_bytes
 
     def _read_part(self, rows: NDArray[Any], corner: tuple[int, ...], offset: int) -> None:
         """Read some rows of one chunk into their place.

@@ -170,20 +170,30 @@ class HDFDataset(Dataset):
 
     def read_together(
         self, indices: NDArray[Any], epoch: int, keys: SequenceOf[str]
-    ) -> SequenceOf[dict[str, NDArray[Any]]]:
+    ) -> dict[str, SequenceOf[NDArray[Any]]]:
         """Read the first of the sequences, as many as fit into some megabytes, those of a file together."""
         if self.opts.cache_byte_size:
             return super().read_together(indices, epoch, keys)
         numbers = np.searchsorted(self._starts, indices, side="right") - 1
         count = self._num_together(indices, numbers, keys)
-        found: list[dict[str, NDArray[Any]]] = [{} for _ in range(count)]
-        for number in np.unique(numbers[:count]).tolist():
-            positions = np.flatnonzero(numbers[:count] == number)
-            chosen, places = indices[positions] - self._starts[number], positions.tolist()
-            for key in keys:
-                for place, value in zip(places, self._file(number).read_many(key, chosen)):
-                    found[place][key] = value
+        in_use = np.unique(numbers[:count]).tolist()
+        found: dict[str, SequenceOf[NDArray[Any]]] = {}
+        for key in keys:
+            column: list[Any] = [None] * count
+            for number in in_use:
+                positions = np.flatnonzero(numbers[:count] == number)
+                values = self._file(number).read_many(key, indices[positions] - self._starts[number])
+                for position, value in zip(positions.tolist(), values):
+                    column[position] = value
+            found[key] = column
         return found
+
+    def tags_together(self, indices: SequenceOf[int]) -> list[str]:
+        """Return the tags of several sequences."""
+        if len(self.files) > 1:
+            return super().tags_together(indices)
+        tags = self.files[0].tags
+        return [tags[index] for index in indices]
 
     def _num_together(self, indices: NDArray[Any], numbers: NDArray[Any], keys: SequenceOf[str]) -> int:
         """Return how many of the sequences to read at once, at least 1."""

@@ -6,6 +6,7 @@ of an array that is contiguous in the file are read from there directly.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any, Optional
 
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 from returnn_tf.datasets.hdf.chunks import PlainChunks, fill, is_plain
 
 _LARGEST_RUN = 8 << 20  # bytes to read at once
-_SMALLEST_GAP = 1 << 16  # bytes that are read in vain rather than asking twice
+_SMALLEST_GAP = 1 << 13  # bytes that are read in vain rather than asking twice
+_GAP_OF_LIBRARY = 1 << 16  # the same for what the HDF5 library reads, at least
 _COPIED = 4  # sequences are copied out of a run that is this many times larger than they are, to free the rest
 
 
@@ -32,9 +34,8 @@ class RowReader:
         self._fd = fd
         self._tail: tuple[int, ...] = tuple(dataset.shape[1:])
         self._dtype: np.dtype[Any] = dataset.dtype
-        self.row_bytes = max(self._dtype.itemsize * int(np.prod(self._tail, dtype=np.int64)), 1)
+        self.row_bytes: int = max(self._dtype.itemsize * int(np.prod(self._tail, dtype=np.int64)), 1)
         chunk_bytes = (dataset.chunks or (0,))[0] * self.row_bytes
-        self._gap = max(_SMALLEST_GAP, min(chunk_bytes, _LARGEST_RUN // 4)) // self.row_bytes
         self._offset: Optional[int] = None
         self._chunks: Optional[PlainChunks] = None
         if is_plain(dataset):
@@ -43,6 +44,10 @@ class RowReader:
             self._chunks = PlainChunks(dataset, fd) if dataset.chunks else None
             if self.read(0, 1).tobytes() != first:
                 self._offset = self._chunks = None
+        gap = _SMALLEST_GAP if self._offset is not None else max(_GAP_OF_LIBRARY, min(chunk_bytes, _LARGEST_RUN // 4))
+        if self._chunks is not None:
+            gap = _SMALLEST_GAP
+        self._gap = gap // self.row_bytes
 
     def read(self, start: int, end: int) -> NDArray[Any]:
         """Return rows [end - start, ...].
@@ -62,17 +67,61 @@ class RowReader:
 
     def read_many(self, starts: NDArray[Any], ends: NDArray[Any]) -> list[NDArray[Any]]:
         """Return rows starts[i]..ends[i] for each i; what lies close together is read at once."""
-        values: list[Optional[NDArray[Any]]] = [None] * len(starts)
+        values: list[Any] = [None] * len(starts)
         order = np.argsort(starts, kind="stable")
+        alone: list[int] = []
         for run in self._runs(starts[order], ends[order]):
-            chosen = order[run]
-            first, last = int(starts[chosen[0]]), int(ends[chosen].max())
-            rows = self.read(first, last)
-            low, high = (starts[chosen] - first).tolist(), (ends[chosen] - first).tolist()
-            copied = last - first > _COPIED * (sum(high) - sum(low)) or len(set(low)) < len(low)
-            for index, begin, end in zip(chosen.tolist(), low, high):
-                values[index] = rows[begin:end].copy() if copied else rows[begin:end]
-        return values  # type: ignore[return-value]
+            if run.stop - run.start == 1:
+                alone.append(int(order[run.start]))
+            else:
+                self._read_run(starts, ends, order[run], values)
+        if alone:
+            self._read_alone(starts[alone].tolist(), ends[alone].tolist(), alone, values)
+        return values
+
+    def _read_run(self, starts: NDArray[Any], ends: NDArray[Any], chosen: NDArray[Any], values: list[Any]) -> None:
+        """Read sequences which lie close together.
+
+        :param chosen: their indices
+        :param values: gets the rows
+        """
+        first, last = int(starts[chosen[0]]), int(ends[chosen].max())
+        rows = self.read(first, last)
+        low, high = (starts[chosen] - first).tolist(), (ends[chosen] - first).tolist()
+        copied = last - first > _COPIED * (sum(high) - sum(low)) or len(set(low)) < len(low)
+        for index, begin, end in zip(chosen.tolist(), low, high):
+            values[index] = rows[begin:end].copy() if copied else rows[begin:end]
+
+    def _read_alone(self, starts: list[int], ends: list[int], chosen: list[int], values: list[Any]) -> None:
+        """Read sequences which lie far from each other; into one array where the bytes are in the file as they are."""
+        parts: list[tuple[int, int, int, int]] = []
+        for start, end, index in zip(starts, ends, chosen):
+            place = self._place(start, end)
+            if place is None:
+                values[index] = self.read(start, end)
+            else:
+                parts.append((start, end, index, place))
+        total = sum(end - start for start, end, _, _ in parts)
+        rows = np.empty((total, *self._tail), self._dtype)
+        flat: Any = rows.reshape(-1).view(np.uint8)
+        view = memoryview(flat)
+        begin = 0
+        for start, end, index, place in parts:
+            stop = begin + end - start
+            part = view[begin * self.row_bytes : stop * self.row_bytes]
+            if os.preadv(self._fd, [part], place) != len(part):
+                fill(rows[begin:stop], self._fd, place)  # an error, or in several parts
+            values[index] = rows[begin:stop]
+            begin = stop
+
+    def _place(self, start: int, end: int) -> Optional[int]:
+        """Return where rows lie in the file, in one piece and as in memory; None if they don't."""
+        if self._offset is not None:
+            return self._offset + start * self.row_bytes
+        if self._chunks is None:
+            return None
+        place: Optional[int] = self._chunks.place(start, end)
+        return place
 
     def _runs(self, starts: NDArray[Any], ends: NDArray[Any]) -> Iterator[slice]:
         """Yield slices of sequences, sorted by start, to read at once."""

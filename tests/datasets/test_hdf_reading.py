@@ -1,0 +1,178 @@
+"""Reading many sequences of HDF files at once: every layout of the arrays, and batches as from data in memory."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+
+from returnn_tf.config import DataError
+from returnn_tf.datasets import Dataset, HDFDataset
+from returnn_tf.datasets.hdf import rows
+
+NUM_SEQS = 60
+LAYOUTS = {
+    "contiguous": {},
+    "chunks": {"chunks": (16, 6)},
+    "chunks of columns": {"chunks": (50, 4)},
+    "chunks of single rows": {"chunks": (1, 1)},
+    "large chunk": {"chunks": (400, 6), "maxshape": (None, 6)},
+    "gzip": {"chunks": (32, 6), "compression": "gzip"},
+    "shuffled bytes": {"chunks": (32, 6), "shuffle": True},
+    "checksums": {"chunks": (32, 3), "fletcher32": True},
+    "big-endian": {"dtype": ">f4"},
+    "half precision": {"dtype": "f2"},
+    "integers": {"dtype": "i1"},
+    "bool": {"dtype": "bool"},
+}
+
+
+def _corpus(seed=0):
+    rng = np.random.RandomState(seed)
+    lengths = rng.randint(0, 12, size=(NUM_SEQS, 2))
+    data = [rng.randint(-50, 50, size=(n, 6)) for n in lengths[:, 0]]
+    return data, [rng.randint(0, 9, size=n).astype("int32") for n in lengths[:, 1]]
+
+
+def _write(path, data, classes, userblock=0, **layout):
+    with h5py.File(path, "w", userblock_size=userblock) as file:
+        frames = np.concatenate(data)
+        dtype = layout.pop("dtype", "f4")
+        file.create_dataset("inputs", data=frames.astype(dtype), **layout)
+        file["targets/data/classes"] = np.concatenate(classes)
+        file.create_group("targets/size").attrs["classes"] = [9, 1]
+        file["seqLengths"] = np.array([[len(d), len(c)] for d, c in zip(data, classes)], "int32")
+        file["seqTags"] = np.array([b"%s-%d" % (path.stem.encode(), i) for i in range(len(data))])
+    return str(path)
+
+
+@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout(layout, small, tmp_path, monkeypatch):
+    if small:  # so that sequences are read in several runs, and alone
+        monkeypatch.setattr(rows, "_SMALLEST_GAP", 1)
+        monkeypatch.setattr(rows, "_GAP_OF_LIBRARY", 1)
+        monkeypatch.setattr(rows, "_LARGEST_RUN", 500)
+    data, classes = _corpus()
+    path = _write(tmp_path / "a.hdf", data, classes, **LAYOUTS[layout])
+    dtype = LAYOUTS[layout].get("dtype", "f4")
+    dataset = HDFDataset(files=[path], seq_ordering="random_sample")
+    for epoch in (1, 2):
+        for seq in dataset.sequences(epoch):
+            assert seq.data["data"].dtype == np.dtype(dtype)
+            np.testing.assert_array_equal(seq.data["data"], data[seq.index].astype(dtype), seq.tag)
+            np.testing.assert_array_equal(seq.data["classes"], classes[seq.index])
+
+
+def test_file_with_a_block_of_the_user(tmp_path):
+    data, classes = _corpus()
+    path = _write(tmp_path / "a.hdf", data, classes, userblock=1024)
+    for seq in HDFDataset(files=[path], seq_ordering="random").sequences(1):
+        np.testing.assert_array_equal(seq.data["data"], data[seq.index].astype("f4"))
+
+
+def test_chunks_that_were_never_written_are_zero(tmp_path):
+    with h5py.File(tmp_path / "a.hdf", "w") as file:
+        file.create_dataset("inputs", shape=(400, 2), dtype="f4", chunks=(8, 2))[:8] = 1
+        file["seqLengths"] = np.full((100, 2), 4, "int32")
+        file["seqTags"] = np.array([b"%d" % i for i in range(100)])
+    dataset = HDFDataset(files=[str(tmp_path / "a.hdf")], seq_ordering="random")
+    assert {seq.index for seq in dataset.sequences(1) if seq.data["data"].any()} == {0, 1}
+
+
+def test_file_may_be_open_elsewhere_in_the_process(tmp_path):
+    data, classes = _corpus()
+    path = _write(tmp_path / "a.hdf", data, classes)
+    with h5py.File(path, "r"):
+        assert len(list(HDFDataset(files=[path]).sequences(1))) == NUM_SEQS
+
+
+def test_sequences_keep_their_own_data(tmp_path):
+    """The same sequence twice is not one array."""
+    data, classes = _corpus()
+    path = _write(tmp_path / "a.hdf", data, classes)
+    one, other = list(HDFDataset(files=[path]).sequences(1, seq_order=[5] * 6))[-2:]
+    one.data["data"][...] = 7
+    np.testing.assert_array_equal(other.data["data"], data[5])
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """The same sequences in two HDF files, and in memory."""
+    folder = tmp_path_factory.mktemp("both")
+    files, seqs = [], []
+    for seed, name in enumerate("ab"):
+        data, classes = _corpus(seed)
+        files.append(_write(folder / (name + ".hdf"), data, classes))
+        seqs += [{"data": d.astype("f4"), "classes": c} for d, c in zip(data, classes)]
+    return files, seqs
+
+
+BATCHES = {
+    "frames": {"batch_size": 30},
+    "frames by key": {"batch_size": {"data": 40, "classes": 12}},
+    "seqs": {"batch_size": 1000, "max_seqs": 7},
+    "too long": {"batch_size": 40, "max_seq_length": 8},
+    "too long by key": {"batch_size": 40, "max_seq_length": {"classes": 5}},
+    "too short": {"batch_size": 40, "min_seq_length": 3},
+    "padding": {"batch_size": 100, "max_pad_size": 9},
+    "packed": {"batch_size": None, "packed_batch_size": {"data": 25}},
+    "oversize": {"batch_size": 6},
+    "one key": {"batch_size": 50, "used_data_keys": ["classes"]},
+    "chunks": {"batch_size": 50, "chunking": "4:2", "used_data_keys": ["data"]},
+    "dropped": {"batch_size": 50, "seq_drop": 0.3},
+    "total": {"batch_size": 50, "max_total_num_seqs": 20},
+    "frame by frame": {"batch_size": 50, "recurrent_net": False},
+    "context": {"batch_size": 50, "context_window": 3},
+}
+
+
+@pytest.mark.parametrize("order", ["default", "laplace:.10"])
+@pytest.mark.parametrize("name", BATCHES)
+def test_batches_are_those_of_data_in_memory(name, order, both):
+    files, seqs = both
+    hdf = Dataset.from_config({"class": "HDFDataset", "files": files, "seq_ordering": order})
+    memory = Dataset.from_config(
+        {"class": "StaticDataset", "data": seqs, "seq_ordering": order, "output_dim": {"classes": 9}}
+    )
+    batches, wanted = list(hdf.batches(2, **BATCHES[name])), list(memory.batches(2, **BATCHES[name]))
+    for got, expected in zip(batches, wanted):
+        assert got.feed.keys() == expected.feed.keys()
+        for key, value in expected.feed.items():
+            np.testing.assert_array_equal(got.feed[key], value)
+            assert got.feed[key].dtype == value.dtype
+        for attribute in ("slices", "rows", "seq_indices", "num_frames", "number", "complete", "num_rows"):
+            assert getattr(got, attribute) == getattr(expected, attribute), attribute
+        assert got.seq_tags == [hdf.tag(index) for index in got.seq_indices]
+    assert len(batches) == len(wanted) > 2
+    assert hdf.batch_stats == memory.batch_stats
+    rest = list(hdf.batches(2, start_batch=2, **BATCHES[name]))
+    assert [batch.number for batch in rest] == list(range(2, len(batches)))
+
+
+def test_damage_is_found_in_batches_too(tmp_path):
+    data = [np.full((30, 6), i) for i in range(50)]
+    classes = [np.zeros(1, "int32")] * 50
+    path = tmp_path / "a.hdf"
+    _write(path, data, classes, chunks=(30, 6), compression="gzip")
+    with h5py.File(path, "r") as file:
+        offset = file["inputs"].id.get_chunk_info(20).byte_offset
+    content = bytearray(path.read_bytes())
+    content[offset : offset + 20] = b"x" * 20
+    path.write_bytes(content)
+    with pytest.raises(
+        DataError, match="sequence 'a-20' .position 20 of epoch 1.: HDF file .*key 'data' cannot be read"
+    ):
+        list(HDFDataset(files=[str(path)]).batches(1, batch_size=1000))
+
+
+def test_truncated_after_opening_is_an_error(tmp_path):
+    data, classes = _corpus()
+    path = _write(tmp_path / "a.hdf", data, classes)
+    dataset = HDFDataset(files=[path])
+    sequences = dataset.sequences(1)
+    next(sequences)
+    with open(path, "r+b") as file:
+        file.truncate(3000)
+    with pytest.raises(DataError, match="HDF file .* cannot be read .damaged file"):
+        list(sequences)
