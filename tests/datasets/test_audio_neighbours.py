@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
 from typing import Any
@@ -186,6 +187,30 @@ def test_raw() -> None:
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+def test_pitch() -> None:
+    """By pyworld; without it the error says so when the dataset is made."""
+    options = {"features": "f0", "feature_options": {"fmin": 100}}
+    if importlib.util.find_spec("pyworld") is None:
+        with pytest.raises(
+            ConfigError, match="dataset 'train': audio: the package 'pyworld' is needed for features 'f0'"
+        ):
+            AudioFeatures.make(options, owner="dataset 'train'")
+        return
+    audio = sum(np.sin(2 * np.pi * 150 * k * np.arange(8000) / 16000) / k for k in range(1, 15))
+    got = AudioFeatures.make(options, owner="x").extract(audio, 16000, rng=np.random.RandomState(1), seq_name="a")
+    assert got.shape == (51, 1)
+    np.testing.assert_allclose(got[10:40], 150, atol=1)
+
+
+@pytest.mark.parametrize("package", ["soundfile", "scipy"])
+def test_missing_package(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said when the dataset is made, with the command that installs it."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else found(name))
+    with pytest.raises(ConfigError, match=r"the package '%s' is needed.*pip install 'returnn-tf\[audio\]'" % package):
+        AudioFeatures.make({}, owner="x")
+
+
 def test_silence_is_finite() -> None:
     """Digital silence stays 0 and has features."""
     for kind in (
@@ -235,6 +260,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"window_len": 1e-5, "sample_rate": 8000}, "frames of 0 samples"),
     ({"features": "raw", "num_feature_filters": 40}, "num_feature_filters' is 40, but features 'raw' have 1"),
     ({"features": "f0", "num_feature_filters": 2}, "'f0' have 1"),
+    ({"features": "f0", "feature_options": {"fmin": 900}}, "fmax=800.0 must be above fmin=900"),
     ({"num_channels": 2}, "num_channels' is for features 'raw' only"),
     ({"features": "raw", "num_channels": 2, "pre_process": len}, "num_channels must not be set"),
     ({"with_delta": -1}, "with_delta' must be from 0 to 8, got -1"),

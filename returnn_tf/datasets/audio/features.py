@@ -14,8 +14,9 @@ from returnn_tf.config.errors import shown
 from returnn_tf.config.options import from_options, log_inert
 from returnn_tf.datasets.audio.after import check_norm, joined, normalized, with_derivatives
 from returnn_tf.datasets.audio.decode import read_audio
-from returnn_tf.datasets.audio.kinds import KINDS, Kind, Raw
+from returnn_tf.datasets.audio.kinds import KINDS, Kind, Pitch, Raw
 from returnn_tf.datasets.audio.options import AudioOptions, Function
+from returnn_tf.datasets.audio.packages import need_packages
 from returnn_tf.datasets.audio.permute import RandomPermute
 from returnn_tf.datasets.audio.spectra import Frames
 from returnn_tf.datasets.core.data_spec import DataSpec
@@ -48,6 +49,10 @@ class AudioFeatures:
         self.dim = own * (opts.join_frames or 1)
         self._mean = check_norm("norm_mean", opts.norm_mean, own, joined=joins, where=where)
         self._deviation = check_norm("norm_std_dev", opts.norm_std_dev, own, joined=joins, where=where)
+        with self._named(where):
+            need_packages(("soundfile", "scipy"), "to read audio")
+            if isinstance(self._kind, Pitch):
+                need_packages(("pyworld",), "for features 'f0'", "pyworld")
         if opts.sample_rate and self._kind:
             with self._named(where):
                 self._kind.check_frames(self._frames(opts.sample_rate), self._num_filters)

@@ -230,6 +230,11 @@ class CombinedDataset(StreamDataset):
         found = [dataset.seq_lengths() if dataset.estimates_lengths else None for dataset in self._inner]
         return None if any(lengths is None for lengths in found) else np.concatenate(found)  # type: ignore[arg-type]
 
+    @property
+    def read_threads(self) -> int:
+        """Return the number of threads that all datasets allow."""
+        return min((dataset.read_threads for dataset in self._inner), default=1)
+
     def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
         """Read a sequence of its dataset."""
         number, local = self._locate(index)
