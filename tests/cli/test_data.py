@@ -211,3 +211,14 @@ def test_a_dataset_that_the_config_lacks(tmp_path, capsys):
     assert "no dataset 'dve'. Did you mean 'dev'?" in capsys.readouterr().err
     assert main(["data", "info", str(path), "dev", "++dev", TASK % 5]) == 0
     assert "5 sequences" in capsys.readouterr().out
+
+
+def test_to_hdf_of_speech(tmp_path):
+    speech = RECORDED.parent / "oggzip2" / "many.zip"
+    target = str(tmp_path / "x.hdf")
+    dataset = "{'class': 'OggZipDataset', 'path': %r, 'audio': None, 'targets': None}" % str(speech)
+    assert main(["data", "to-hdf", dataset, "--output", target, "--processes", "1"]) == 0
+    written = Dataset.from_config({"class": "HDFDataset", "files": [target]})
+    for seq, other in zip(written.sequences(1), Dataset.from_config(dataset).sequences(1)):
+        assert seq.tag == other.tag and seq.data["raw"].tolist() == [other.data["raw"].item()]
+        np.testing.assert_array_equal(seq.data["orth"], other.data["orth"])

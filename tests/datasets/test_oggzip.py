@@ -286,3 +286,15 @@ def test_skip_broken(tmp_path, caplog):
     got = [seq.tag for seq in corpus(path, skip_broken_seqs=True).sequences(1)]
     assert got == ["corpus/0", "corpus/3"]
     assert "2 sequences could not be read" in caplog.text and "a/1.wav" in caplog.text and "a/2.wav" in caplog.text
+
+
+def test_text_in_combined_and_converted_corpora(tmp_path):
+    path = make_zip(tmp_path / "a.zip", count=2)
+    inner = {"class": "OggZipDataset", "path": path, "audio": None, "targets": CHARS}
+    data_map = {("a", "raw"): "raw", ("b", "classes"): "classes"}
+    combined = Dataset.from_config(
+        {"class": "CombinedDataset", "datasets": {"a": inner, "b": inner}, "data_map": data_map}
+    )
+    assert [seq.data["raw"].item() for seq in combined.sequences(1)] == ["the cat sat", "it rains", "", ""]
+    mapped = {"class": "PostprocessingDataset", "dataset": inner, "map_seq": lambda data, **_: data}
+    assert [seq.data["raw"].item() for seq in Dataset.from_config(mapped).sequences(1)] == TEXTS[:2]

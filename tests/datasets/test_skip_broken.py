@@ -10,6 +10,7 @@ import pytest
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import option
 from returnn_tf.datasets import BatchLoader, Dataset, DataSpec
+from tests.datasets.recorded import ROOT
 
 
 class Fragile(Dataset):
@@ -119,3 +120,9 @@ def test_loader_counts_them():
 def test_not_together_with_shuffled_frames():
     with pytest.raises(ConfigError, match="skip_broken_seqs cannot go with shuffle_frames_of_nseqs"):
         _make(shuffle_frames_of_nseqs=2)
+
+
+def test_several_processes(tmp_path):
+    inner = {"class": "HDFDataset", "files": [str(ROOT / "hdf" / "simple_dense.hdf")], "skip_broken_seqs": True}
+    with pytest.raises(ConfigError, match="skip_broken_seqs needs sharding_method 'dedicated'"):
+        Dataset.from_config({"class": "MultiProcDataset", "dataset": inner, "num_workers": 2, "buffer_size": 3})

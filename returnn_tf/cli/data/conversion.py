@@ -225,6 +225,8 @@ def _unpadded(batch: Batch, key: str) -> list[NDArray[Any]]:
     value, lengths = _lengths(batch, key)
     return [
         row[tuple(slice(0, int(size[number])) for _, size in sorted(lengths.items()))]
+        if lengths
+        else np.asarray(row, value.dtype)
         for number, row in enumerate(value)
     ]
 

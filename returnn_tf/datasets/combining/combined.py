@@ -174,7 +174,7 @@ class CombinedDataset(StreamDataset):
                         "data_dims" if given is not None else "%r" % self._names[owners[0]],
                     )
                 )
-        default = "int32" if spec.sparse else "float32" if spec.dtype != "object" else "object"
+        default = "int32" if spec.sparse else "float32" if not spec.is_text else "object"
         return dataclasses.replace(spec, dtype=(self.opts.data_dtypes or {}).get(key, default))
 
     def _mapped(self, number: int, data: Mapping[str, NDArray[Any]], keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
@@ -185,9 +185,9 @@ class CombinedDataset(StreamDataset):
             inner = self._keys[number].get(key)
             if inner is None:
                 shape = (0, *(size or 0 for size in spec.shape)) if spec.ndim else ()
-                mapped[key] = np.zeros(shape, spec.dtype)
+                mapped[key] = np.full(shape, "", object) if spec.is_text else np.zeros(shape, spec.dtype)
             elif key in (self.opts.data_dtypes or {}):
-                mapped[key] = data[inner].astype(spec.dtype)
+                mapped[key] = data[inner].astype(spec.numpy_dtype)
             else:
                 mapped[key] = data[inner]
         return mapped

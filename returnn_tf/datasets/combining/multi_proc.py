@@ -71,6 +71,12 @@ class MultiProcDataset(StreamDataset):
                 % (self._owner(), self._inner.described)
             )
 
+        if not self._dedicated and self._inner.opts.skip_broken_seqs:
+            raise ConfigError(
+                "%s: skip_broken_seqs needs sharding_method 'dedicated', since otherwise the processes take turns"
+                % self._owner()
+            )
+
     def _handed(self) -> dict[str, Any]:
         """Return the options given here for the inner dataset."""
         names = set(declared_options(BaseOptions)) - set(_OWN)

@@ -279,9 +279,12 @@ class HDFWriter:
             self._write_labels("targets/labels/" + key, names or None)
 
     def _write_labels(self, path: str, names: Optional[list[str]]) -> None:
-        """Write label names: ASCII with fixed length, others as UTF-8; None: placeholders."""
+        """Write label names: ASCII with fixed length, others as UTF-8; None: placeholders.
+
+        A name with a null character, as of byte 0, is nothing that HDF can hold; then there are placeholders.
+        """
         assert self._file is not None
-        if names is None:
+        if names is None or any("\0" in name for name in names):
             self._file.create_dataset(path, data=np.array([_PLACEHOLDER]))
         elif not names:
             self._file.create_dataset(path, shape=(0,), dtype="S5")

@@ -120,7 +120,7 @@ class Mapper:
         fits = len(sizes) == array.ndim and all(
             wanted is None or wanted == size for wanted, size in zip(sizes, array.shape)
         )
-        if dtype != spec.dtype or not fits:
+        if dtype != spec.numpy_dtype.name or not fits:
             raise DataError(
                 "%s: key %r of the result is %s %s, but should be %s %s; convert it, or declare map_outputs"
                 % (where, key, dtype, list(array.shape), spec.dtype, list(sizes))
