@@ -33,7 +33,7 @@ INNER_FLOORS = {
         ["files", "processes"],
         ["core"],
         ["vocabulary"],
-        ["audio", "combining", "config", "hdf", "synthetic"],
+        ["audio", "combining", "config", "hdf", "synthetic", "user"],
         ["text"],
         ["rasr", "speech"],
         ["loading"],

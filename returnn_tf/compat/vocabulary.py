@@ -1,4 +1,4 @@
-"""``from returnn.datasets.generating import Vocabulary`` and others: the vocabularies, for functions of configs."""
+"""``from returnn.datasets.util.vocabulary import Vocabulary`` and others: vocabularies, for functions of configs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from returnn_tf.datasets.vocabulary import (
     make_vocabulary,
 )
 
-register_compat(__name__, "returnn.datasets.generating", "GeneratingDataset")
 register_compat(__name__, "returnn.datasets.util.vocabulary")
 
 __all__ = [

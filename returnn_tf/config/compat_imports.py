@@ -18,7 +18,7 @@ ROOT = "returnn"
 #: The modules of old versions, which were no packages.
 OLD_MODULES = frozenset(
     (
-        "Config", "Dataset", "EngineBase", "EngineBatch", "EngineTask", "EngineUtil", "Fsa",
+        "CachedDataset2", "Config", "Dataset", "EngineBase", "EngineBatch", "EngineTask", "EngineUtil", "Fsa",
         "GeneratingDataset", "HDFDataset", "LearningRateControl", "LmDataset", "Log", "MetaDataset",
         "NativeOp", "NormalizationData", "NumpyDumpDataset", "Pretrain", "SprintCache", "SprintDataset",
         "SprintErrorSignals", "SprintInterface", "TFCompat", "TFDataPipeline", "TFDistributed", "TFEngine",

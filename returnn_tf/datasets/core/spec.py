@@ -8,6 +8,7 @@ from typing import Any
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.user_code import call_of_config
+from returnn_tf.datasets.core.corpus import Corpus
 from returnn_tf.datasets.core.registry import dataset_class
 
 _FORMS = (
@@ -27,6 +28,11 @@ def parse_dataset_spec(spec: Any, names: Mapping[str, Any] = {}) -> tuple[Any, d
     for _ in range(10):  # a function may return a string, "config:name" may be a function, ...
         if isinstance(spec, Mapping):
             return _class_and_options(spec)
+        if isinstance(spec, Corpus):
+            return type(spec), spec.given
+        if hasattr(spec, "__dataset__") and not isinstance(spec, type):  # a dataset of a user
+            found: tuple[Any, dict[str, Any]] = spec.__dataset__()
+            return found
         if callable(spec):
             spec = call_of_config("a dataset", spec)
         elif isinstance(spec, (list, tuple)) and spec and all(isinstance(entry, str) for entry in spec):
@@ -43,6 +49,9 @@ def _class_and_options(spec: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     name = options.pop("class", None)
     if name is None:
         raise ConfigError('the dataset %s has no "class"; write e.g. {"class": "HDFDataset", ...}' % (_short(spec),))
+    if hasattr(name, "__dataset_class__"):  # a class of a user
+        found: tuple[Any, dict[str, Any]] = name.__dataset_class__(options)
+        return found
     return dataset_class(name), options
 
 

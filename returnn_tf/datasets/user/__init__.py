@@ -1,0 +1,1 @@
+"""Datasets that users write for RETURNN's interface, and that interface for other datasets."""
