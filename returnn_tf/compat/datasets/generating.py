@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from returnn_tf.compat.datasets.basic import Dataset, DatasetSeq
 from returnn_tf.compat.datasets.cached2 import CachedDataset2
-from returnn_tf.compat.vocabulary import (
+from returnn_tf.compat.datasets.vocabulary import (
     BytePairEncoding,
     CharacterTargets,
     SamplingBytePairEncoding,
