@@ -19,6 +19,7 @@ from returnn_tf.config.settings.learning_rate import LearningRateSettings
 from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.older import OlderSettings
+from returnn_tf.config.settings.rasr import RasrSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.config.settings.training import DEFAULT_SEED, TrainingSettings
 from returnn_tf.config.settings.update import UpdateSettings
@@ -34,6 +35,7 @@ __all__ = [
     "LoggingSettings",
     "NetworkSettings",
     "OlderSettings",
+    "RasrSettings",
     "Setting",
     "SettingGroup",
     "TaskSettings",

@@ -15,6 +15,7 @@ from returnn_tf.config.settings.learning_rate import LearningRateSettings
 from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.older import OlderSettings
+from returnn_tf.config.settings.rasr import RasrSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.config.settings.update import UpdateSettings
@@ -29,6 +30,7 @@ GROUPS: tuple[type[SettingGroup], ...] = (
     UpdateSettings,
     HorovodSettings,
     LoggingSettings,
+    RasrSettings,
     OlderSettings,
 )
 

@@ -80,11 +80,6 @@ class OlderSettings(SettingGroup):
     flat_net_construction: bool = setting(
         False, help="build networks without recursion", inert="networks of any depth are planned"
     )
-    sprint_interface_dataset_opts: Any = setting(
-        None,
-        help="options of the dataset that an outer program feeds",
-        inert="the program always runs standalone and reads its datasets itself",
-    )
     need_data: bool = setting(
         True, help="False if a task needs no data", inert="a dataset is opened only when a task reads it"
     )

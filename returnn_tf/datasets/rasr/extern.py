@@ -11,9 +11,6 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Union
 
-import numpy as np
-from numpy.typing import NDArray
-
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import above, at_least, option
 from returnn_tf.datasets.core import safe_files
@@ -25,7 +22,7 @@ from returnn_tf.datasets.core.share import Share
 from returnn_tf.datasets.core.stream import StreamDataset
 from returnn_tf.datasets.rasr.command_line import command_words, module_words, program_words, segment_order_words
 from returnn_tf.datasets.rasr.process import RasrProcess
-from returnn_tf.datasets.rasr.targets import Targets
+from returnn_tf.datasets.rasr.targets import SentOptions, Targets, features_of
 
 
 @register_dataset()
@@ -49,12 +46,12 @@ class ExternSprintDataset(StreamDataset):
     >>> dataset = Dataset.from_config(train)   # doctest: +SKIP
     """
 
-    takes_seq_list = True
+    takes = frozenset({"seq_list"})
     makes_order = True
     makes_shards = True
 
     @dataclass
-    class Options(StreamDataset.Options):
+    class Options(SentOptions):
         """Options in the config."""
 
         sprintTrainerExecPath: Union[str, list[str]] = option(
@@ -66,20 +63,7 @@ class ExternSprintDataset(StreamDataset):
         partitionEpoch: Optional[int] = option(
             None, help="as partition_epoch", check=at_least(1), old="partition_epoch"
         )
-        target_maps: Optional[dict[str, Any]] = option(
-            None, help="key -> dict, or file with a line for each class: classes in place of this target, in each frame"
-        )
-        str_add_final_zero: bool = option(
-            False, help="for each text a key with '0' at the end, with a zero byte behind it"
-        )
-        input_stddev: float = option(1.0, help="features are divided by it", check=above(0))
-        orth_post_process: Any = option(None, help="function for transcriptions, its name, or a list of these")
-        bpe: Any = option(None, help="vocabulary of subwords for the key 'bpe': dict with bpe_file, vocab_file, ...")
-        orth_vocab: Any = option(None, help="vocabulary for the key 'orth_classes': dict with vocab_file, ...")
         suppress_load_seqs_print: bool = option(False, help="log less", inert="loading is not logged anyway")
-        reduce_target_factor: int = option(
-            1, help="an alignment has an entry for this number of frames", check=at_least(1)
-        )
         rasr_timeout: float = option(
             3600.0, help="seconds to wait for the next sequence, before RASR counts as hanging", check=above(0)
         )
@@ -195,7 +179,7 @@ class ExternSprintDataset(StreamDataset):
         """Derive the format from the first sequence of what is read next; RASR goes on with it then."""
         if self._specs is not None or part is None:
             return
-        items = StreamDataset.sequences_of_stream(part, epoch, seq_list)
+        items = StreamDataset.sequences_of_stream(part, epoch, **({} if seq_list is None else {"seq_list": seq_list}))
         first = next(items, None)
         if first is None:
             raise DataError("%s: epoch %d is empty: RASR ended without any sequence" % (self._owner(), epoch))
@@ -208,24 +192,23 @@ class ExternSprintDataset(StreamDataset):
     def _key(self, epoch: int, seq_list: Optional[SequenceOf[str]]) -> Any:
         return epoch, None if seq_list is None else tuple(seq_list), self.opts._num_shards, self.opts._shard_index
 
-    def sequences_of_stream(
-        self, epoch: int, seq_list: Optional[SequenceOf[str]] = None
-    ) -> Generator[Sequence, None, None]:
+    def sequences_of_stream(self, epoch: int, **how: Any) -> Generator[Sequence, None, None]:
         """Yield the sequences of `stream`; goes on where `make_specs` has begun with them."""
-        begun = self._begun.pop(self._key(epoch, seq_list), None)
+        begun = self._begun.pop(self._key(epoch, how.get("seq_list")), None)
         for _, items in self._begun.values():
             items.close()
         self._begun.clear()
         if begun is None:
-            yield from super().sequences_of_stream(epoch, seq_list)
+            yield from super().sequences_of_stream(epoch, **how)
             return
         first, items = begun
         with contextlib.closing(items):
             yield first
             yield from items
 
-    def stream(self, epoch: int, *, seq_list: Optional[SequenceOf[str]] = None) -> Iterator[Sequence]:
+    def stream(self, epoch: int, **how: Any) -> Iterator[Sequence]:
         """Start RASR and yield its sequences."""
+        seq_list: Optional[SequenceOf[str]] = how.get("seq_list")
         if seq_list is not None and self.opts.partition_epoch > 1:
             raise ConfigError(
                 "%s: with seq_list, partition_epoch must be 1: the list says what an epoch has" % self._owner()
@@ -316,6 +299,7 @@ class ExternSprintDataset(StreamDataset):
             )
 
     def _sequence(self, run: RasrProcess, message: Any, index: int) -> Sequence:
+        assert self._dims is not None
         try:
             kind, (tag, features, targets) = message
             if kind != "data" or not isinstance(tag, str) or not isinstance(targets, dict):
@@ -323,23 +307,11 @@ class ExternSprintDataset(StreamDataset):
         except (TypeError, ValueError):
             raise run.strange("a message is %.100r" % (message,)) from None
         try:
-            data = {} if features is None else {"data": self._features(features)}
+            data = {} if features is None else {"data": features_of(features, self._dims[0], self.opts.input_stddev)}
             data.update(self._targets.arrays(targets, len(data["data"]) if data else None))
         except DataError as exc:
             raise DataError("sequence %r: %s" % (tag, exc)) from None
         return Sequence(index=index, tag=tag, data=data, position=index)
-
-    def _features(self, features: Any) -> NDArray[Any]:
-        """Return the features [dim, time] of RASR as float32 [time, dim], divided by ``input_stddev``."""
-        assert self._dims is not None
-        shape = getattr(features, "shape", None)
-        if shape is None or len(shape) != 2 or shape[0] != self._dims[0]:
-            raise DataError(
-                "its features are of shape %s, not [%d, frames] as RASR has declared them. Check the flow and the "
-                "feature caches of RASR" % (list(shape or ()), self._dims[0])
-            )
-        value = np.ascontiguousarray(features.T, np.float32)
-        return value if self.opts.input_stddev == 1 else value / np.float32(self.opts.input_stddev)
 
     def _end(self, run: RasrProcess) -> None:
         """Wait until RASR has ended; DataError if it failed."""

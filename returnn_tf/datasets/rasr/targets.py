@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping
 from typing import Any, Optional, Union
@@ -11,7 +12,9 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.errors import shown
+from returnn_tf.config.options import above, at_least, option
 from returnn_tf.datasets.core import safe_files
+from returnn_tf.datasets.core.base_options import BaseOptions
 from returnn_tf.datasets.core.data_spec import DataSpec, spec_of_array
 from returnn_tf.datasets.text.orth import make_post_processing
 from returnn_tf.datasets.vocabulary import make_vocabulary
@@ -23,10 +26,37 @@ _BYTE_LABELS = tuple(map(chr, range(255)))  # as RETURNN has them; byte 255 does
 _DIM_WITH_ZERO = 1  # of text with a final zero, as RETURNN says it
 
 
+@dataclasses.dataclass
+class SentOptions(BaseOptions):
+    """The options of how that becomes data."""
+
+    target_maps: Optional[dict[str, Any]] = option(
+        None, help="key -> dict, or file with a line for each class: classes in place of this target, in each frame"
+    )
+    str_add_final_zero: bool = option(False, help="for each text a key with '0' at the end, with a zero byte behind it")
+    input_stddev: float = option(1.0, help="features are divided by it", check=above(0))
+    orth_post_process: Any = option(None, help="function for transcriptions, its name, or a list of these")
+    bpe: Any = option(None, help="vocabulary of subwords for the key 'bpe': dict with bpe_file, vocab_file, ...")
+    orth_vocab: Any = option(None, help="vocabulary for the key 'orth_classes': dict with vocab_file, ...")
+    reduce_target_factor: int = option(1, help="an alignment has an entry for this number of frames", check=at_least(1))
+
+
+def features_of(features: Any, dim: int, stddev: float) -> NDArray[Any]:
+    """Return the features [dim, time] of RASR as float32 [time, dim], divided by ``stddev``; DataError for others."""
+    shape = getattr(features, "shape", None)
+    if shape is None or len(shape) != 2 or shape[0] != dim:
+        raise DataError(
+            "its features are of shape %s, not [%d, frames] as RASR has declared them. Check the flow and the feature "
+            "caches of RASR" % (list(shape or ()), dim)
+        )
+    value = np.ascontiguousarray(features.T, np.float32)
+    return value if stddev == 1 else value / np.float32(stddev)
+
+
 class Targets:
     """Makes the data keys of a sequence from the targets that RASR sends, by the options of ExternSprintDataset.
 
-    :param opts: ``ExternSprintDataset.Options``
+    :param opts: `SentOptions`
     :param owner: the dataset, for messages
     """
 

@@ -77,8 +77,8 @@ class Sequences:
 
     num_segments: Optional[int] = None  # known from getSegmentList
 
-    def __init__(self, config: dict[str, str]) -> None:
-        self._file = os.fdopen(int(config["c2p_fd"]), "wb")
+    def __init__(self, options: dict[str, str]) -> None:
+        self._file = os.fdopen(int(options["c2p_fd"]), "wb")
         self._started = False
         self._count = 0
 
@@ -140,11 +140,11 @@ class Server:
     * a trainer with a `SprintNnPythonLayer`: the same, but RASR calls the layer, and `notify_segment_loss`.
     """
 
-    def __init__(self, config: dict[str, str]) -> None:
-        self._out = os.fdopen(int(config["c2p_fd"]), "wb")
-        self._in = os.fdopen(int(config["p2c_fd"]), "rb")
-        self._least_version = int(config.get("minPythonControlVersion", 0))
-        self._verbose = config.get("verbose", "").lower() in ("1", "true", "yes")
+    def __init__(self, options: dict[str, str]) -> None:
+        self._out = os.fdopen(int(options["c2p_fd"]), "wb")
+        self._in = os.fdopen(int(options["p2c_fd"]), "rb")
+        self._least_version = int(options.get("minPythonControlVersion", 0))
+        self._verbose = options.get("verbose", "").lower() in ("1", "true", "yes")
         self._callback: Any = None
         #: (segment, log posteriors [time, dim]) of the loss that RASR computes now
         self.pending: Any = None

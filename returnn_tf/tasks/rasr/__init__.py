@@ -1,0 +1,1 @@
+"""This program inside of RASR, which imports `returnn_tf.tasks.rasr.interface` and calls it."""
