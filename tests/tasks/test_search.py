@@ -165,6 +165,26 @@ def test_names_of_the_dataset_come_before_those_of_the_vocabulary() -> None:
     assert labels_of(other, Named, extern_data, "classes").text([1, 3]) == "1 3"
 
 
+def test_bytes_and_pieces_of_words() -> None:
+    """256 labels without names, or of a vocabulary of bytes, are UTF-8; what is none does not end the search."""
+
+    class Dataset:
+        labels: dict[str, list[str]] = {}
+
+    def labels(dim: int, **options: Any) -> Any:
+        given = {"extern_data": {"data": {"dim": 5}, "classes": {"dim": dim, "sparse": True, **options}}}
+        extern_data = parse_extern_data(extern_data_options(given))
+        return labels_of(extern_data["classes"], Dataset, extern_data, None)
+
+    for of_bytes in (labels(256), labels(256, vocab={"class": "Utf8ByteTargets"})):
+        assert of_bytes.text([97, 195, 169]) == "aé" and of_bytes.text([97, 195]) == "a\ufffd"
+    assert labels(255).text([97]) == "97"
+    pieces = labels(4, vocab={"labels": ["\u2581", "\u2581a", "b", "c"], "unknown_label": None})
+    assert pieces.text([1, 2, 0, 3]) == "\u2581a b \u2581 c" and pieces.words([1, 2, 0, 3]) == ["ab", "c"]
+    merged = labels(3, vocab={"labels": ["a@@", "b", "c"], "unknown_label": None})
+    assert merged.words([0, 1, 2]) == ["ab", "c"]
+
+
 def test_long_sequences_come_first_and_the_function_is_traced_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

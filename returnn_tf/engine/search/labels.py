@@ -12,6 +12,8 @@ from returnn_tf.datasets.vocabulary import vocab_labels
 from returnn_tf.tensor import Data
 
 _BPE_JOIN = "@@ "
+_WORD_BEGIN = "\u2581"  # of pieces of SentencePiece
+_BYTES = [chr(byte) for byte in range(256)]
 
 
 class Labels:
@@ -33,8 +35,22 @@ class Labels:
         return self.separator.join(names[i] if 0 <= i < len(names) else str(i) for i in map(int, indices))
 
     def words(self, indices: Iterable[int]) -> list[str]:
-        """Return the words of the text; subword units (``@@``) are joined."""
-        return (self.text(indices) + " ").replace(_BPE_JOIN, "").split()
+        """Return the words of the text; subword units (``@@``, or those of SentencePiece) are joined."""
+        text = self.text(indices)
+        if text.startswith(_WORD_BEGIN) or " " + _WORD_BEGIN in text:
+            return text.replace(" ", "").replace(_WORD_BEGIN, " ").split()
+        return (text + " ").replace(_BPE_JOIN, "").split()
+
+
+class Bytes(Labels):
+    """Converts bytes to text: UTF-8, with a sign in place of what is none."""
+
+    def __init__(self) -> None:
+        super().__init__(_BYTES)
+
+    def text(self, indices: Iterable[int]) -> str:
+        """Return the decoded bytes."""
+        return bytes(map(int, indices)).decode("utf8", errors="replace")
 
 
 class ArrayText(str):
@@ -62,7 +78,7 @@ def _nested(array: NDArray[Any]) -> str:
 def labels_of(output: Data, dataset: Any, extern_data: Mapping[str, Data], target: Optional[str]) -> Labels:
     """Return the labels of a layer: those of the data key with the same labels, from the dataset or its ``vocab``.
 
-    :param output: of the layer; one without labels is written as arrays
+    :param output: of the layer; one without labels is written as arrays, 256 labels without names as bytes of UTF-8
     :param dataset: Dataset
     :param target: fallback data key, used if its number of labels matches
     :raises ConfigError: the labels of a vocabulary of this class can't be read
@@ -73,11 +89,11 @@ def labels_of(output: Data, dataset: Any, extern_data: Mapping[str, Data], targe
     for key in _keys(output, extern_data, target):
         names = dataset.labels.get(key)
         vocab = extern_data[key].vocab
+        if not names and vocab is not None:
+            names = vocab_labels(key, vocab)
         if names:
-            return Labels(names, _separator(vocab))
-        if vocab is not None:
-            return Labels(vocab_labels(key, vocab), _separator(vocab))
-    return Labels(None)
+            return Bytes() if list(names) == _BYTES else Labels(names, _separator(vocab))
+    return Bytes() if output.sparse_dim.size == len(_BYTES) else Labels(None)
 
 
 def _keys(output: Data, extern_data: Mapping[str, Data], target: Optional[str]) -> list[str]:
