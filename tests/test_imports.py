@@ -56,6 +56,7 @@ INNER_FLOORS = {
         ["feed", "planning", "result"],
         ["draw", "feed_function", "initial_values", "kept_states", "loops", "lower"],
         ["plan_network"],
+        ["plan_config"],
         ["network"],
         ["describe"],
     ],

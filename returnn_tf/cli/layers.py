@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from returnn_tf.cli.commands import register_command
+from returnn_tf.cli.layer_docs import describe_layer, list_layers
 from returnn_tf.config import ConfigError
-from returnn_tf.graph.docs import describe_layer, list_layers
 
 
 @register_command("layers", "[CLASS ...]", "list all layer classes and losses, or explain some with their options")

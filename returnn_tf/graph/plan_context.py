@@ -5,164 +5,40 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, Optional, Protocol
+from typing import Any, Optional
 
-from returnn_tf.config import ConfigError
 from returnn_tf.config.option_types import fits_type
 from returnn_tf.config.options import axis_size, log_inert
-from returnn_tf.graph.kept_state import KeptSpec
+from returnn_tf.graph.after_step.kept_state import KeptSpec
+from returnn_tf.graph.builder import Builder
 from returnn_tf.graph.layer_base import LayerBase
-from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.graph.params.init_names import LayerInExpression
 from returnn_tf.graph.params.reuse import OpenParam, ReuseLevel
+from returnn_tf.graph.plan_axes import PlannedAxes
 from returnn_tf.graph.registry import LOSSES
 from returnn_tf.ops.initial_values import Constant, Drawn, FromTensorFlow
 from returnn_tf.ops.initializers import get_initializer
-from returnn_tf.tensor import AxisDesc, Data, Dim, DimKind, resolve_axes, resolve_axis
-from returnn_tf.tensor.axes import axes_of
-from returnn_tf.tensor.dim_binding import DeclaredDims, bind
+from returnn_tf.tensor import Data, Dim, DimKind
+from returnn_tf.tensor.dim_binding import bind
 from returnn_tf.tensor.precision import float_dtype
 
 #: Numbers in one parameter: 16 GiB of float32. A larger one is a mistake in the config.
 _MAX_PARAM_SIZE = 2**32
 
 
-class Builder(DeclaredDims, Protocol):
-    """The part of the compiler that layers use."""
-
-    behavior_version: int
-    search: bool
-    #: Whether the layers are those of one step of a loop.
-    in_step: bool
-    #: The step axis, for layers of a loop that are computed for all steps at once.
-    loop_dim: Optional[Dim]
-    #: ``reuse_params`` of the `rec` layers around, the innermost first.
-    outer_reuse: tuple[ReuseLevel, ...]
-
-    def owner_of_params(self, ref: str, where: str) -> Node:
-        """Return the layer whose parameters a name in ``reuse_params`` refers to."""
-
-    @property
-    def sink(self) -> list[Node]:
-        """Return the list that collects planned nodes in the order of their computation."""
-
-    #: The scope of the parameters of the network.
-    scope: str
-
-    def hide_results(self, nodes: Sequence[Node]) -> None:
-        """Take layers out of the results of the network, as they may not be computed."""
-
-    def layers_with_loss(self, start: int) -> list[Node]:
-        """Return the layers with a loss among those in the sink from an index on."""
-
-    def take_losses(self, start: int) -> list[LossNode]:
-        """Plan the losses of the layers in the sink from an index on, and take them out of the network's losses."""
-
-    def add_loss(self, loss: LossNode) -> None:
-        """Add a loss to those of the network."""
-
-    def subnetwork(
-        self,
-        owner: Node,
-        network: dict[str, Any],
-        inputs: dict[str, Node],
-        scope: str,
-        loop_dim: Optional[Dim] = None,
-    ) -> Node:
-        """Plan a nested network and return its output layer."""
-
-    def step_network(self, owner: Node) -> Node:
-        """Plan the network that is the unit of a `rec` layer and return its output for all steps."""
-
-    def nested_node(self, owner: Node, name: str) -> Optional[Node]:
-        """Return a layer of the nested network of ``owner``."""
-
-    def resolve(self, ref: str, where: str) -> Node:
-        """Return the layer of a name in the network of the layer, see `returnn_tf.network.planning.scope.Scope`."""
-
-    def target_data(self, owner: Node, target: str) -> Data:
-        """Return the template of a target: a layer or a data key."""
-
-    def target_node(self, owner: Node, target: str) -> Node:
-        """Return the node of a target: a layer or a data key."""
-
-    def extern_node(self, key: str) -> Node:
-        """Return the input node of a data key; that of the names of the sequences need not be declared."""
-
-    def node_with_dim(self, owner: Node, dim: Dim) -> Optional[Node]:
-        """Return a planned layer or input with this dim, whose emission makes the lengths of the dim known."""
-
-    def implicit_layer(self, owner: Node, name: str, layer: LayerBase, sources: Sequence[Node]) -> Node:
-        """Plan a layer that the config does not name."""
-
-    def sub_output(self, owner: Node, name: str) -> Node:
-        """Return a node for a further output of a layer."""
-
-
-class PlanContext:
+class PlanContext(PlannedAxes):
     """The context passed to `Layer.template`."""
 
     def __init__(self, node: Node, builder: Builder) -> None:
-        self.node = node
-        self.builder = builder
-        self.behavior_version = builder.behavior_version
+        super().__init__(node, builder)
         self.search = builder.search
         self.in_step = builder.in_step
         self.loop_dim = builder.loop_dim
 
-    # --- errors and axes ---
-
-    def error(self, message: str) -> ConfigError:
-        """Return an error to raise; the compiler prepends layer path, class and sources."""
-        return ConfigError(message)
-
     def log_inert(self, name: str, reason: str) -> None:
         """Log once that an option of the layer has no effect."""
         log_inert("Layer %r (class %r)" % (self.node.path, self.node.layer.class_name), name, reason)
-
-    def axis(self, data: Data, desc: AxisDesc) -> int:
-        """Return the index of the one axis that matches."""
-        return resolve_axis(data, desc, behavior_version=self.behavior_version, names=self.builder.dim_names)
-
-    def axes(self, data: Data, desc: Any) -> list[int]:
-        """Return the indices of all axes that match; each name must match, except those of groups and "T?"."""
-        return resolve_axes(data, desc, behavior_version=self.behavior_version, names=self.builder.dim_names)
-
-    def has_axis(self, data: Data, desc: AxisDesc) -> bool:
-        """Return whether a known name or a dim means an axis."""
-        if isinstance(desc, Dim):
-            return bool(axes_of(data, desc))
-        try:
-            return bool(self.axes(data, desc))
-        except ConfigError:
-            return False
-
-    def single_source(self) -> Data:
-        """Return the template of the only source."""
-        if len(self.node.sources) != 1:
-            raise self.error("needs exactly one source in 'from', got %d." % len(self.node.sources))
-        return self.node.sources[0].output
-
-    def need_feature(self, data: Data, what: str = "the source") -> Dim:
-        """Return the feature dim; raise an error if there is none or if the data is sparse."""
-        if data.sparse_dim is not None:
-            raise self.error(
-                "%s is sparse (label indices of %s), but dense features are needed. Embed it by a linear layer first, "
-                "or make it one-hot." % (what, data.sparse_dim)
-            )
-        dim = data.feature_dim
-        if dim is None:
-            raise self.error(
-                "%s %s has no feature axis. Add one by expand_dims, or mark one by reinterpret_data." % (what, data)
-            )
-        return dim
-
-    def need_static(self, dim: Dim, what: str) -> int:
-        """Return the static size of a dim."""
-        if dim.size is None:
-            raise self.error("%s must have a static size, but %s is dynamic." % (what, dim))
-        return dim.size
 
     # --- dims ---
 
@@ -188,7 +64,7 @@ class PlanContext:
         if default is not None:
             return default
         raise self.error(
-            "the option 'n_out' is missing: the output size. Give n_out, out_dim, or a target that has this size."
+            "the option 'n_out' is missing, the output size. Give n_out, out_dim, or a target of this size."
         )
 
     def target_dim(self) -> Optional[int]:
@@ -265,7 +141,7 @@ class PlanContext:
         if layer.trainable is False:
             trainable = False
         spec = ParamSpec(
-            "%s/%s" % (self.node.scope, name) if self.node.scope else name,
+            self._full_name(name),
             sizes,
             dtype,
             self._initializer(name, sizes, dtype, init),
@@ -283,6 +159,9 @@ class PlanContext:
             return
         self.node.params[name] = spec
         self.node.owned.append(spec)
+
+    def _full_name(self, name: str) -> str:
+        return "%s/%s" % (self.node.scope, name) if self.node.scope else name
 
     def _initializer(self, name: str, shape: tuple[int, ...], dtype: str, init: Any) -> Any:
         """Return the initialiser of a parameter, checked with its shape."""
@@ -318,8 +197,7 @@ class PlanContext:
         :param resets: whether it is zero in the first batch of each pass over a dataset
         :param is_param: whether to list it among the parameters
         """
-        full = "%s/%s" % (self.node.scope, name) if self.node.scope else name
-        self.node.kept[key] = KeptSpec(full, data, resets, is_param, self.node.path)
+        self.node.kept[key] = KeptSpec(self._full_name(name), data, resets, is_param, self.node.path)
 
     # --- further layers ---
 

@@ -13,7 +13,7 @@ from returnn_tf.layers.loops.loop_run import LoopRunLayer
 from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.logging.log import log
 from returnn_tf.network.draw import draw_svg
-from returnn_tf.network.network import plan_from_config
+from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.tensor import Data
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from typing import Any
 
 import numpy
 from numpy.typing import NDArray
 
+from returnn_tf.config import ConfigError
 from returnn_tf.config.user_code import using_config
 from returnn_tf.graph.emit_node import emit_node
 from returnn_tf.graph.lowering import Lowering
@@ -34,6 +36,20 @@ class InitialValues(dict[str, Any]):
             self[name] = tf.Variable(self.array(self._plan.params[name]), trainable=False)
         return self[name]
 
+    def variable(self, spec: ParamSpec) -> Any:
+        """Return a new variable with the initial value of a parameter.
+
+        :raises ConfigError: there is not enough memory for it
+        """
+        try:
+            with tf.device(spec.device):
+                return tf.Variable(self.array(spec), trainable=spec.trainable, name=_variable_name(spec.name))
+        except (MemoryError, tf.errors.ResourceExhaustedError) as exc:
+            raise ConfigError(
+                "Layer %r: not enough memory for the parameter %r of shape %s. All parameters together have %d numbers."
+                % (spec.layer_path, spec.name, spec.shape, sum(s.size for s in self._plan.params.values()))
+            ) from exc
+
     def array(self, spec: ParamSpec) -> NDArray[Any]:
         """Return the initial value of a parameter."""
         if isinstance(spec.init, ValueOfLayer):
@@ -58,3 +74,8 @@ class InitialValues(dict[str, Any]):
         with using_config(self._plan.config), using_precision(self._plan.float_dtype, self._plan.mixed_precision):
             array: NDArray[Any] = tf.function(emit, autograph=False)().numpy()
         return array
+
+
+def _variable_name(name: str) -> str:
+    """Return a name that TensorFlow accepts for a variable; ours is the key in `Network.params`."""
+    return re.sub("[^A-Za-z0-9_./-]", "_", name).lstrip("_./-") or "var"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from returnn_tf.config import DataError
-from returnn_tf.graph.kept_state import KeptSpec
+from returnn_tf.graph.after_step.kept_state import KeptSpec
 from returnn_tf.util.lazy_tf import tf
 
 _PREFIX = "kept/"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional, overload
 
@@ -10,8 +9,7 @@ import numpy
 from numpy.typing import NDArray
 
 from returnn_tf.config import Config, ConfigError, did_you_mean
-from returnn_tf.config.epoch_value import network_of
-from returnn_tf.config.settings import DEFAULT_SEED, NetworkSettings, TrainingSettings
+from returnn_tf.config.settings import DEFAULT_SEED, TrainingSettings
 from returnn_tf.config.user_code import using_config
 from returnn_tf.graph import check_numerics
 from returnn_tf.graph.after_step.sinks import OpenSinks
@@ -22,50 +20,12 @@ from returnn_tf.network.feed_function import FeedFunction
 from returnn_tf.network.initial_values import InitialValues
 from returnn_tf.network.kept_states import KeptStates
 from returnn_tf.network.lower import Lowered, lower, needed_extern_keys
-from returnn_tf.network.plan_network import plan_network
+from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.network.result import LayerResult, RunResult
-from returnn_tf.tensor import Data, empty_data_keys, extern_data_options, parse_extern_data
+from returnn_tf.tensor import Data
 from returnn_tf.tensor.precision import using_precision
 from returnn_tf.util.lazy_tf import tf
-
-
-def plan_from_config(config: Config, *, train: bool = False, search: bool = False, evaluate: bool = False) -> Plan:
-    """Plan the network of a config; needs no TensorFlow, and creates no variables.
-
-    :param train: whether dropout etc. are active; losses in loops exist
-    :param search: whether to search instead of following the targets
-    :param evaluate: whether losses in loops exist without ``train``, for scores of other data
-    :raises ConfigError: with layer path and fix
-    """
-    network = network_of(config)
-    if network is None:
-        raise ConfigError("The config has no network. Add e.g. network = {'output': {'class': 'softmax', ...}}.")
-    settings = NetworkSettings(config)
-    declared = {
-        "extern_data": settings.extern_data,
-        "num_inputs": settings.num_inputs,
-        "num_outputs": settings.num_outputs,
-    }
-    searched = TrainingSettings(config).search_train_network_layers or ()
-    if settings.mixed_precision and settings.float_dtype != "float32":
-        raise ConfigError(
-            "mixed_precision = %r needs parameters of float32, but float_dtype is %r. Remove one of them."
-            % (settings.mixed_precision, settings.float_dtype)
-        )
-    with using_precision(settings.float_dtype, settings.mixed_precision):
-        return plan_network(
-            network,
-            parse_extern_data(extern_data_options(declared)),
-            behavior_version=settings.behavior_version,
-            train=train,
-            search=search,
-            evaluate=evaluate,
-            searched_layers=[searched] if isinstance(searched, str) else searched,
-            default_target=settings.target,
-            empty_data_keys=empty_data_keys(declared),
-            config=config,
-        )
 
 
 class _PlanAttribute:
@@ -101,7 +61,8 @@ class Network:
         self.noise_seed = seed  # for dropout and the like; different in each process of a distributed training
         self.param_specs: dict[str, ParamSpec] = plan.params
         #: The parameters that checkpoints hold.
-        self.stored_params: dict[str, Any] = {name: self._variable(spec) for name, spec in self.param_specs.items()}
+        initial = InitialValues(plan, seed)
+        self.stored_params: dict[str, Any] = {name: initial.variable(spec) for name, spec in self.param_specs.items()}
         self.kept = KeptStates(plan.kept)
         #: All parameters: those above, and states that layers keep from batch to batch.
         self.params: dict[str, Any] = {**self.stored_params, **self.kept.params}
@@ -122,16 +83,6 @@ class Network:
         return cls(plan, seed=TrainingSettings(config).random_seed)
 
     # --- parameters ---
-
-    def _variable(self, spec: ParamSpec) -> Any:
-        try:
-            with tf.device(spec.device):
-                return tf.Variable(self.initial_value(spec), trainable=spec.trainable, name=_variable_name(spec.name))
-        except (MemoryError, tf.errors.ResourceExhaustedError) as exc:
-            raise ConfigError(
-                "Layer %r: not enough memory for the parameter %r of shape %s. All parameters together have "
-                "%d numbers." % (spec.layer_path, spec.name, spec.shape, sum(s.size for s in self.param_specs.values()))
-            ) from exc
 
     def initial_value(self, spec: ParamSpec) -> NDArray[Any]:
         """Return the initial value of a parameter; it depends only on its name, its initialiser and the seed."""
@@ -340,8 +291,3 @@ def _layer_result(data: Data, value: Any, lens: Mapping[str, Any], scores: Optio
         array = numpy.transpose(array, order)
     sizes = {order.index(int(axis)): v.numpy() for axis, v in lens.items()}
     return LayerResult(array, tuple(kinds[a] for a in order), sizes, None if scores is None else scores.numpy())
-
-
-def _variable_name(name: str) -> str:
-    """Return a name that TensorFlow accepts for a variable; ours is the key in `Network.params`."""
-    return re.sub("[^A-Za-z0-9_./-]", "_", name).lstrip("_./-") or "var"

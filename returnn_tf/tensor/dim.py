@@ -7,7 +7,6 @@ the lowering, looked up by dim, and those of a derived dim are computed from its
 
 from __future__ import annotations
 
-import enum
 from typing import Any, Callable, ClassVar, Optional, Union
 from weakref import WeakValueDictionary
 
@@ -23,27 +22,8 @@ from returnn_tf.tensor.dim_expr import (
     terms_of,
     without_factor,
 )
-
-
-class DimKind(enum.Enum):
-    """The role of a dim."""
-
-    BATCH = "batch"
-    SPATIAL = "spatial"
-    FEATURE = "feature"
-    #: The steps of a loop, for layers of the loop that are computed for all steps at once: names such as "T" or
-    #: "spatial" never denote it, so that a layer refers to the same axes inside and outside of the loop.
-    LOOP = "loop"
-
-
-class DimTypes:
-    """The kinds by the names that configs use: ``Dim.Types.Spatial``."""
-
-    Batch = DimKind.BATCH
-    Spatial = DimKind.SPATIAL
-    Time = DimKind.SPATIAL
-    Feature = DimKind.FEATURE
-    Unspecified = DimKind.SPATIAL
+from returnn_tf.tensor.dim_kind import DimKind, DimTypes
+from returnn_tf.tensor.dim_text import brief_name
 
 
 class Dim:
@@ -115,7 +95,7 @@ class Dim:
         return self.is_batch
 
     def is_feature_dim(self) -> bool:
-        """Return whether the kind is feature; the name configs use."""
+        """Return whether the kind is feature."""
         return self.kind is DimKind.FEATURE
 
     def is_spatial_dim(self) -> bool:
@@ -202,9 +182,6 @@ class Dim:
     def __add__(self, other: Union[Dim, int]) -> Dim:
         return self._of(added(terms_of(self), _operand(other)))
 
-    def __radd__(self, other: int) -> Dim:
-        return self + other
-
     def __sub__(self, other: Union[Dim, int]) -> Dim:
         return self._of(added(terms_of(self), _operand(other), -1))
 
@@ -213,9 +190,6 @@ class Dim:
 
     def __mul__(self, other: Union[Dim, int]) -> Dim:
         return self._of(multiplied(terms_of(self), _operand(other)))
-
-    def __rmul__(self, other: int) -> Dim:
-        return self * other
 
     def __floordiv__(self, other: Union[Dim, int]) -> Dim:
         return self.floordiv_right(other)
@@ -226,9 +200,9 @@ class Dim:
     def __neg__(self) -> Dim:
         return self * -1
 
-    add_left = add_right = __add__
+    __radd__ = add_left = add_right = __add__
     sub_left = sub_right = __sub__
-    mul_right = __mul__
+    __rmul__ = mul_right = __mul__
 
     def mul_left(self, other: Union[Dim, int]) -> Dim:
         """Return ``other * self``."""
@@ -288,7 +262,7 @@ class Dim:
     # --- text ---
 
     def __str__(self) -> str:
-        name = _brief_name(self)
+        name = brief_name(self)
         if self.size is not None:
             return "%s=%d" % (name, self.size) if name else str(self.size)
         return name or ("batch" if self.is_batch else "?")
@@ -308,29 +282,16 @@ def _interned(expr: DimExpr, kind: DimKind) -> Dim:
     if dim is None:
         size = None
         if all(a.size is not None for a in expr.args):
-            size = expr.evaluate(lambda d: d.size, max) if expr.args else max(sum(_constants(expr)), 0)
+            size = (
+                expr.evaluate(lambda d: d.size, max)
+                if expr.args
+                else max(sum(expr.terms.values()) if isinstance(expr, SumExpr) else 0, 0)
+            )
         dim = _derived[key] = Dim(kind, size, "", expr, auto=not expr.args)
     return dim
-
-
-def _constants(expr: DimExpr) -> list[int]:
-    return list(expr.terms.values()) if isinstance(expr, SumExpr) else []
 
 
 def _operand(value: Any) -> Terms:
     if isinstance(value, bool) or not isinstance(value, (int, Dim)):
         raise TypeError("A dim can be combined with dims and ints, not with %r." % (value,))
     return terms_of(value)
-
-
-#: Descriptions of the automatic dims of `extern_data`; ``stag:`` names in configs search this text.
-EXTERN_PREFIX = "time:var:extern_data:"
-
-
-def _brief_name(dim: Dim) -> str:
-    if dim.description.startswith(EXTERN_PREFIX):
-        key = dim.description[len(EXTERN_PREFIX) :]
-        return "time" if key == "data" else "time:%s" % key
-    if dim.description or dim.expr is None:
-        return dim.description
-    return dim.expr.show(lambda operand: _brief_name(operand) or str(operand)) if dim.expr.args else ""

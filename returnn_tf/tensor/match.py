@@ -7,7 +7,8 @@ from typing import Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.tensor.data import Data, default_feature_axis
-from returnn_tf.tensor.dim import Dim, DimKind
+from returnn_tf.tensor.dim import Dim
+from returnn_tf.tensor.dim_kind import DimKind
 
 
 def match_axes(data: Data, into: Data) -> list[Optional[int]]:

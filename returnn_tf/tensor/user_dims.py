@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Optional
 
-from returnn_tf.tensor.dim import Dim, DimKind
+from returnn_tf.tensor.dim import Dim
+from returnn_tf.tensor.dim_kind import DimKind
 
 
 def SpatialDim(description: str = "", dimension: Optional[int] = None) -> Dim:

@@ -18,7 +18,8 @@ from returnn_tf.engine.passes.forwarder import Forwarder
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.search.searcher import Searcher
 from returnn_tf.engine.training.load_model import load_network
-from returnn_tf.network.network import Network, plan_from_config
+from returnn_tf.network.network import Network
+from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.tasks.registry import run_task
 
 STEPS = 10

@@ -11,7 +11,8 @@ import tensorflow as tf
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.update.loss_scaling import LossScaling
-from returnn_tf.network.network import Network, plan_from_config
+from returnn_tf.network.network import Network
+from returnn_tf.network.plan_config import plan_from_config
 
 NETWORK = {
     "conv": {

@@ -13,7 +13,7 @@ from returnn_tf.engine.pretrain.checks import planned_networks
 from returnn_tf.engine.pretrain.param_axes import axes_of_params, common_blocks
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.graph.param_parts import Part
-from returnn_tf.network.network import plan_from_config
+from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.network.planning.plan import Plan
 
 EXTERN = {"data": {"dim": 3}, "classes": {"dim": 2, "sparse": True}}

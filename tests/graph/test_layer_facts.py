@@ -17,7 +17,8 @@ from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.param_parts import Part, Parts
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import LAYERS, register_layer
-from returnn_tf.network.network import Network, plan_from_config
+from returnn_tf.network.network import Network
+from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf

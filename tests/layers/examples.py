@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from returnn_tf.cli.layer_docs import example_of
 from returnn_tf.config import Config
-from returnn_tf.graph.docs import example_of
 from returnn_tf.graph.registry import LAYERS, LOSSES
 
 EMULATOR = str(Path(__file__).parents[1] / "datasets" / "rasr" / "emulator.py")

@@ -13,13 +13,14 @@ from typing import Any
 import numpy
 import pytest
 
+from returnn_tf.cli.layer_docs import example_of
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import declared_options
 from returnn_tf.engine.checkpoints import checkpoint, params
-from returnn_tf.graph.docs import example_of
 from returnn_tf.graph.registry import LAYERS
 from returnn_tf.network.describe import show_axes
-from returnn_tf.network.network import Network, plan_from_config
+from returnn_tf.network.network import Network
+from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.network.result import RunResult
 from tests.feeds import random_feed, repadded
 from tests.layers.examples import CLASSES, example_config, example_settings

@@ -30,7 +30,7 @@ from typing import Any, Callable, Optional
 import returnn_tf
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.network.describe import describe_plan
-from returnn_tf.network.network import plan_from_config
+from returnn_tf.network.plan_config import plan_from_config
 from tests.network.mutations import ROOTS, Settings, all_places, change_at, copied, corpus, mutated, without
 
 #: Seconds for one network, and MiB for all.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.network.network import plan_from_config
+from returnn_tf.network.plan_config import plan_from_config
 
 LIN: dict[str, Any] = {"class": "linear", "activation": "tanh", "n_out": 3, "from": "data"}
 

@@ -10,7 +10,8 @@ import pytest
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.engine.passes.evaluator import Evaluator
 from returnn_tf.engine.passes.trainer import Trainer
-from returnn_tf.network.network import Network, plan_from_config
+from returnn_tf.network.network import Network
+from returnn_tf.network.plan_config import plan_from_config
 
 DIM = 4
 LENS = numpy.array([9, 4, 7], "int32")

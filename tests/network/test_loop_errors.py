@@ -3,7 +3,7 @@
 import pytest
 
 from returnn_tf.config import ConfigError
-from returnn_tf.network.network import plan_from_config
+from returnn_tf.network.plan_config import plan_from_config
 from tests.layers.nets import config_of, run
 
 LINEAR = {"class": "linear", "activation": "tanh", "n_out": 3}

@@ -9,7 +9,8 @@ import pytest
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.network.loops.analysis import Links, Zone, find_zones
-from returnn_tf.network.network import Network, plan_from_config
+from returnn_tf.network.network import Network
+from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.util.lazy_tf import tf
 from tests.feeds import random_feed
 

@@ -11,7 +11,8 @@ import returnn_tf
 from returnn_tf.config import Config
 from returnn_tf.config.compat_modules import compat_modules
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
-from returnn_tf.network.network import Network, plan_from_config
+from returnn_tf.network.network import Network
+from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.util.lazy_tf import tf
 from tests.network.published import attention, augmented, hybrid, streaming, transformers
 from tests.network.published.case import Case

@@ -13,7 +13,8 @@ import pytest
 
 from returnn_tf.config import Config
 from returnn_tf.network.describe import describe_plan
-from returnn_tf.network.network import Network, plan_from_config
+from returnn_tf.network.network import Network
+from returnn_tf.network.plan_config import plan_from_config
 from tests.network.random_decoders import random_params
 from tests.network.random_nets import EXTERN, LABELS, SIZE, TRAINING_BLOCKS, Steps, add_blocks, outside_layers
 

@@ -10,7 +10,8 @@ import numpy
 import pytest
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.network.network import Network, plan_from_config
+from returnn_tf.network.network import Network
+from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
 
 LIN = {"class": "linear", "activation": None, "n_out": 4, "from": "data"}

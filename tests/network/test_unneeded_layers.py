@@ -10,7 +10,8 @@ import pytest
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.passes.evaluator import Evaluator
 from returnn_tf.network.describe import describe_plan
-from returnn_tf.network.network import Network, plan_from_config
+from returnn_tf.network.network import Network
+from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.network.planning.plan import Plan
 
 WRONG: dict[str, Any] = {

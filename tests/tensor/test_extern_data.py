@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.network.network import plan_from_config
+from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.tensor import (
     FeatureDim,
     SpatialDim,

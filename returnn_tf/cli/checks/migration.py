@@ -18,7 +18,7 @@ from returnn_tf.datasets.core.registry import DATASETS
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.update.options import given_flags
 from returnn_tf.graph.registry import LAYERS, LOSSES
-from returnn_tf.network.network import plan_from_config
+from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.network.planning.plan import Plan
 
 OLD, INERT, UNSUPPORTED, DIFFERENT, MISTAKE = "old", "no effect", "not supported", "different", "mistake"

@@ -24,7 +24,7 @@ from returnn_tf.engine.search.searcher import searched_node
 from returnn_tf.engine.update import options as update_options
 from returnn_tf.graph.node import Node
 from returnn_tf.network.lower import needed_extern_keys
-from returnn_tf.network.network import plan_from_config
+from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.tasks.registry import find_task
 from returnn_tf.tasks.search import output_layers

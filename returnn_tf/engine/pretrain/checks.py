@@ -11,7 +11,7 @@ from returnn_tf.engine.pretrain.carry_over import misfit_text, plan_transfer
 from returnn_tf.engine.pretrain.schedule import EpochNetwork, NetworkSchedule
 from returnn_tf.logging.log import log
 from returnn_tf.network.lower import needed_extern_keys
-from returnn_tf.network.network import plan_from_config
+from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.tensor import Data
 

@@ -1,1 +1,1 @@
-"""What a task does with the values of layers after each step: files, logs, a second update."""
+"""What a task does with the values of layers after each step: files, logs, a second update, states for the next one."""

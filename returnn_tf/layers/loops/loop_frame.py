@@ -14,6 +14,7 @@ from returnn_tf.layers.loops.hypotheses import Hypotheses, follow_choice, normal
 from returnn_tf.layers.loops.kept import hold_after_end, keep_states
 from returnn_tf.layers.loops.loop_inputs import in_beam, read_params, shaped, step_array
 from returnn_tf.layers.loops.loop_plan import LoopPlan
+from returnn_tf.layers.loops.needed_later import needed_after
 from returnn_tf.layers.loops.recompute import recomputed
 from returnn_tf.layers.rec.cell_step import ALL_STEPS, STEP_INPUT
 from returnn_tf.ops.frames.shape import move_axis
@@ -131,11 +132,9 @@ class LoopFrame:
         entries = batch * loop.beam_size
         search = {"ended": tf.fill([entries], False), "lens": tf.zeros([entries], tf.int32)}
         if loop.choices:
-            search["scores"] = tf.zeros([batch, loop.beam_size], float_dtype())
+            search["scores"] = tf.ensure_shape(tf.zeros([batch, loop.beam_size], float_dtype()), [None, loop.beam_size])
         for value in search.values():
             value.set_shape([None, *value.shape[1:]])
-        if loop.choices:
-            search["scores"].set_shape([None, loop.beam_size])
         return search
 
     def _result_array(self, node: Node) -> Any:
@@ -196,7 +195,9 @@ class LoopFrame:
         for position, node in enumerate(layers):
             emit_node(state, node)
             if hyps is not None and hyps.chosen is not None:
-                follow_choice(state, node, self._needed_after(position, hyps), keys, self._batch)
+                follow_choice(
+                    state, node, needed_after(loop, layers, self._node.deps, position, hyps), keys, self._batch
+                )
         if state.updates:
             raise ValueError("a layer in the loop updates variables in each step, which is not supported")
         hold_after_end(loop, state, layers, self._lens())
@@ -219,23 +220,6 @@ class LoopFrame:
             counts = tf.minimum(i, lens)
         source = tf.tile(tf.range(beam)[None], [self._batch, 1])
         return Hypotheses(i, scores, ended, beam, source, counts=counts)
-
-    def _needed_after(self, position: int, hyps: Hypotheses) -> list[Node]:
-        """Return the nodes of the step, and its inputs, used after a choice; all, if the beam size changes.
-
-        The order is the same in each run, since the ops are created in it.
-        """
-        loop, nodes, deps = self._loop, self._node.inner, self._node.deps
-        later = [*(of for _, of, _ in loop.prevs), *loop.collected]
-        if loop.ending.end is not None:
-            later.append(loop.ending.end)
-        for node in nodes[position + 1 :]:
-            later += [node, *node.deps]
-        assert hyps.scores is not None
-        if hyps.scores.shape[1] != hyps.beam:
-            return list(dict.fromkeys([*later, *deps]))
-        same = {*deps, *(inner for _, inner in loop.slices if inner not in nodes[: position + 1])}
-        return [node for node in dict.fromkeys(later) if node not in same]
 
     def _ended(self, state: Lowering, hyps: Optional[Hypotheses], search: dict[str, Any]) -> dict[str, Any]:
         if hyps is None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Optional, Union
 
 from returnn_tf.config.options import LayerRef, option
@@ -13,16 +12,14 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.emit_node import emit_node
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.loss import LossNode
-from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.nested.branch_losses import branch_losses
+from returnn_tf.layers.nested.branch_outputs import BranchOutput
 from returnn_tf.layers.nested.unit_network import unit_network, unit_references
 from returnn_tf.layers.shared.nested import varies
-from returnn_tf.ops.frames.shape import to_layout
-from returnn_tf.tensor import Data, Dim
-from returnn_tf.tensor.match import match_axes
+from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 _BRANCHES = ("true_layer", "false_layer")
@@ -100,7 +97,7 @@ class CondLayer(Layer):
         ctx.node.inner = self._nodes[0] + self._nodes[1]
         ctx.builder.hide_results(ctx.node.inner)
         #: The outputs by name: "" is the layer itself, others are its parts, as far as they are used.
-        self._outputs = {"": _Output.of(ctx, *results)}
+        self._outputs = {"": BranchOutput.of(ctx, *results)}
         self._losses = branch_losses(ctx.node, results, losses)
         for loss in self._losses:
             ctx.builder.add_loss(loss)
@@ -114,7 +111,7 @@ class CondLayer(Layer):
             found = [self._part(branch, name) for branch in range(len(_BRANCHES))]
             if found[0] is None or found[1] is None:
                 return None
-            self._outputs[name] = _Output.of(ctx, found[0], found[1])
+            self._outputs[name] = BranchOutput.of(ctx, found[0], found[1])
             ctx.sub_output(name, found[0].output)
         return ctx.builder.sub_output(ctx.node, name)
 
@@ -269,56 +266,3 @@ class CondLayer(Layer):
 def _initial_inside(node: Node, initial: Any, ctx: EmitContext) -> Any:
     """Return the value of a state of a layer inside before the first step."""
     return initial(EmitContext(node, ctx.lowering))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Output:
-    """An output of both branches, in the layout of the true one.
-
-    :param nodes: of the true and the false branch
-    :param mapping: axis of the false one -> axis of the true one
-    """
-
-    nodes: tuple[Node, Node]
-    mapping: Sequence[int]
-
-    @property
-    def data(self) -> Data:
-        """Return the template."""
-        return self.nodes[0].output
-
-    @classmethod
-    def of(cls, ctx: PlanContext, true: Node, false: Node) -> _Output:
-        """Return the output; the axes of both must be the same.
-
-        :raises ConfigError: they are not
-        """
-        data, other = true.output, false.output
-        mapping = match_axes(other, data)
-        made: list[Any] = [  # dims that each branch creates, so they differ although they are meant to be the same
-            axis for axis, target in enumerate(mapping) if target is None and _is_new(other.dims[axis])
-        ]
-        free = [axis for axis in range(data.rank) if axis not in mapping and _is_new(data.dims[axis])]
-        for axis, target in zip(made, free):
-            mapping[axis] = target
-        if None in mapping or data.rank != other.rank or data.dtype != other.dtype:
-            raise ctx.error(
-                "both layers must have the same axes, but true_layer has %s and false_layer %s." % (data, other)
-            )
-        if (data.sparse_dim is None) != (other.sparse_dim is None) or data.dim != other.dim:
-            raise ctx.error("the features differ: true_layer has %s, false_layer %s." % (data, other))
-        return cls((true, false), [axis for axis in mapping if axis is not None])
-
-    def value(self, state: Lowering, branch: int) -> Any:
-        """Return the value of a branch, in the layout of the true one."""
-        node = self.nodes[branch]
-        value = state.values[node]
-        return to_layout(value, node.output, self.data, list(self.mapping)) if branch else value
-
-    def dim(self, axis: int, branch: int) -> Dim:
-        """Return the dim that a branch has for an axis of the true one."""
-        return self.nodes[branch].output.dims[self.mapping.index(axis) if branch else axis]
-
-
-def _is_new(dim: Dim) -> bool:
-    return dim.is_dynamic and dim.expr is None and dim.auto

@@ -14,9 +14,10 @@ from returnn_tf.graph.params.reuse import ReuseLevel
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.loops.loop_nodes import PrevLayer, StepIndexLayer
 from returnn_tf.network.loops.analysis import Zone, Zones
-from returnn_tf.network.planning.builder import NetworkBuilder, StepResult
+from returnn_tf.network.planning.builder import NetworkBuilder
 from returnn_tf.network.planning.checks import located
 from returnn_tf.network.planning.parse import LayerSpec
+from returnn_tf.network.planning.results import StepResult
 from returnn_tf.tensor import Data, Dim
 
 

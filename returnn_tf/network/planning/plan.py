@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Optional
 
 from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.graph.after_step.kept_state import KeptSpec
 from returnn_tf.graph.freezing import read_only
-from returnn_tf.graph.kept_state import KeptSpec
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.tensor import Data
