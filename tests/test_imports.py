@@ -88,6 +88,7 @@ DEFERRED = {
     "unidecode",
     "scipy",
     "soundfile",
+    "soxr",
     "pyworld",
 }
 

@@ -53,6 +53,8 @@ class AudioFeatures:
             need_packages(("soundfile", "scipy"), "to read audio")
             if isinstance(self._kind, Pitch):
                 need_packages(("pyworld",), "for features 'f0'", "pyworld")
+            if self._permute and self._permute.rnd_pitch_switch > 0:
+                need_packages(("soxr",), "for random_permute")
         if opts.sample_rate and self._kind:
             with self._named(where):
                 self._kind.check_frames(self._frames(opts.sample_rate), self._num_filters)

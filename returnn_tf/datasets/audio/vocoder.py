@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -44,10 +43,9 @@ def shift_pitch(audio: NDArray[Any], semitones: float) -> NDArray[Any]:
     :param audio: [time]
     """
     with optional_package("for random_permute"):
-        import scipy.signal
+        import soxr
     rate = 2.0 ** (-semitones / 12)
-    slower = stretch(audio, rate)
-    return _of_length(scipy.signal.resample(slower, math.ceil(len(slower) * rate)), len(audio))
+    return _of_length(soxr.resample(stretch(audio, rate), 1 / rate, 1.0, quality="HQ"), len(audio))
 
 
 def _transform(audio: NDArray[Any]) -> NDArray[Any]:
