@@ -16,6 +16,7 @@ import soundfile
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset
+from returnn_tf.datasets.speech.zip_archive import ZipArchive
 from tests.datasets.recorded import ROOT, array_info, by_name, load_json
 
 CASES = {
@@ -298,3 +299,29 @@ def test_text_in_combined_and_converted_corpora(tmp_path):
     assert [seq.data["raw"].item() for seq in combined.sequences(1)] == ["the cat sat", "it rains", "", ""]
     mapped = {"class": "PostprocessingDataset", "dataset": inner, "map_seq": lambda data, **_: data}
     assert [seq.data["raw"].item() for seq in Dataset.from_config(mapped).sequences(1)] == TEXTS[:2]
+
+
+@pytest.mark.parametrize("size", [1, 100, 1 << 20])
+def test_members_are_read_in_pieces(size, tmp_path):
+    content = bytes(range(256)) * 40 + bytes(20000)
+    for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2):
+        path = str(tmp_path / "a.zip")
+        with zipfile.ZipFile(path, "w", compression) as file:
+            file.writestr("x.txt", content)
+        archive = ZipArchive(path)
+        assert b"".join(archive.pieces("x.txt", size)) == archive.read(0, "x.txt") == content
+
+
+def test_resumed_in_mid_epoch(tmp_path):
+    path = make_zip(tmp_path / "a.zip")
+    audio = {"features": "log_mel_filterbank", "num_feature_filters": 5, "random_permute": True}
+
+    def feeds(start):
+        dataset = corpus([path] * 3, audio=audio, seq_ordering="random")
+        return [batch.feed for batch in dataset.batches(2, batch_size=100, start_batch=start)]
+
+    whole = feeds(0)
+    for start in (1, 3):
+        for feed, other in zip(feeds(start), whole[start:]):
+            for key in feed:
+                np.testing.assert_array_equal(feed[key], other[key])

@@ -168,7 +168,7 @@ def test_a_text_is_read_in_pieces_of_any_size():
     content = ("  " + repr(given) + "\n ").encode()
     expected = [{key: entry[key] for key in ("text", "duration")} for entry in given]
     for size in (1, 3, 50, 10**6):
-        pieces = (content[start : start + size] for start in range(0, len(content), size))
+        pieces = [b"", *(content[start : start + size] for start in range(0, len(content), size)), b""]
         assert list(read_dicts(pieces, keys=("text", "duration"), where="x")) == expected
 
 

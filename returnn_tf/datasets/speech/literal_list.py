@@ -178,10 +178,10 @@ class _Reader:
         pieces = [rest]
         size = 0
         while size <= len(rest) and not self._ended:  # at least as much again, since all of it is parsed again
-            piece = next(self._pieces, b"")
-            self._ended = not piece
+            piece = next(self._pieces, None)
+            self._ended = piece is None
             try:
-                pieces.append(self._decoder.decode(piece, self._ended))
+                pieces.append(self._decoder.decode(piece or b"", self._ended))
             except UnicodeDecodeError as exc:
                 raise DataError("%s is not UTF-8 text: %s" % (self.where, exc)) from exc
             size += len(pieces[-1])

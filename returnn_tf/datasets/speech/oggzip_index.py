@@ -62,7 +62,7 @@ class Part:
                 )
             )
         where = "text %r in zip file %r" % (member, self.archive.path)
-        yield from read_dicts(self.archive.chunks(member), keys=_KEYS, where=where)
+        yield from read_dicts(self.archive.pieces(member), keys=_KEYS, where=where)
 
 
 class OggZipIndex:

@@ -19,7 +19,7 @@ from returnn_tf.config import DataError
 _ENCRYPTED = 0x1
 _HEADER = struct.Struct("<4s5H3L2H")
 _SIGNATURE = b"PK\x03\x04"
-_EXTRA = 256  # bytes of name and extra field that are read together with the header
+_PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # what is read here; zipfile reads the rest
 _FIELDS = [("offset", "i8"), ("packed", "i8"), ("size", "i8"), ("crc", "u4"), ("method", "u2"), ("flags", "u2")]
 
 
@@ -82,28 +82,24 @@ class ZipArchive:
         return content
 
     def _read(self, member: Any, name: str) -> bytes:
+        if member["method"] not in _PLAIN:
+            with zipfile.ZipFile(self.path) as file:
+                return file.read(name)
+        start = self._start_of(member, name)
+        packed = self._bytes(start, int(member["packed"]))
+        if member["method"] == zipfile.ZIP_STORED:
+            return packed
+        return zlib.decompressobj(-15).decompress(packed, int(member["size"]) + 1)
+
+    def _start_of(self, member: Any, name: str) -> int:
+        """Return where the packed content of a member begins."""
         if member["flags"] & _ENCRYPTED:
             raise self._error(name, "it is encrypted")
-        if member["method"] == zipfile.ZIP_STORED:
-            return self._packed(member, name)
-        if member["method"] == zipfile.ZIP_DEFLATED:
-            return zlib.decompressobj(-15).decompress(self._packed(member, name), int(member["size"]) + 1)
-        with zipfile.ZipFile(self.path) as file:
-            return file.read(name)
-
-    def _packed(self, member: Any, name: str) -> bytes:
-        """Return the bytes of a member as they are in the file."""
-        size, offset = int(member["packed"]), int(member["offset"])
-        content = self._bytes(offset, _HEADER.size + _EXTRA + size)
-        if content[:4] != _SIGNATURE or len(content) < _HEADER.size:
+        header = self._bytes(int(member["offset"]), _HEADER.size)
+        if header[:4] != _SIGNATURE or len(header) < _HEADER.size:
             raise self._error(name, "there is no member at its place")
-        *_, name_size, extra_size = _HEADER.unpack_from(content)
-        start = _HEADER.size + name_size + extra_size
-        if len(content) < start + size:
-            content = self._bytes(offset, start + size)
-        if len(content) < start + size:
-            raise self._error(name, "the zip file ends within it")
-        return content[start : start + size]
+        *_, name_size, extra_size = _HEADER.unpack(header)
+        return int(member["offset"]) + _HEADER.size + int(name_size) + int(extra_size)
 
     def _bytes(self, offset: int, count: int) -> bytes:
         with self._lock:
@@ -116,19 +112,42 @@ class ZipArchive:
             file = self._file
         return os.pread(file, count, offset)
 
-    def chunks(self, name: str, size: int = 1 << 20) -> Iterator[bytes]:
+    def pieces(self, name: str, size: int = 1 << 20) -> Iterator[bytes]:
         """Iterate over the content of a member in pieces.
 
+        :param size: bytes of the packed content of a piece
         :raises DataError: there is no such member, or it is damaged
         """
+        member = self._members[self.rows[name]]
+        crc = 0
         try:
-            with zipfile.ZipFile(self.path) as file, file.open(name) as member:
-                while piece := member.read(size):
-                    yield piece
-        except KeyError:
-            raise DataError("zip file %r has no member %r" % (self.path, name)) from None
+            for piece in self._pieces(member, name, size):
+                crc = zlib.crc32(piece, crc)
+                yield piece
         except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error) as exc:
             raise self._error(name, str(exc)) from exc
+        if crc != member["crc"]:
+            raise self._error(name, "its content has another checksum than it should")
+
+    def _pieces(self, member: Any, name: str, size: int) -> Iterator[bytes]:
+        if member["method"] not in _PLAIN:
+            with zipfile.ZipFile(self.path) as file, file.open(name) as content:
+                yield from iter(lambda: content.read(size), b"")
+            return
+        position = self._start_of(member, name)
+        end = position + int(member["packed"])
+        unpack = zlib.decompressobj(-15)
+        while position < end:
+            packed = self._bytes(position, min(size, end - position))
+            if not packed:
+                raise self._error(name, "the zip file ends within it")
+            position += len(packed)
+            if member["method"] == zipfile.ZIP_STORED:
+                yield packed
+                continue
+            while packed:  # at most as much at once, since a small file may hold much
+                yield unpack.decompress(packed, 4 * size)
+                packed = unpack.unconsumed_tail
 
     def _error(self, name: str, text: str) -> DataError:
         return DataError("zip file %r: member %r cannot be read: %s" % (self.path, name, text))
