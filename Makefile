@@ -86,6 +86,9 @@ demo-speech: $(DEMO_PACKAGES)
 demo-translation: $(DEMO_PACKAGES)
 	$(PY) demos/translation/run.py
 
+# many tests start processes, which begin faster with compiled modules, whatever this shell says
+test test-long: export PYTHONDONTWRITEBYTECODE :=
+
 test: venv
 	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 

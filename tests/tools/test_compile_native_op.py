@@ -21,7 +21,7 @@ def test_every_op_has_a_self_test():
     assert all(op.self_test is not None for _, op in OPS.items())
 
 
-_QUICK = ("chunk", "lstm")
+_QUICK = ("chunk",)
 
 
 @pytest.mark.slow
