@@ -67,8 +67,10 @@ def compare(dataset: Dataset, folder: str, case: dict[str, Any], features: str =
 
 
 def _compare_features(sequences: Any, expected: Any, key: str) -> None:
-    """Compare the recorded first values, and leave the others to the comparison of the rest."""
+    """Compare the recorded first values of a key, and the text of "raw"; the comparison of the rest follows."""
     for seq, info in zip(sequences, expected):
+        if "raw" in info["data"]:
+            assert [str(seq.data["raw"])] == info["data"].pop("raw")["first"]
         facts = info["data"].pop(key)
         assert list(seq.data[key].shape) == facts["shape"]
         first = seq.data[key].reshape(-1)[: len(facts["first"])]
