@@ -31,7 +31,7 @@ def forward(config: Config) -> int:
     path = "" if callback is not None else _output_path(config, epoch)
     forwarder = Forwarder(net, settings.forward_output_layer)
     used = {key: net.extern_data[key] for key in forwarder.used_data_keys}
-    source = DataSource(config, dataset_name("forward_data", settings.forward_data), used, members)
+    source = DataSource(config, dataset_name("forward_data", settings.forward_data), used, members, finite=True)
     changes = {} if settings.forward_batch_size is None else {"batch_size": settings.forward_batch_size}
     one_pass = ForwardPass(forwarder, source, epoch, changes)
     try:

@@ -62,7 +62,8 @@ def _source(config: Config, name: str, searcher: Searcher, members: world.World)
     """Return the dataset; if it lacks data needed only for the losses, the error explains how to disable them."""
     net = searcher.net
     try:
-        return DataSource(config, name, {key: net.extern_data[key] for key in searcher.used_data_keys}, members)
+        used = {key: net.extern_data[key] for key in searcher.used_data_keys}
+        return DataSource(config, name, used, members, finite=True)
     except ConfigError as exc:
         searched = net.data_keys(list(searcher.nodes.values()), with_losses=False)
         if any(repr(key) in str(exc) for key in searcher.used_data_keys if key not in searched):

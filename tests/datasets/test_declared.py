@@ -170,3 +170,34 @@ def test_one_label_per_sequence_in_an_hdf(tmp_path: pathlib.Path, ndim: int) -> 
     write_hdf(tmp_path / "a.hdf", np.array([3, 1], "int32"), dim=4, ndim=ndim)
     (batch,) = source(tmp_path / "a.hdf", {"shape": (), **LABELS}).batches(1)
     assert batch.feed["classes"].tolist() == [3, 1]
+
+
+def test_bool_is_no_label() -> None:
+    with pytest.raises(DataError, match="sequence 'seq-0' .*'classes': it is bool, but extern_data declares label ind"):
+        batches(same([[True], [False]], "bool"), LABELS)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("whole", [False, True])
+def test_numbers_that_are_not_finite(tmp_path: pathlib.Path, bad: float, whole: bool) -> None:
+    value = np.zeros((6, 2), "float32")
+    value[4, 1] = bad
+    with h5py.File(tmp_path / "a.hdf", "w") as file:
+        file["inputs"] = value
+        file["seqLengths"] = np.full((2, 2), 3, "int32")
+        file["seqTags"] = np.array([b"a", b"b"])
+    config = Config({"forward_data": {"class": "HDFDataset", "files": [str(tmp_path / "a.hdf")]}, "batch_size": 100})
+    used = {"data": parse_data_key("data", {"dim": 2})}
+    assert len(list(DataSource(config, "forward_data", used, alone()).batches(1))) == 1
+    changes = {} if whole else {"chunking": "2:2"}
+    with pytest.raises(DataError) as info:
+        list(DataSource(config, "forward_data", used, alone(), finite=True).batches(1, **changes))
+    text = "a.hdf', sequence 'b' (position 1 of epoch 1): data key 'data': frame 1, entry 1 is %s (1 of " % bad
+    assert text in str(info.value)
+
+
+def test_large_numbers_are_finite() -> None:
+    declared = {"classes": Declared.of(parse_data_key("classes", FLOATS), finite=True)}
+    seqs = [{"data": np.zeros((2, 1), "float32"), "classes": np.full(2, 3e38, "float32")}]
+    dataset = Dataset.from_config({"class": "StaticDataset", "data": seqs, "input_dim": 1})
+    assert len(list(dataset.batches(1, batch_size=10, declared=declared))) == 1

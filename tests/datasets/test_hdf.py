@@ -177,7 +177,36 @@ def _declared_target(path):
         file.create_group("targets/size").attrs["classes"] = [3, 1]
 
 
+def _sized(size, targets=None):
+    def make(path):
+        targets_ = np.zeros(5, "int32") if targets is None else targets
+        _write(path, lengths=((3, 3), (2, 2)), targets__data__classes=targets_)
+        with h5py.File(path, "a") as file:
+            file.create_group("targets/size").attrs["classes"] = np.array(size)
+
+    return make
+
+
+def _input_size(size):
+    def make(path):
+        _flat_inputs(path)
+        with h5py.File(path, "a") as file:
+            file.attrs["inputPattSize"] = size
+
+    return make
+
+
 BAD_FILES = {
+    "negative_dim": (_sized([-3, 1]), "attribute classes of /targets/size is -3, but must be a number of classes"),
+    "huge_dim": (_sized([2**62, 1]), "attribute classes of /targets/size is 4611686018427387904, but must be"),
+    "huge_scalar_dim": (_sized(2**62), "attribute classes of /targets/size is 4611686018427387904, but must be"),
+    "text_dim": (_sized(b"many"), "attribute classes of /targets/size is .*many.*, but must be"),
+    "other_axes": (_sized([3, 5]), r"says .dim, ndim. = .3, 5., but the array has the shape .5."),
+    "other_dim": (_sized([4, 2], np.zeros((5, 3), "f4")), r"= .4, 2., but the array has the shape .5, 3.; write it"),
+    "float_size": (_sized([3.5, 1.0]), r"is .3.5, 1.0., but must be .dim, ndim."),
+    "negative_input_dim": (_input_size(-1), "attribute inputPattSize is -1, but must be"),
+    "huge_input_dim": (_input_size(2**62), "attribute inputPattSize is 4611686018427387904, but must be"),
+    "list_as_input_dim": (_input_size([1, 2]), r"attribute inputPattSize is .1, 2., but must be"),
     "missing": (lambda path: None, "does not exist"),
     "directory": (lambda path: path.mkdir(), "is a directory"),
     "pipe": (os.mkfifo, "is a pipe or a device"),

@@ -22,17 +22,19 @@ class Declared:
     :param dtype: numpy name, "string" for text
     :param sizes: size of each axis after the batch axis, None where it differs between sequences
     :param num_labels: number of classes if the entries are label indices, None for other data
+    :param finite: whether NaN and Inf are errors
     """
 
     dtype: str
     sizes: tuple[Optional[int], ...]
     num_labels: Optional[int] = None
+    finite: bool = False
 
     @classmethod
-    def of(cls, data: Data) -> Declared:
+    def of(cls, data: Data, *, finite: bool = False) -> Declared:
         """Return what a template declares."""
         sizes = tuple(dim.size for dim in data.dims if not dim.is_batch)
-        return cls(data.dtype, sizes, data.sparse_dim.size if data.sparse_dim else None)
+        return cls(data.dtype, sizes, data.sparse_dim.size if data.sparse_dim else None, finite)
 
     @property
     def has_time(self) -> bool:
@@ -56,6 +58,8 @@ class Declared:
         self._check_type(key, cuts, places)
         self._check_sizes(key, entries, cuts, places)
         self._check_range(key, value, cuts, places)
+        if self.finite:
+            _check_finite(key, value, cuts, places)
         return entries
 
     def _check_type(self, key: str, cuts: list[NDArray[Any]], places: Places) -> None:
@@ -117,6 +121,24 @@ class Declared:
         return int(info.min), int(info.max)
 
 
+def _check_finite(key: str, value: NDArray[Any], cuts: list[NDArray[Any]], places: Places) -> None:
+    """Find the first NaN or Inf.
+
+    :raises DataError: names sequence, frame and value
+    """
+    with np.errstate(all="ignore"):
+        if value.dtype.kind not in "fc" or np.isfinite(value.sum()):
+            return
+    for number, cut in enumerate(cuts):
+        bad = np.argwhere(~np.isfinite(cut))
+        if len(bad):
+            position = tuple(int(n) for n in bad[0])
+            frame = "frame %d" % (places(number)[1] + position[0]) if position else "the value"
+            entry = ", entry %s" % (list(position[1:]) if len(position) > 2 else position[1]) if position[1:] else ""
+            text = "%s%s is %s (%d of %d numbers are not finite)" % (frame, entry, cut[position], len(bad), cut.size)
+            raise _error(key, places, number, text, "Correct the data, or leave the sequence out")
+
+
 def type_mismatch(dtype: np.dtype[Any], declared: Declared) -> Optional[tuple[str, str]]:
     """Return why values of a type cannot be converted to the declared one without loss, and the fix; None if they can.
 
@@ -130,7 +152,7 @@ def type_mismatch(dtype: np.dtype[Any], declared: Declared) -> Optional[tuple[st
             if given == "text"
             else "Declare dtype %r" % dtype.name
         )
-    if wanted == "string" or dtype.kind in "iub":
+    if wanted == "string" or dtype.kind in "iu" or (dtype.kind == "b" and declared.num_labels is None):
         return None
     if declared.num_labels is not None or _numpy_kind(wanted) in "iub":
         return "it is %s, but extern_data declares %s" % (given, _kind(declared)), (

@@ -18,6 +18,7 @@ from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.hdf.claims import longest_string
 from returnn_tf.datasets.hdf.rows import RowReader
 
+_LARGEST_DIM = 1 << 31
 _MAX_RATIO = 1100  # gzip cannot compress better; a file that claims more is damaged
 
 
@@ -251,18 +252,36 @@ class HDFFile:
             return int(dataset.shape[1]), dataset.ndim
         if "inputPattSize" not in root.attrs:
             raise self._error("/inputs has one axis, so the attribute inputPattSize must give the number of classes")
-        return int(root.attrs["inputPattSize"]), 1
+        return self._checked_dim(root.attrs["inputPattSize"], "inputPattSize"), 1
 
     def _target_dim(self, root: h5py.File, key: str, dataset: h5py.Dataset) -> tuple[int, int]:
         attrs = root["targets/size"].attrs if "targets/size" in root else {}
         if key not in attrs:
             return (int(dataset.shape[1]) if dataset.ndim > 1 else 0 if dataset.dtype.kind in "iu" else 1), dataset.ndim
-        size = np.asarray(attrs[key])
+        size, name = np.asarray(attrs[key]), "%s of /targets/size" % key
         if size.ndim == 0:
-            return int(size), dataset.ndim
-        if size.shape != (2,):
-            raise self._error("attribute %r of /targets/size is %s, but must be [dim, ndim]" % (key, size.tolist()))
-        return int(size[0]), int(size[1])
+            return self._checked_dim(size, name), dataset.ndim
+        if size.shape != (2,) or size.dtype.kind not in "iu":
+            raise self._error("attribute %s is %s, but must be [dim, ndim]" % (name, size.tolist()))
+        dim, ndim = self._checked_dim(size[0], name), int(size[1])
+        # a value per sequence has a time axis of one frame; dim 1 is also written where it is not known
+        axes_fit = ndim in (dataset.ndim, dataset.ndim - 1)
+        if not axes_fit or (ndim == dataset.ndim > 1 and dim not in (1, *dataset.shape[1:])):
+            raise self._error(
+                "attribute %s says [dim, ndim] = %s, but the array has the shape %s; write it again"
+                % (name, size.tolist(), list(dataset.shape))
+            )
+        return dim, ndim
+
+    def _checked_dim(self, value: Any, name: str) -> int:
+        """Return a number of classes or features from an attribute."""
+        value = np.asarray(value)
+        if value.size != 1 or value.dtype.kind not in "iu" or not 0 <= int(value.reshape(())) < _LARGEST_DIM:
+            raise self._error(
+                "attribute %s is %s, but must be a number of classes or features, below %d"
+                % (name, value.tolist(), _LARGEST_DIM)
+            )
+        return int(value.reshape(()))
 
     def _labels(self, root: h5py.File, path: str) -> Optional[tuple[str, ...]]:
         return tuple(_strings(self._checked_strings(root, path)[:])) if path in root else None

@@ -36,6 +36,7 @@ class DataSource:
     :param used: the data keys which the network needs, as ``extern_data`` declares them
     :param world: the processes which share its sequences
     :param config_of: epoch -> Config with the options of its batches, if these change
+    :param finite: whether NaN and Inf in the data are errors; for tasks whose result would hide them
     :raises ConfigError: the config has no such dataset, it lacks a key or its data does not fit, or a
         batch option is wrong
     :raises DataError: it is empty
@@ -48,6 +49,7 @@ class DataSource:
         used: Mapping[str, Data],
         world: World,
         config_of: Optional[Callable[[int], Config]] = None,
+        finite: bool = False,
     ) -> None:
         self.world = world
         distribution = HorovodOptions.from_config(config).distribution
@@ -59,7 +61,9 @@ class DataSource:
             raise ConfigError(_no_dataset(config, name))
         if dataset.num_seqs == 0:
             raise DataError("The dataset %r is empty: it has no sequences. Check its options and files." % name)
-        self._declared = {key: Declared.of(data) for key, data in used.items() if data.batch_axis is not None}
+        self._declared = {
+            key: Declared.of(data, finite=finite) for key, data in used.items() if data.batch_axis is not None
+        }
         if SEQ_TAG not in dataset.data_keys:  # which every batch has anyway
             used = {key: data for key, data in used.items() if key != SEQ_TAG}
         missing = [key for key in used if key not in dataset.data_keys]
@@ -70,7 +74,7 @@ class DataSource:
                 % (name, ", ".join(map(repr, missing)), ", ".join(dataset.data_keys))
             )
         for key, data in used.items():
-            _check_fits(name, key, dataset.data_specs[key], data)
+            _check_fits(name, key, dataset.data_specs[key], data, _file_of(dataset))
         self.name = name
         self.dataset: Dataset = dataset
         self._config = config
@@ -244,13 +248,19 @@ def _no_dataset(config: Config, name: str) -> str:
     )
 
 
-def _check_fits(name: str, key: str, spec: DataSpec, data: Data) -> None:
+def _file_of(dataset: Dataset) -> str:
+    """Return ``, file ...`` with that of the first sequence, for messages; empty if there is none."""
+    file = "" if dataset.is_stream or not dataset.num_seqs else dataset.file_of(0)
+    return ", file %r" % file if file else ""
+
+
+def _check_fits(name: str, key: str, spec: DataSpec, data: Data, file: str) -> None:
     """Check that the dataset has the declared type, axes, labels and features; sizes unknown to it pass."""
     fix = "Write extern_data[%r] = %s, or change the dataset." % (key, _declaration(spec))
     declared = Declared.of(data)
     mismatch = type_mismatch(spec.numpy_dtype, declared)
     if mismatch:
-        raise ConfigError("The dataset %r, data key %r: %s. %s." % (name, key, *mismatch))
+        raise ConfigError("The dataset %r%s, data key %r: %s. %s." % (name, file, key, *mismatch))
     axes = data.rank - (data.batch_axis is not None)
     one_value = axes == spec.ndim - 1 and not declared.has_time  # only data shows if sequences have one frame
     if axes != spec.ndim and not one_value:
