@@ -22,7 +22,7 @@ def dataset_from_config(config: ConfigLike, name: str, *, rank: int = 0, **defau
     """Return the dataset ``name`` of a config, or None if the config has none of that name.
 
     Top-level options (window, context_window, chunking, batching as seq_ordering, min_chunk_size, ...) apply to
-    datasets that do not set them. All datasets but "train" are sorted by length by default, and not chunked unless
+    datasets that do not set them, but not to those which a function of the config makes. All datasets but "train" are sorted by length by default, and not chunked unless
     they, ``chunk_eval``, ``chunking="1"`` or ``on_size_limit="chunk"`` request it.
 
     :param name: "train", "dev", "eval" or a key of ``eval_datasets``
@@ -34,7 +34,7 @@ def dataset_from_config(config: ConfigLike, name: str, *, rank: int = 0, **defau
     spec = _spec_of(config, name)
     if spec is None:
         return None
-    options = _inherited(config, name)
+    options = _inherited(config, name, spec)
     if rank and SEED_OFFSET_VARIABLE not in os.environ:
         options["random_seed_offset"] = rank * SEED_OFFSET_PER_RANK
     options.update(defaults)
@@ -44,7 +44,8 @@ def dataset_from_config(config: ConfigLike, name: str, *, rank: int = 0, **defau
         dataset_cls, given = parse_dataset_spec(spec, _NamesOfConfig(config))
     except ConfigError as exc:
         raise ConfigError("config key %r: %s" % (name, exc)) from None
-    if DataSettings(config).cache_size is not None and not given.get("partition_epoch"):
+    cached = DataSettings(config).cache_size is not None and isinstance(spec, (Mapping, str))
+    if cached and not given.get("partition_epoch"):
         options["cache_byte_size"] = _cache_bytes(config, name)
     return make_dataset(dataset_cls, given, options)
 
@@ -141,11 +142,14 @@ def _spec_of(config: Config, name: str) -> Any:
     return _names(config).get(name) or config.typed(name) or None
 
 
-def _inherited(config: Config, name: str) -> dict[str, Any]:
+def _inherited(config: Config, name: str, spec: Any) -> dict[str, Any]:
+    """Return the options for a dataset that does not set them; one made by a function gets no settings."""
     options: dict[str, Any] = {"name": name}
+    if hasattr(spec, "__dataset__"):  # an object, which has its options
+        return options
     settings = DataSettings(config)
     for key, info in settings.declared().items():
-        value = settings.value(key) if info.dataset_option else None
+        value = settings.value(key) if info.dataset_option and not callable(spec) else None
         if value is not None:
             options[info.dataset_option] = value
     if name != "train":

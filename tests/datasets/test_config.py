@@ -124,6 +124,23 @@ def test_looking_names_up_does_not_hide_misspelt_keys():
     assert config.misspelt_keys() == [("batch_siez", "batch_size")]
 
 
+def test_datasets_of_functions_get_no_settings():
+    """Only a name, and what holds for evaluation; the dict of the function says the rest."""
+    top = {"chunking": "50:25", "batching": "random", "window": 3, "cache_size": "1G"}
+    for made in (lambda: _task(), lambda: lambda: _task()):
+        train = dataset_from_config({**top, "train": made}, "train")
+        assert (train.name, train.opts.chunking, train.opts.seq_ordering, train.opts.window) == (
+            "train",
+            None,
+            "default",
+            1,
+        )
+        dev = dataset_from_config({**top, "dev": made}, "dev")
+        assert (dev.name, dev.opts.chunking, dev.opts.seq_ordering, dev.opts.window) == ("dev", None, "sorted", 1)
+    dev = dataset_from_config({**top, "dev": lambda: _task(seq_ordering="reverse", chunking="3")}, "dev")
+    assert (dev.opts.chunking, dev.opts.seq_ordering) == ("3", "reverse")
+
+
 TOP = {"chunking": "50:25", "batching": "random", "window": 3, "min_chunk_size": 5, "chunking_variance": 0.2}
 
 
