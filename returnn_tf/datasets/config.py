@@ -22,8 +22,9 @@ def dataset_from_config(config: ConfigLike, name: str, *, rank: int = 0, **defau
     """Return the dataset ``name`` of a config, or None if the config has none of that name.
 
     Top-level options (window, context_window, chunking, batching as seq_ordering, min_chunk_size, ...) apply to
-    datasets that do not set them, but not to those which a function of the config makes. All datasets but "train" are sorted by length by default, and not chunked unless
-    they, ``chunk_eval``, ``chunking="1"`` or ``on_size_limit="chunk"`` request it.
+    datasets that do not set them, but not to those which a function of the config makes. All datasets but "train" are
+    sorted by length by default, and not chunked unless they, ``chunk_eval``, ``chunking="1"`` or
+    ``on_size_limit="chunk"`` request it.
 
     :param name: "train", "dev", "eval" or a key of ``eval_datasets``
     :param rank: of this process in multi-process training; gives each rank another random order
