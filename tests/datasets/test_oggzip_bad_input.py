@@ -89,6 +89,7 @@ BAD = {
     "text_call": (lambda p: make_zip(p, "[{'text': print()}]"), {}, "entry 0: 'print' is not expected"),
     "text_dict": (lambda p: make_zip(p, "{}"), {}, "must be a list of dicts, but begins with '{}'"),
     "text_no_list": (lambda p: make_zip(p, "[1]"), {}, "entry 0: it is 1, not a dict"),
+    "huge_number": (_set(1, duration=10**1000), {"seq_ordering": "sorted"}, "sequence 'corpus/1' has no duration"),
     "text_empty": (lambda p: make_zip(p, "[]"), {}, "has no entries"),
     "text_more": (lambda p: make_zip(p, repr(entries()) + "]"), {}, "goes on after its list"),
     "duration_int": (_set(0, duration=1), {}, "first entry: 'duration' is 1, but must be a float"),

@@ -16,9 +16,12 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError, DataError
+from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.core.safe_files import read_seq_lens, read_seq_tags
 from returnn_tf.datasets.hdf.claims import longest_string
 from returnn_tf.datasets.hdf.dataset import HDFDataset
+from returnn_tf.datasets.speech.literal_list import read_dicts
+from returnn_tf.datasets.text.bliss import read_bliss
 from returnn_tf.datasets.vocabulary import read_labels
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.lock import holder_alive
@@ -27,6 +30,11 @@ from returnn_tf.engine.monitoring.status_file import read_status
 from returnn_tf.engine.passes.progress import PassState, Progress
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+_OGGZIP = ROOT / "tests" / "data" / "datasets" / "oggzip2" / "no_file_key.zip"
+_BLISS = (
+    b"<?xml version='1.0'?><corpus name='c'><recording name='r' audio='r.wav'><segment name='s'"
+    b" start='0' end='1.5' track='1'><speaker name='x'/><orth> a &amp; b </orth></segment></recording></corpus>"
+)
 _HDF = ROOT / "tests" / "data" / "datasets" / "hdf" / "simple_extra.hdf"
 
 
@@ -63,6 +71,17 @@ def _manifest(path: str) -> None:
         Progress.from_json(info.progress, path).of_rank(0, 1)
 
 
+def _texts_of_oggzip(path: str) -> None:
+    with open(path, "rb") as file:
+        for entry in read_dicts(iter(lambda: file.read(100), b""), keys=("text", "duration"), where=path):
+            assert entry.keys() <= {"text", "duration"}
+
+
+def _oggzip(path: str) -> None:
+    options = {"path": path, "content_name": "no_file_key", "audio": None, "targets": None}
+    list(Dataset.from_config({"class": "OggZipDataset", **options}).sequences(1))
+
+
 _PROGRESS = Progress(3, 30, PassState(3, 7, sums={"a": {"b": 1.0}}), data={"train": "x"})
 _MANIFEST = {
     "format": 1,
@@ -93,6 +112,11 @@ READERS = [
     Reader("net.002.manifest.json", _manifest, json.dumps(_MANIFEST).encode()),
     Reader("net.status.json", read_status, json.dumps(_STATUS).encode()),
     Reader(".net.lock", lambda path: holder_alive(path.replace("/.net.lock", "/net")), b'{"host": "a", "pid": 3}'),
+    Reader(
+        "corpus.txt", _texts_of_oggzip, b"[{'text': 'it\\'s', 'duration': 0.5, 'file': \"a.ogg\", 'x': [1, (None,)]}]"
+    ),
+    Reader("corpus.zip", _oggzip, _OGGZIP.read_bytes()),
+    Reader("corpus.xml", lambda path: [(s.text, s.name) for s in read_bliss(path)], _BLISS),
     Reader("data.hdf", lambda path: list(HDFDataset(files=[path]).sequences(1)), _HDF.read_bytes()),
 ]
 
@@ -276,7 +300,9 @@ def _damaged(rng: random.Random, good: bytes, pieces: list[bytes]) -> bytes:
 _EXECUTES = {
     "config/store.py": "++key value: what the user typed",
     "config/loading.py": "configs are programs",
-    "datasets/loading/worker.py": "its own parent process, over a pipe",
+    "datasets/processes/worker.py": "its own parent process, over a pipe",
+    "datasets/rasr/process.py": "messages of the RASR process that it started; restricted to arrays and plain values",
+    "datasets/rasr/for_rasr/rasr_side.py": "its own parent process, over a pipe",
     "datasets/core/safe_files.py": "restricted to plain containers, strings and numbers",
     "engine/distributed/world.py": "results of the other ranks of the same training, over Horovod",
     "layers/math/eval_code.py": "code in configs",

@@ -26,6 +26,7 @@ _CONSTANTS = {"True": True, "False": False, "None": None}
 _CLOSING = {"[": "]", "(": ")", "{": "}"}
 _MOST_CHARACTERS = 1 << 22  # of an entry
 _DEEPEST = 20
+_MOST_DIGITS = 300  # Python refuses to read much longer integers
 
 
 class _Incomplete(Exception):
@@ -209,7 +210,7 @@ def _value(text: str) -> Any:
         return _unquoted(text)
     if text in _CONSTANTS:
         return _CONSTANTS[text]
-    return float(text) if "." in text else int(text)
+    return float(text) if "." in text or len(text) > _MOST_DIGITS else int(text)
 
 
 def _unquoted(text: str) -> str:
