@@ -107,10 +107,10 @@ class LmDataset(Dataset):
     ) -> EpochReader:
         """Return the sequences of an epoch by position, to be closed.
 
-        Where sequences are random or may be invalid they are read in order. Sequences that were asked for by
-        ``seq_list`` or ``seq_order`` are never left out.
+        Where sequences are random or may be invalid they are read in order. Sequences that were asked for by tag are
+        never left out.
         """
-        skip = not self.opts.error_on_invalid_seq and seq_list is None and seq_order is None
+        skip = not self.opts.error_on_invalid_seq and seq_list is None
         if not skip and not self._to_labels.uses_rng:
             return super().open_epoch(epoch, keys, seq_list, seq_order, share)
         order = self._explicit_order(epoch, seq_list, seq_order)

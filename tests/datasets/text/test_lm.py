@@ -230,9 +230,10 @@ def test_skipped_sequences_are_told(tmp_path, caplog):
     assert caplog.text.count("is skipped: file") == 2 and "12 of 25 sequences of epoch 1 were skipped" in caplog.text
     batches = list(dataset.batches(1, batch_size=4, max_seqs=2))
     assert [batch.seq_tags for batch in batches][:2] == [["line-0", "line-2"], ["line-4", "line-6"]]
-    for args in ({"seq_list": ["line-1"]}, {"seq_order": [1]}):  # what was asked for is not left out
-        with pytest.raises(DataError, match="sequence 'line-1' .*corpus', line 2: 'x': 'x' is not among the 8 symbols"):
-            _texts(dataset, **args)
+    assert _texts(dataset, seq_order=[2, 1, 0]) == ["b|[END]", "a|[END]"]
+    # what was asked for by tag is not left out
+    with pytest.raises(DataError, match="sequence 'line-1' .*corpus', line 2: 'x': 'x' is not among the 8 symbols"):
+        _texts(dataset, seq_list=["line-1"])
 
 
 def test_damaged_text_is_not_skipped(tmp_path):
