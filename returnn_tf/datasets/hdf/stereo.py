@@ -1,0 +1,205 @@
+"""StereoHdfDataset and DatasetWithTimeContext: an old form of HDF files, with an array per sequence."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.options import at_least, option
+from returnn_tf.datasets.core import seq_order as orders
+from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.core.data_spec import DataSpec
+from returnn_tf.datasets.core.epoch import Epoch
+from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.core.window import stack_frames, window_spec
+from returnn_tf.datasets.hdf.normalization import GROUPS, files_of_bundle, read_normalization
+
+log = logging.getLogger("returnn_tf.datasets")
+
+
+@register_dataset()
+class StereoHdfDataset(Dataset):
+    """Pairs of frames, such as noisy and clean ones: arrays ``inputs/<name>`` and ``outputs/<name>`` in HDF files.
+
+    The corpus has the order of the names as text. Targets of one column are labels. With ``partition_epoch``, each part
+    has the same number of sequences and its own order; what is left over is not read.
+    """
+
+    @dataclass
+    class Options(Dataset.Options):
+        """Options in the config."""
+
+        hdfFile: str = option(help="HDF file, or a .bundle file that lists some, one per line")
+        num_outputs: Optional[int] = option(None, help="number of labels, needed if the targets are labels")
+        normalizationFile: Optional[str] = option(None, help="mean and variance, by which the frames are normalized")
+        flag_normalizeInputs: bool = option(True, help="normalize the inputs")
+        flag_normalizeTargets: bool = option(True, help="normalize the targets")
+
+    def setup(self) -> None:
+        """List the sequences, and read their lengths."""
+        self._seqs: list[tuple[str, str]] = []
+        lengths: list[int] = []
+        for path in files_of_bundle(self.opts.hdfFile):
+            self._index(path, lengths)
+        if not self._seqs:
+            raise DataError("%s: %r has no sequences" % (self._owner(), self.opts.hdfFile))
+        self._lengths = np.array(lengths, np.int64)
+        first = {key: self._array(0, key) for key in GROUPS}
+        self._norms: dict[str, Any] = {}
+        flags = {"data": self.opts.flag_normalizeInputs, "classes": self.opts.flag_normalizeTargets}
+        for key in [key for key, flag in flags.items() if flag and self.opts.normalizationFile]:
+            self._norms[key] = read_normalization(self.opts.normalizationFile, key)
+            if len(self._norms[key][0]) != first[key].shape[1]:
+                raise DataError(
+                    "%s: normalizationFile %r has %d dims for %s, but the frames have %d"
+                    % (self._owner(), self.opts.normalizationFile, len(self._norms[key][0]), key, first[key].shape[1])
+                )
+        self._labels = first["classes"].shape[1] == 1
+        if self._labels and not self.opts.num_outputs:
+            raise ConfigError("%s: option 'num_outputs' must give the number of labels" % self._owner())
+        if self.opts.partition_epoch > len(self._seqs):
+            raise ConfigError(
+                "%s: partition_epoch=%d, but there are %d sequences"
+                % (self._owner(), self.opts.partition_epoch, len(self._seqs))
+            )
+        lost = len(self._seqs) % self.opts.partition_epoch
+        if lost:
+            log.warning(
+                "%s: the last %d sequences are not read, since all parts have the same size", self._owner(), lost
+            )
+        self.data_specs = self._make_specs(first)
+
+    def _index(self, path: str, lengths: list[int]) -> None:
+        try:
+            with h5py.File(path, "r") as file:
+                for name in GROUPS.values():
+                    if not isinstance(file.get(name), h5py.Group):
+                        raise DataError("HDF file %r has no group %r with an array per sequence" % (path, name))
+                for name in file["inputs"]:
+                    if name not in file["outputs"] or file["inputs"][name].ndim != 2 or file["outputs"][name].ndim != 2:
+                        raise DataError(
+                            "HDF file %r: inputs/%s and outputs/%s must be [time, dim]" % (path, name, name)
+                        )
+                    self._seqs.append((path, name))
+                    lengths.append(len(file["inputs"][name]))
+        except OSError as exc:
+            raise DataError("HDF file %r cannot be read: %s" % (path, exc)) from None
+
+    def _make_specs(self, first: dict[str, NDArray[Any]]) -> dict[str, DataSpec]:
+        dims = {key: int(value.shape[1]) for key, value in first.items()}
+        classes = DataSpec(dim=dims["classes"], ndim=2, dtype="float32", shape=(dims["classes"],))
+        if self._labels:
+            classes = DataSpec(dim=self.opts.num_outputs, ndim=1, dtype="int32")
+        data = DataSpec(dim=dims["data"], ndim=2, dtype="float32", shape=(dims["data"],))
+        if self.opts.window > 1:
+            data = window_spec(data, self.opts.window, self._owner())
+        return {"classes": classes, "data": data}
+
+    @property
+    def num_outputs(self) -> dict[str, tuple[int, int]]:
+        """Return (dim, number of axes with time) of the targets."""
+        return {"classes": super().num_outputs["classes"]}
+
+    @property
+    def num_inputs(self) -> int:
+        """Return the dim of "data", before ``window``."""
+        return super().num_outputs["data"][0]
+
+    @property
+    def num_seqs(self) -> int:
+        """Return the number of sequences in all files."""
+        return len(self._seqs)
+
+    def file_of(self, index: int) -> str:
+        """Return the HDF file."""
+        return self._seqs[index][0]
+
+    def seq_lengths(self) -> NDArray[Any]:
+        """Return lengths [num_seqs] of the inputs."""
+        return self._lengths
+
+    def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
+        """Return corpus indices in the order of this epoch: each part is ordered by itself."""
+        parts = self.opts.partition_epoch
+        if parts == 1:
+            return super().seq_order(epoch)
+        size, part = len(self._seqs) // parts, (max(epoch, 1) - 1) % parts
+        lengths = self._lengths[part * size : (part + 1) * size]
+        ordering = self.ordering(epoch)
+        order = part * size + orders.order_sequences(
+            ordering, size, lambda: lengths, self.epoch_seed(epoch, nth=ordering.nth)
+        )
+        shards = self.opts._num_shards
+        return orders.partition(order, num_parts=shards, part=self.opts._shard_index)
+
+    def open_epoch(
+        self,
+        epoch: int,
+        keys: list[str],
+        seq_list: Optional[SequenceOf[str]] = None,
+        seq_order: Optional[SequenceOf[int]] = None,
+        share: Optional[Share] = None,
+    ) -> Epoch:
+        """Return the sequences of an epoch by position, whose tags are numbers within the epoch."""
+        order = self._explicit_order(epoch, seq_list, seq_order)
+        assert order is not None
+        cls = Epoch if seq_list is not None or seq_order is not None else _NumberedEpoch
+        return cls(self, epoch, order if share is None else share.of_order(order), keys)
+
+    def _array(self, index: int, key: str) -> NDArray[Any]:
+        path, name = self._seqs[index]
+        try:
+            with h5py.File(path, "r") as file:
+                return np.asarray(file[GROUPS[key]][name][()])
+        except (OSError, KeyError) as exc:
+            raise DataError("HDF file %r: %s/%s cannot be read: %s" % (path, GROUPS[key], name, exc)) from None
+
+    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+        """Read and normalize the frames of one sequence."""
+        return {key: self._frames(index, key) for key in keys}
+
+    def _frames(self, index: int, key: str) -> NDArray[Any]:
+        value = self._array(index, key)
+        if key in self._norms:
+            mean, deviation = self._norms[key]
+            value = (value - mean) / deviation
+        if key == "classes" and self._labels:
+            return value[:, 0].astype(np.int32)
+        return value.astype(np.float32)
+
+
+@register_dataset("DatasetWithTimeContext")
+class StereoWithTimeContext(StereoHdfDataset):
+    """StereoHdfDataset whose inputs have the frames around each frame joined to it, zeros outside of the sequence."""
+
+    @dataclass
+    class Options(StereoHdfDataset.Options):
+        """Options in the config."""
+
+        tau: int = option(1, help="number of frames on each side", check=at_least(0))
+
+    def _make_specs(self, first: dict[str, NDArray[Any]]) -> dict[str, DataSpec]:
+        specs = super()._make_specs(first)
+        dim = specs["data"].dim * (2 * self.opts.tau + 1)
+        return {**specs, "data": dataclasses.replace(specs["data"], dim=dim, dtype="float64", shape=(dim,))}
+
+    def _frames(self, index: int, key: str) -> NDArray[Any]:
+        value = super()._frames(index, key)
+        return value if key != "data" else stack_frames(value.astype(np.float64), 2 * self.opts.tau + 1)
+
+
+class _NumberedEpoch(Epoch):
+    """An epoch whose tags are the positions in it."""
+
+    def tag(self, position: int) -> str:
+        """Return "seq-<position>"."""
+        return "seq-%d" % position
