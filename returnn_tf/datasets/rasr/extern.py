@@ -158,7 +158,10 @@ class ExternSprintDataset(StreamDataset):
             return None
         part = object.__new__(type(self))
         part.__dict__.update(self.__dict__)
-        part.opts = dataclasses.replace(opts, _num_shards=share.size, _shard_index=share.rank)
+        estimate = opts.estimated_num_seqs and max(opts.estimated_num_seqs // share.size, 1)
+        part.opts = dataclasses.replace(
+            opts, _num_shards=share.size, _shard_index=share.rank, estimated_num_seqs=estimate
+        )
         return part
 
     def open_epoch(
