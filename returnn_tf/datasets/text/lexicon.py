@@ -31,6 +31,8 @@ class Lexicon:
                 file.seek(0)
                 content: Any = gzip.GzipFile(fileobj=file) if packed else file
                 self._read(content)
+        except DataError:
+            raise
         except (OSError, EOFError, zlib.error, ElementTree.ParseError, ValueError) as exc:
             reason = getattr(exc, "strerror", None) or exc
             raise DataError("the lexicon %r can't be read: %s" % (filename, reason)) from exc
@@ -60,5 +62,9 @@ class Lexicon:
         ]
         for orth in element.findall("orth"):
             text = (orth.text or "").strip()
-            known = self.lemmas.setdefault(text, {"orth": text, "phons": []})
-            known["phons"] += [phon for phon in phons if phon not in known["phons"]]
+            entry = {"orth": text, "phons": phons}
+            if self.lemmas.setdefault(text, entry) != entry:
+                raise DataError(
+                    "lexicon %r: %r has different pronunciations in several lemmas. Join these lemmas."
+                    % (self.filename, text)
+                )

@@ -308,6 +308,10 @@ BAD_PHONES = [
     ({"lexicon": LEXICON.replace("[SILENCE]", "b") % ""}, r"has no lemma '\[SILENCE\]'.*Give silence_lemma_orth"),
     ({"lexicon": LEXICON % "<lemma><orth>b</orth></lemma>", "text": "a b\n"}, "'b' has no pronunciation"),
     ({"lexicon": LEXICON % "<lemma><orth>b</orth><phon>b</phon></lemma>", "text": "b\n"}, "phoneme 'b' has no label"),
+    (
+        {"lexicon": LEXICON % "<lemma><orth>a</orth><phon>a</phon></lemma>"},
+        "'a' has different pronunciations in several",
+    ),
     ({"text": "a\na-x\n"}, "line 2: 'a-x': 'x' is not in the lexicon"),
     ({"tying": "a{#+a}@i.0\n"}, "line 1: expected 'allophone.state class'"),
     ({"tying": "a{#+a}@i.0 x\n"}, "line 1: expected"),
