@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.datasets.audio import AudioFeatures, read_audio
+from returnn_tf.datasets.audio import AudioFeatures, decode, read_audio
 
 soundfile = pytest.importorskip("soundfile")
 
@@ -88,6 +88,23 @@ def test_damaged(name: str, how: str) -> None:
         return
     with pytest.raises(DataError, match="^audio file 'corpus.zip:a/b.flac' (cannot be decoded|is incomplete)"):
         read_audio(content, name="corpus.zip:a/b.flac")
+
+
+def test_header_with_too_many_samples() -> None:
+    """The number of samples in a damaged header is not believed: they would take 256 GiB."""
+    content = bytearray(encoded("flac"))
+    assert int.from_bytes(content[21:26], "big") & 0xFFFFFFFFF == len(SAMPLES)
+    content[21] |= 0x0F  # the upper bits of 36
+    with pytest.raises(DataError, match=r"'x' is incomplete.*\(6\d{10}\)|'x' cannot be decoded"):
+        read_audio(bytes(content), name="x")
+
+
+def test_long_audio(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read in parts."""
+    monkeypatch.setattr(decode, "_PART", 1000)
+    for count in (1, 999, 1000, 1001, 3000, 3500):
+        samples, _ = read_audio(encoded("flac", SAMPLES[:count]))
+        np.testing.assert_allclose(samples, SAMPLES[:count], atol=2.0**-15)
 
 
 def test_wav_of_a_pipe() -> None:

@@ -6,6 +6,7 @@ import io
 import os
 from typing import Any, Union
 
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
@@ -18,6 +19,9 @@ DECODERS = ("soundfile", "tensorflow-io")
 
 #: Subtypes in libsndfile with more than the 24 bits of single precision; what was compressed with a loss has fewer.
 _DOUBLE = ("PCM_32", "DOUBLE", "ALAC_32")
+
+#: Samples that are read at once: at 16 kHz a quarter of an hour.
+_PART = 1 << 24
 
 #: What can be done about a file that cannot be decoded.
 _FIX = "Is it damaged or cut off, or is it no audio? Make it again, or leave it out."
@@ -45,7 +49,7 @@ def read_audio(
         with soundfile.SoundFile(io.BytesIO(content)) as file:
             declared, rate = file.frames, file.samplerate
             if decoder == "soundfile":
-                samples = file.read(dtype="float64" if file.subtype in _DOUBLE else "float32")
+                samples = _all_samples(file, "float64" if file.subtype in _DOUBLE else "float32")
             else:
                 samples = decode_by_tensorflow(content, file.format, file.subtype, name)
     except (soundfile.SoundFileError, RuntimeError, TypeError) as exc:
@@ -56,6 +60,14 @@ def read_audio(
             "audio file %r is incomplete: samples or bytes of it are missing (%d). %s" % (name, missing, _FIX)
         )
     return samples, int(rate)
+
+
+def _all_samples(file: Any, dtype: str) -> NDArray[Any]:
+    """Read an open file in parts: a damaged header can declare more samples than memory holds."""
+    parts = [file.read(_PART, dtype=dtype)]
+    while len(parts[-1]) == _PART:
+        parts.append(file.read(_PART, dtype=dtype))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _cause(exc: BaseException) -> str:

@@ -15,7 +15,7 @@ from returnn_tf.datasets.audio.packages import optional_package
 from returnn_tf.util.filters import orthonormal_dct, periodic_hann, slaney_filterbank
 
 #: Frames that are transformed at once: what they need stays in the caches of a core.
-_BLOCK = 128
+_BLOCK = 256
 #: Filters whose bins become one matrix.
 _FILTERS_OF_BLOCK = 8
 
