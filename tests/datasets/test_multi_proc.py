@@ -1,5 +1,6 @@
 """MultiProcDataset: several processes read a dataset."""
 
+import contextlib
 import os
 import signal
 import time
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.datasets import Dataset
+from returnn_tf.datasets import BatchLoader, Dataset
 from returnn_tf.datasets.core.share import Share
 from tests.datasets.combining_cases import cases, compare, with_paths
 from tests.datasets.streams import Streamed
@@ -108,6 +109,33 @@ def test_failing_sequences_and_processes_that_die():
     found = pids(dataset)
     del dataset, sequences
     _assert_gone(found)
+
+
+@pytest.mark.parametrize("make", ["readers", "mappers"])
+def test_no_process_outlives_the_loading_process(make):
+    """A loading process is killed at the end, and may be killed at any time; those that it started end, too."""
+    if make == "readers":
+        dataset = multi_proc(static([1] * 200), num_workers=2, buffer_size=1)
+    else:
+        options = {"dataset": static([1] * 200), "map_seq": lambda data: data, "num_workers": 2}
+        dataset = Dataset.from_config({"class": "PostprocessingDataset", **options})
+    with BatchLoader(dataset) as loader:
+        next(loader.batches(1, batch_size=1))
+        found = _children(loader.pid)
+        assert len(found) == 2
+        os.kill(loader.pid, signal.SIGKILL)
+        _assert_gone(found)
+
+
+def _children(parent):
+    """Process ids of the children of a process."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open("/proc/%s/stat" % name) as file:
+                if int(file.read().rpartition(")")[2].split()[1]) == parent:
+                    found.append(int(name))
+    return found
 
 
 def _assert_gone(found):
