@@ -70,6 +70,8 @@ def test_streams_and_inherited_options():
     """The dataset of an epoch may be a stream; seed offset and shard are inherited."""
     dataset = variable(lambda epoch, **_: {"class": Streamed, "num": epoch}, _num_shards=2, _shard_index=1)
     assert [tags(dataset, epoch) for epoch in (1, 2, 5)] == [[], ["s1"], ["s1", "s3"]]
+    dataset = variable(lambda epoch: {"class": Streamed, "num": 4, "estimated_num_seqs": 4})
+    assert [batch.complete for batch in dataset.batches(1, batch_size=9, max_seqs=2)] == [0.5, 1.0]
     dataset = variable(lambda epoch, **_: static([1]), random_seed_offset=5)
     assert dataset.dataset_of(1).random_seed_offset == 5
 

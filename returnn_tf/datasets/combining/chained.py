@@ -112,6 +112,13 @@ class ChainedEpoch(EpochReader):
             )
         return self._kept[position]
 
+    def complete(self, position: int) -> Optional[float]:
+        """Return the fraction of the epoch that is done after the sequence at this position, None if unknown."""
+        if len(self._links) > 1 or self._share is not None:
+            return super().complete(position)
+        reader, local, _ = self._place(position)
+        return reader.complete(local)
+
     def release(self, position: int) -> None:
         """Drop the sequences before this position."""
         super().release(position)

@@ -67,7 +67,9 @@ class ExternSprintDataset(StreamDataset):
         rasr_timeout: float = option(
             3600.0, help="seconds to wait for the next sequence, before RASR counts as hanging", check=above(0)
         )
-        seq_ordering: Any = option("default", help="order of the sequences", inert="RASR makes the order")
+        seq_ordering: Union[str, Callable[..., Any]] = option(
+            "default", help="order of the sequences", inert="RASR makes the order"
+        )
 
     def setup(self) -> None:
         """Check the options; RASR is started when sequences or their format are asked for."""
