@@ -143,8 +143,9 @@ def read_replacements(path: str, opts: ParseOptions, *, word_based: bool) -> dic
 
     :raises DataError: it is no such map
     """
+    given = read_text(path)
     try:
-        content = json.loads(read_text(path))
+        content = json.loads(given)
     except (ValueError, RecursionError) as exc:
         raise DataError("orth_replace_map_file %r is no JSON: %s" % (path, exc)) from None
     if not isinstance(content, dict) or not all(isinstance(text, str) for text in content.values()):
