@@ -15,6 +15,17 @@ from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.window import window_spec
 
 
+def takes_tags(dataset: Dataset) -> bool:
+    """Return whether sequences of a dataset can be chosen by their tags."""
+    return not dataset.is_stream or "seq_list" in taken_by(dataset)
+
+
+def taken_by(dataset: Dataset) -> frozenset[str]:
+    """Return how sequences can be chosen if the dataset is a stream."""
+    taken: frozenset[str] = getattr(dataset, "takes", frozenset())
+    return taken
+
+
 class CombiningDataset(Dataset):
     """A dataset that reads from others, the inner datasets.
 
@@ -22,8 +33,8 @@ class CombiningDataset(Dataset):
     A subclass implements ``open_epoch`` by the inner epochs, so that streams can be among them.
     """
 
-    #: whether it can read given tags even if it is a stream
-    takes_seq_list = True
+    #: how the sequences of an epoch can be chosen if it is a stream, see `StreamDataset`
+    takes: frozenset[str] = frozenset(("seq_list", "seq_order"))
 
     def __init__(self, **given: Any):
         self._specs: Optional[dict[str, DataSpec]] = None

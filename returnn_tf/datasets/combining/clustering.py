@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.config.options import at_least, option
-from returnn_tf.datasets.combining.base import CombiningDataset
+from returnn_tf.datasets.combining.base import CombiningDataset, taken_by
 from returnn_tf.datasets.combining.chained import ChainedEpoch, Link
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
 from returnn_tf.datasets.core.registry import register_dataset
@@ -45,7 +45,7 @@ class ClusteringDataset(CombiningDataset):
         self.check_inner_order()
         self.inner = self.inner_dataset(self.opts.dataset, "%s_dataset" % self.name)
         self.is_stream = self.inner.is_stream
-        self.takes_seq_list = getattr(self.inner, "takes_seq_list", True)
+        self.takes = taken_by(self.inner) if self.is_stream else self.takes
         self._clusters = self._read_map()
         self.check_format()
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import at_least, option
-from returnn_tf.datasets.combining.base import CombiningDataset
+from returnn_tf.datasets.combining.base import CombiningDataset, taken_by
 from returnn_tf.datasets.combining.chained import ChainedEpoch, Link
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
@@ -50,7 +50,7 @@ class ConcatDataset(CombiningDataset):
         specs = enumerate(self.opts.datasets)
         self.parts = [self.inner_dataset(spec, "%s_%d" % (self.name, number)) for number, spec in specs]
         self.is_stream = any(part.is_stream for part in self.parts)
-        self.takes_seq_list = not self.is_stream
+        self.takes = frozenset() if self.is_stream else self.takes
         counts = [part.num_seqs or 0 for part in self.parts]
         self._starts = [0, *itertools.accumulate(counts)]
         self.check_format()
@@ -178,7 +178,7 @@ class MultiEpochDataset(CombiningDataset):
         self.check_inner_order()
         self.inner = self.inner_dataset(self.opts.dataset, "%s_dataset" % self.name)
         self.is_stream = self.inner.is_stream
-        self.takes_seq_list = getattr(self.inner, "takes_seq_list", True)
+        self.takes = taken_by(self.inner) if self.is_stream else self.takes
         if self.inner.endless:
             raise ConfigError("%s: the inner dataset is endless; give it num_seqs" % self._owner())
         self.check_format()

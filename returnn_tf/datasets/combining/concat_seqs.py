@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import option
-from returnn_tf.datasets.combining.base import CombiningDataset
+from returnn_tf.datasets.combining.base import CombiningDataset, takes_tags
 from returnn_tf.datasets.combining.gluing import GluedEpoch, Gluing
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core.data_spec import DataSpec
@@ -58,7 +58,7 @@ class ConcatSeqsDataset(CombiningDataset):
         opts = self.opts
         self.inner = self.inner_dataset(opts.dataset, "%s_dataset" % self.name)
         self.is_stream = self.inner.is_stream
-        if self.is_stream and not getattr(self.inner, "takes_seq_list", False):
+        if not takes_tags(self.inner):
             raise ConfigError("%s: the inner dataset can't read sequences by tag" % self._owner())
         self._gluing = Gluing.make(
             opts.remove_in_between_postfix,

@@ -38,7 +38,7 @@ class DistributeFilesDataset(CombiningDataset):
 
     takes_default_order = False
     is_stream = True
-    takes_seq_list = False
+    takes = frozenset()
 
     @dataclass
     class Options(CombiningDataset.Options):

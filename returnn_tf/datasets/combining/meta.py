@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import option
-from returnn_tf.datasets.combining.base import CombiningDataset
+from returnn_tf.datasets.combining.base import CombiningDataset, takes_tags
 from returnn_tf.datasets.combining.data_map import check_dims, parse_data_map
 from returnn_tf.datasets.combining.joined import JoinedEpoch
 from returnn_tf.datasets.combining.tag_lists import read_lengths, read_tag_lists
@@ -111,7 +111,7 @@ class MetaDataset(CombiningDataset):
                 "or seq_list_file must give the tags" % (self._owner(), self._default)
             )
         for name, inner in self.inner.items():
-            if inner.is_stream and not getattr(inner, "takes_seq_list", True):
+            if not takes_tags(inner):
                 raise ConfigError(
                     "%s: dataset %r can't read sequences by tag, only all in order" % (self._owner(), name)
                 )
