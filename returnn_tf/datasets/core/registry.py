@@ -25,7 +25,6 @@ _ABSENT = {
     "SiameseHDFDataset": "triplets can be drawn by a class for MapDatasetWrapper; " + _OF_HDF,
     "TimitDataset": _OF_AUDIO,
     "NltkTimitDataset": "nothing is downloaded here; " + _OF_AUDIO,
-    "Enwik8Corpus": "nothing is downloaded here; use LmDataset, with characters as labels",
     "HuggingFaceDataset": "make a class for MapDatasetWrapper whose __getitem__ reads the dataset of that package, or "
     + _OF_HDF,
 }
