@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import pickle
 import re
@@ -15,6 +16,7 @@ import pytest
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.rasr import command_line
 from returnn_tf.datasets.rasr.command_line import command_words
 from tests.datasets.recorded import assert_same_sequences, by_name
 
@@ -229,3 +231,14 @@ def test_words(monkeypatch):
         command_words(["a", 3], owner="x")
     with pytest.raises(ConfigError, match="x: the function .* failed: ZeroDivisionError"):
         command_words(lambda: 1 / 0, owner="x")
+
+
+@pytest.mark.parametrize("name", ["rasr_side", "rasr_guard"])
+def test_what_runs_in_other_interpreters_needs_little(name):
+    """Python 3.7, the standard library and numpy."""
+    path = Path(command_line.MODULE_FOLDER) / (name + ".py")
+    tree = ast.parse(path.read_text(encoding="utf8"), feature_version=(3, 7))
+    nodes = list(ast.walk(tree))
+    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    found |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert not {module.split(".")[0] for module in found} - set(sys.stdlib_module_names) - {"numpy"}
