@@ -48,7 +48,7 @@ def attended(encoder: str, name: str) -> tuple[str, Any, list[int], Any]:
     """Return a sentence with its features [frames, 120], labels, and attention weights [labels, encoder frames]."""
     config = returnn_tf.Config.from_file(os.path.join(HERE, encoder + ".config"))
     net, _ = load_network(config, search=False)
-    dataset = returnn_tf.Dataset.from_config(config.typed(name))
+    dataset = returnn_tf.Dataset.from_config({**config.typed(name), "seq_ordering": "default"})
     batch = next(iter(dataset.batches(epoch=1, batch_size=5000, max_seqs=1)))
     feed = {key: value for key, value in batch.feed.items() if key.split("/")[0] in ("data", "classes")}
     weights = net.run(feed, fetch=["output/weights"]).layers["output/weights"].value

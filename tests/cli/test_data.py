@@ -72,6 +72,16 @@ def test_info_of_parts_of_a_dataset(capsys):
     assert not any(line.startswith("data ") for line in found[2])
 
 
+def test_words_outside_of_the_vocabulary(tmp_path, capsys):
+    """By the label which the dataset names."""
+    (tmp_path / "lines.txt").write_text("a b c\nb b d\n")
+    (tmp_path / "words").write_text("{'a': 0, 'b': 1, 'OOV': 2}")
+    vocabulary = {"class": "Vocabulary", "vocab_file": str(tmp_path / "words"), "unknown_label": "OOV"}
+    dataset = {"class": "LmDataset", "corpus_file": str(tmp_path / "lines.txt"), "orth_vocab": vocabulary}
+    assert main(["data", "info", repr(dataset)]) == 0
+    assert "out of vocabulary ('OOV'): 2 of 6, 33.33 %" in capsys.readouterr().out
+
+
 def test_histogram():
     assert histogram([1, 1, 1, 1, 2, 5], 2) == ["  1 - 3  %s 5" % ("#" * 40), "  4 - 5  %-40s 1" % ("#" * 8)]
     assert histogram([7], 5) == ["  7 - 7  %s 1" % ("#" * 40)]

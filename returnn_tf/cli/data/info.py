@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 from returnn_tf.cli.data import source
 from returnn_tf.cli.data.durations import hours_of
-from returnn_tf.cli.data.statistics import KeyStatistics
+from returnn_tf.cli.data.statistics import KeyStatistics, unknown_labels
 from returnn_tf.cli.parser import CommandParser
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.core.base import Dataset
@@ -46,7 +46,8 @@ def run(args: list[str]) -> int:
     """
     parsed, found = source.parse(parser(), args)
     keys = source.chosen_keys(found.dataset, parsed.keys)
-    statistics = {key: KeyStatistics(key, found.dataset.data_specs[key]) for key in keys}
+    unknown = unknown_labels(found.dataset.opts)
+    statistics = {key: KeyStatistics(key, found.dataset.data_specs[key], unknown) for key in keys}
     count = 0
     for sequence in _limited(found.dataset, parsed.epoch, keys, parsed.seqs):
         count += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,17 @@ from returnn_tf.datasets.core.data_spec import DataSpec, num_frames
 
 #: How vocabularies call a word that is not in them.
 UNKNOWN = ("<unk>", "<UNK>", "UNK", "unk", "[UNKNOWN]", "[unknown]", "[UNK]")
+
+
+def unknown_labels(options: Any) -> list[str]:
+    """Return the labels of unknown words: those that the options of a dataset name, and the usual ones."""
+    found = [getattr(options, name, None) for name in ("unknown_label", "unknown_symbol")]
+    for name in ("targets", "orth_vocab", "vocab", "bpe", "chars"):
+        vocabulary = getattr(options, name, None)
+        if isinstance(vocabulary, Mapping):
+            found.append(vocabulary.get("unknown_label"))
+    flat = [label for entry in found for label in (entry.values() if isinstance(entry, Mapping) else [entry])]
+    return list(dict.fromkeys([*(label for label in flat if isinstance(label, str)), *UNKNOWN]))
 
 
 def known_labels(spec: DataSpec) -> tuple[str, ...]:
@@ -24,11 +35,13 @@ class KeyStatistics:
 
     :param key: the data key
     :param spec: its format
+    :param unknown: labels that stand for words outside of the vocabulary
     """
 
-    def __init__(self, key: str, spec: DataSpec) -> None:
+    def __init__(self, key: str, spec: DataSpec, unknown: Iterable[str] = UNKNOWN) -> None:
         self.key = key
         self.spec = spec
+        self._unknown = list(unknown)
         #: frames of each sequence
         self.lengths: list[int] = []
         self.has_time = spec.ndim > 0
@@ -112,7 +125,7 @@ class KeyStatistics:
             if counts[index]:
                 name = repr(names[index]) if index < len(names) else ""
                 yield ("  %6d  %6.2f %%  %9d  %s" % (index, 100 * counts[index] / total, counts[index], name)).rstrip()
-        for name in UNKNOWN:
+        for name in self._unknown:
             if name in names:
                 unknown = int(counts[names.index(name)])
                 yield "  out of vocabulary (%r): %d of %d, %.2f %%" % (name, unknown, total, 100 * unknown / total)
