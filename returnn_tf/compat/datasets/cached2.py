@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from returnn_tf.compat.datasets.basic import Dataset, DatasetSeq
 from returnn_tf.config.compat_modules import register_compat
-from returnn_tf.datasets.user import base
+from returnn_tf.datasets.user import cached
 
 register_compat(__name__, "returnn.datasets.cached2", "CachedDataset2")
 
 __all__ = ["CachedDataset2", "Dataset", "DatasetSeq"]
 
 
-class CachedDataset2(base.CachedDataset2, Dataset):
+class CachedDataset2(cached.CachedDataset2, Dataset):
     """Makes its sequences one after the other in ``_collect_single_seq``."""

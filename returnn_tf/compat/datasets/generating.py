@@ -15,7 +15,7 @@ from returnn_tf.compat.datasets.vocabulary import (
 from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.datasets.synthetic.static import StaticDataset
 from returnn_tf.datasets.synthetic.task12ax import Task12AXDataset
-from returnn_tf.datasets.user import base
+from returnn_tf.datasets.user import cached
 
 register_compat(__name__, "returnn.datasets.generating", "GeneratingDataset")
 
@@ -34,5 +34,5 @@ __all__ = [
 ]
 
 
-class GeneratingDataset(base.GeneratingDataset, CachedDataset2):
+class GeneratingDataset(cached.GeneratingDataset, CachedDataset2):
     """Makes its sequences in ``generate_seq``."""

@@ -30,7 +30,7 @@ class UserDataset(StreamDataset):
     ``CachedDataset2`` or ``GeneratingDataset``, or implements the interface of RETURNN's ``Dataset``.
 
     >>> from returnn_tf.datasets import Dataset
-    >>> from returnn_tf.datasets.user.base import CachedDataset2
+    >>> from returnn_tf.datasets.user.cached import CachedDataset2
     >>> from returnn_tf.datasets.user.dataset_seq import DatasetSeq
     >>> class Squares(CachedDataset2):
     ...     def __init__(self, count, **kwargs):
