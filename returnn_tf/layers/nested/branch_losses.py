@@ -42,7 +42,8 @@ class BranchLoss(Loss):
         self.branches = list(branches)
         self.use_normalized_loss = given[0].loss.use_normalized_loss
         #: What the losses need, for the plan.
-        self.needs = [n for node in given for n in (node.target, *_nodes_of(node.loss)) if isinstance(n, Node)]
+        needs = [n for node in given for n in (node.target, node.seq_tags, *_nodes_of(node.loss))]
+        self.needs = [node for node in needs if isinstance(node, Node)]
 
     @property
     def loss_scale(self) -> float:
