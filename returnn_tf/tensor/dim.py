@@ -138,15 +138,19 @@ class Dim:
             return Dim(kind, self.size, description or self.description, auto=True)
         return _interned(QuotientExpr(self, 1, up=True), kind)
 
-    def agrees_with(self, other: Dim) -> bool:
-        """Return whether both are declared equal, or one was created anonymously with the other's static size."""
+    def agrees_with(self, other: Dim, *, strict: bool = False) -> bool:
+        """Return whether both are declared equal, or one was created anonymously with the other's static size.
+
+        :param strict: whether then both must have been created anonymously
+        """
         if self is other:
             return True
         if self.is_batch or other.is_batch:
             return False
         if self.size is None and other.size is None and not (self.is_loop or other.is_loop):
             return terms_of(self) == terms_of(other)  # the same lengths as another kind
-        return self.size is not None and self.size == other.size and (self.auto or other.auto)
+        auto = (self.auto and other.auto) if strict else (self.auto or other.auto)
+        return self.size is not None and self.size == other.size and auto
 
     def declare_same_as(self, other: Dim) -> None:
         """Declare that this dim is another one, whose place it takes from now on; for configs.

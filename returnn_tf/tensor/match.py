@@ -11,11 +11,14 @@ from returnn_tf.tensor.dim import Dim
 from returnn_tf.tensor.dim_kind import DimKind
 
 
-def match_axes(data: Data, into: Data) -> list[Optional[int]]:
+def match_axes(data: Data, into: Data, *, strict: bool = False, ones: bool = True) -> list[Optional[int]]:
     """Return, for each axis of ``data``, the axis of ``into`` with the same dim, or None.
 
-    Identical dims first; then the feature axes with each other, a size of 1 fits any other; then dims that agree (see
-    `Dim.agrees_with`).
+    Identical dims first; then dims that agree (see `Dim.agrees_with`), the feature axes with each other before others,
+    and those that agree strictly before others.
+
+    :param strict: whether dims that users declared agree with no others
+    :param ones: whether feature axes of size 1 fit any other
     """
     result: list[Optional[int]] = [None] * data.rank
     free = list(range(into.rank))
@@ -29,31 +32,45 @@ def match_axes(data: Data, into: Data) -> list[Optional[int]]:
         if target is not None:
             take(a, target)
     fa, fi = data.feature_axis, into.feature_axis
-    if fa is not None and result[fa] is None and fi in free and fi is not None:
-        if data.dims[fa].agrees_with(into.dims[fi]) or 1 in (data.dims[fa].size, into.dims[fi].size):
+    for only_strict in (True,) if strict else (True, False):
+        if fa is not None and result[fa] is None and fi in free and fi is not None:
+            fits = ones and not only_strict and 1 in (data.dims[fa].size, into.dims[fi].size)
+            if fits or data.dims[fa].agrees_with(into.dims[fi], strict=only_strict):
+                take(fa, fi)
+        for a, dim in enumerate(data.dims):
+            if result[a] is None:
+                target = next((t for t in free if dim.agrees_with(into.dims[t], strict=only_strict)), None)
+                if target is not None:
+                    take(a, target)
+    if strict and ones and fa is not None and result[fa] is None and fi in free and fi is not None:
+        if 1 in (data.dims[fa].size, into.dims[fi].size):
             take(fa, fi)
-    for a, dim in enumerate(data.dims):
-        if result[a] is None:
-            target = next((t for t in free if dim.agrees_with(into.dims[t])), None)
-            if target is not None:
-                take(a, target)
     return result
 
 
-def common_layout(datas: Sequence[Data], *, allow_broadcast_all: bool = False, ignore_feature: bool = False) -> Data:
+def common_layout(
+    datas: Sequence[Data],
+    *,
+    allow_broadcast_all: bool = False,
+    ignore_feature: bool = False,
+    strict: bool = False,
+    ones: bool = True,
+) -> Data:
     """Return the layout that all templates broadcast to: the one with the most axes, the earliest among equals.
 
     :param allow_broadcast_all: if no single template has all axes: add those that are missing; a batch axis in front,
         an axis of feature kind after the feature axis, a dynamic one after the last dynamic one, others after the last
         spatial one
     :param ignore_feature: the sizes of the feature axes may differ (they will be concatenated)
+    :param strict: whether dims that users declared agree with no others of their size
+    :param ones: whether axes of size 1 fit any other
     :raises ConfigError: if no template has all axes and ``allow_broadcast_all`` is off
     """
     # While a loop is planned, the value of its previous step may still be unknown: it fits everywhere.
     datas = [d for d in datas if not d.unknown] or datas
     common = max(datas, key=lambda d: d.rank - len(d.loop_axes))
     for data in datas:
-        matched = match_axes(data, common)
+        matched = match_axes(data, common, strict=strict, ones=ones)
         for a, target in enumerate(matched):
             if target is not None and common.dims[target].size == 1:
                 common = common.with_dim(target, data.dims[a])
@@ -61,7 +78,7 @@ def common_layout(datas: Sequence[Data], *, allow_broadcast_all: bool = False, i
             a
             for a, target in enumerate(matched)
             if target is None
-            and data.dims[a].size != 1
+            and not (ones and data.dims[a].size == 1)
             and not data.dims[a].is_loop
             and not (ignore_feature and a == data.feature_axis and common.feature_axis is not None)
         ]

@@ -82,3 +82,29 @@ def test_broadcast_of_all_sources_is_an_error_since_behavior_version_4(layer: di
 def test_a_name_in_a_list_of_axes_must_match(axes: list[Any], layer: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="Layer 'output' .*: Axis ('stag:nothing'|other) means no axis"):
         run({"output": {**layer, "axes": axes, "from": "data"}})
+
+
+@pytest.mark.parametrize(
+    "version,allow,size,shape",
+    [
+        (21, True, 3, (2, 3, 3, 3)),  # a dim of the user is no other one of its size
+        (3, None, 3, (2, 3, 3, 3)),
+        (21, None, 3, (2, 3, 3)),  # no axis may be added, so both must be meant to be one
+        (10, True, 1, (2, 3, 3)),
+        (11, True, 1, (2, 3, 3, 1)),  # since 11 one of size 1 is no other dim
+        (21, None, 1, (2, 3, 3)),
+    ],
+)
+def test_dims_of_users_and_automatic_ones(version: int, allow: Any, size: int, shape: tuple[int, ...]) -> None:
+    layers = {
+        "h": {"class": "linear", "activation": None, "n_out": size, "from": "data", "is_output_layer": True},
+        "output": {"class": "combine", "kind": "sub", "from": ["data", "h"], "allow_broadcast_all_sources": allow},
+    }
+    settings = {"extern_data": EXTERN, "network": layers, "behavior_version": version}
+    net = Network.from_config(Config(settings))
+    data = numpy.random.RandomState(1).normal(size=(2, 3, 3)).astype("float32")
+    result = net.run({"data": data, "data/size0": numpy.array([3, 2], "int32")}).layers
+    h, out = result["h"].value, result["output"].value
+    assert out.shape == shape
+    expected = data - h if len(shape) == 3 else data[..., None] - h[:, :, None]
+    numpy.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)

@@ -40,13 +40,16 @@ class ElementwiseLayer(Layer):
         """Return the layout of the result; axes that no single source covers need a flag since behavior version 4."""
         if not self.sources:
             raise ctx.error("needs sources: add 'from', e.g. 'from': ['a', 'b'].")
+        named = isinstance(self.out_type, dict) and any(key in self.out_type for key in ("shape", "dims", "dim_tags"))
         allow = allow_broadcast_all
         if allow is None:
-            named = isinstance(self.out_type, dict) and any(
-                key in self.out_type for key in ("shape", "dims", "dim_tags")
-            )
             allow = ctx.behavior_version < 4 or self.out_shape is not None or named
-        self.layout = common_layout([node.output for node in self.sources], allow_broadcast_all=bool(allow))
+        # Where axes may be added, dims of users are no others of the same size, and since version 11 axes of size 1 are
+        # no others either. Elsewhere that would only be an error, and out_type says itself what the axes are.
+        strict = bool(allow) and not named
+        ones = not strict or ctx.behavior_version < 11
+        datas = [node.output for node in self.sources]
+        self.layout = common_layout(datas, allow_broadcast_all=bool(allow), strict=strict, ones=ones)
         return self.layout
 
     def with_out_type(self, ctx: PlanContext, data: Data, out_type: Any) -> Data:
