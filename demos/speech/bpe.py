@@ -10,6 +10,7 @@ import argparse
 import csv
 import io
 import os
+import string
 import sys
 
 
@@ -29,7 +30,7 @@ def learn(texts: list[str], prefix: str, merges: int) -> list[str]:
     with open(prefix + ".codes", encoding="utf8") as file:
         bpe = BPE(file)
     pieces = {piece for text in texts for piece in bpe.process_line(text).split()}
-    letters = {letter for text in texts for letter in text if not letter.isspace()}
+    letters = {letter for text in texts for letter in text if not letter.isspace()} | set(string.ascii_lowercase + "'")
     pieces |= letters | {letter + "@@" for letter in letters}  # for words that do not occur
     ordered = sorted(pieces)
     with open(prefix + ".vocab", "w", encoding="utf8") as file:
