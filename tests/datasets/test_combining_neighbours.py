@@ -257,6 +257,20 @@ def test_mistakes_of_meta(files, name, tmp_path):
         _read(spec)
 
 
+@pytest.mark.parametrize("options", [{}, {"seq_order_control_dataset": "a"}])
+def test_a_default_dataset_that_leaves_out_a_sequence(options, tmp_path):
+    (tmp_path / "text").write_text("a\nx\na\n")
+    a, b = (
+        {"class": "LmDataset", "corpus_file": str(tmp_path / "text"), "orth_vocab": {"labels": labels}}
+        for labels in (["a"], ["a", "x"])
+    )
+    a["orth_vocab"]["unknown_label"] = b["orth_vocab"]["unknown_label"] = None
+    sequences = Dataset.from_config(_meta({"a": {**a, "error_on_invalid_seq": False}, "b": b}, **options)).sequences(1)
+    assert next(sequences).tag == "line-0"
+    with pytest.raises(DataError, match="'line-1' .*: dataset 'a' has the sequence 'line-2' here, since it leaves"):
+        next(sequences)
+
+
 # ---- all: shares of processes, resuming, other processes
 
 STREAM = {"class": "StreamOfTagsForTests"}

@@ -63,6 +63,16 @@ def test_same_as_without_processes():
     assert len(pids(dataset)) == 3, "the processes are kept"
 
 
+def test_sequences_that_are_left_out(tmp_path):
+    """What an inner dataset of the inner one leaves out is an error, not a shift of the others."""
+    (tmp_path / "text").write_text("a\nb\na\na\n")
+    text = {"class": "LmDataset", "corpus_file": str(tmp_path / "text"), "error_on_invalid_seq": False}
+    text["orth_vocab"] = {"labels": ["a"], "unknown_label": None}
+    dataset = multi_proc({"class": "PostprocessingDataset", "dataset": text, "map_seq": lambda seq, **_: seq})
+    with pytest.raises(DataError, match="sequence 'line-1' .*: it is left out when it is read; this needs sharding_m"):
+        tags(dataset)
+
+
 def test_dedicated():
     """Shards alternate; also of streams, of uneven sizes, and if this is a shard itself; nothing is lost."""
     spec = {"class": Streamed, "num": 7}
@@ -157,6 +167,16 @@ def _assert_gone(found):
         ),
         (static([1]), {"num_workers": 0}, "num_workers"),
         (static([1]), {"sharding_method": "x"}, "sharding_method"),
+        (
+            {
+                "class": "LmDataset",
+                "corpus_file": __file__,
+                "orth_vocab": {"labels": ["UNK"]},
+                "error_on_invalid_seq": False,
+            },
+            {},
+            "error_on_invalid_seq=False needs sharding_method 'dedicated'",
+        ),
         (static([1]), {"shuffle_frames_of_nseqs": 2}, "not possible with several processes"),
     ],
 )

@@ -8,6 +8,7 @@ import io
 import itertools
 import os
 import pickle
+import random
 import zipfile
 
 import numpy as np
@@ -251,6 +252,9 @@ def test_window_and_objects_of_the_config(tmp_path):
     class Words:
         labels = ["cat", "rains"]
         num_labels = 2
+
+        def set_random_seed(self, seed):
+            random.Random().seed(seed)  # takes no list
 
         def get_seq(self, text):
             return [self.labels.index(word) for word in text.split() if word in self.labels]

@@ -143,6 +143,8 @@ def test_bad_input(name, tmp_path):
     [
         ({"path": []}, "option 'path' is empty"),
         ({"fixed_random_subset": -1}, "'fixed_random_subset' is -1"),
+        ({"fixed_random_subset": float("nan")}, "'fixed_random_subset' is nan"),
+        ({"fixed_random_subset": float("inf")}, "'fixed_random_subset' is inf"),
         ({"fixed_random_subset": 1.5}, "'fixed_random_subset' is 1.5"),
         ({"targets": {"vocab_file": "x", "unknown": 3}}, "targets: Vocabulary: unknown option 'unknown'"),
         ({"audio": {"feature": "mfcc"}}, "audio: unknown option 'feature'. Did you mean 'features'"),
@@ -154,6 +156,12 @@ def test_bad_input(name, tmp_path):
 def test_bad_options(options, text):
     with pytest.raises(ConfigError, match=text):
         corpus(**{"path": "a.zip", **options})
+
+
+def test_a_subset_of_nothing(tmp_path):
+    dataset = corpus(make_zip(tmp_path / "a.zip"), fixed_random_subset=0.1)
+    with pytest.raises(ConfigError, match="'fixed_random_subset' is 0.1, which leaves none of 4 sequences"):
+        list(dataset.sequences(1))
 
 
 @pytest.mark.parametrize("name", ["content_name", "resolve_symlink_for_name", "use_cache_manager"])

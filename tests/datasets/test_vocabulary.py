@@ -241,6 +241,7 @@ def test_bad_merges(tmp_path, content, text):
         ("a a\naa </w>\n", ["aa", "aa@@"], {"aaaa": "aa@@ aa", "a": "a"}),
         # a word of one character stays, whether it is a label or not
         ("#version: 0.2\na b</w>\n", [], {"a": "a", "é": "é"}),
+        ("a </w>\nx y\n", ["a@@", "a"], {"a": "a"}),
         # without the final piece of version 0.1 there remains an empty one
         ("a b\nab </w>\n", ["ab@@"], {"ab": "ab@@ "}),
     ],

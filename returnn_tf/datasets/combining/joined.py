@@ -64,6 +64,11 @@ class JoinedEpoch(Epoch):
                 "%s: dataset %r has the sequence %r here, but should have %r; is it of another corpus?"
                 % (self.place(position), name, reader.tag(position), tags[position])
             )
+        if tags is None and reader.index(position) != self.index(position):
+            raise DataError(
+                "%s: dataset %r has the sequence %r here, since it leaves this one out; the others would not fit it"
+                % (self.place(position), name, reader.tag(position))
+            )
 
     def _read(self, position: int) -> Sequence:
         sequences = {}

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import at_least, declared_options, option
 from returnn_tf.datasets.combining.inner import inner_dataset
 from returnn_tf.datasets.combining.reading import ReadingProcesses, ReadingService
@@ -70,11 +70,10 @@ class MultiProcDataset(StreamDataset):
                 "%s: sharding_method 'seq_order' needs a dataset with random access, but %s has none. Use 'dedicated'"
                 % (self._owner(), self._inner.described)
             )
-
-        if not self._dedicated and self._inner.opts.skip_broken_seqs:
+        if not self._dedicated and self._inner.leaves_out:
             raise ConfigError(
-                "%s: skip_broken_seqs needs sharding_method 'dedicated', since otherwise the processes take turns"
-                % self._owner()
+                "%s: %s needs sharding_method 'dedicated', since otherwise the processes take turns"
+                % (self._owner(), self._inner.leaves_out)
             )
 
     def _handed(self) -> dict[str, Any]:
@@ -214,7 +213,10 @@ class _ReadEpoch(Epoch):
             self._next_position = position
             self._sequences = self._read_from(self.epoch, self._indices[position:])
         while True:
-            sequence = next(self._sequences)
+            sequence = next(self._sequences, None)
+            if sequence is None or sequence.index != self.index(self._next_position):
+                text = "%s: it is left out when it is read; this needs sharding_method 'dedicated'"
+                raise DataError(text % self.place(self._next_position))
             self._next_position += 1
             if self._next_position > position:
                 break

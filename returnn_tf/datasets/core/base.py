@@ -144,6 +144,11 @@ class Dataset(Corpus):
         """Return class names by key, where known."""
         return {key: list(spec.labels) for key, spec in self.data_specs.items() if spec.labels is not None}
 
+    @property
+    def leaves_out(self) -> str:
+        """Return the option that lets an epoch lack sequences of its order; empty: none."""
+        return "skip_broken_seqs" if self.opts.skip_broken_seqs else ""
+
     def with_window(self, data: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Apply the option ``window`` to key "data"."""
         if self.opts.window > 1 and "data" in data:

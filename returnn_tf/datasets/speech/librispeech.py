@@ -79,7 +79,7 @@ class LibriSpeechCorpus(UtteranceDataset):
             opts.epoch_wise_filter, owner=self._owner(), options=("subdirs", "use_new_filter", "max_mean_len")
         )
         self._post_process = make_post_processing(opts.orth_post_process, owner="%s: orth_post_process" % self._owner())
-        random_subset(1, opts.fixed_random_subset, 0, self._owner())
+        random_subset(0, opts.fixed_random_subset, 0, self._owner())
         data = self.feature_spec() if self.features else DataSpec(dim=0, ndim=0, dtype="float64")
         self.data_specs = {"data": data, "raw": DataSpec(dim=0, ndim=0, dtype="object")}
         if self.targets is not None:

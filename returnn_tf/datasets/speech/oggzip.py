@@ -82,7 +82,7 @@ class OggZipDataset(UtteranceDataset):
         self._post_process = make_post_processing(
             opts.targets_post_process, owner="%s: targets_post_process" % self._owner()
         )
-        random_subset(1, opts.fixed_random_subset, 0, self._owner())
+        random_subset(0, opts.fixed_random_subset, 0, self._owner())
         specs = {
             "data": self.feature_spec() if self.features else None,
             "classes": self.target_spec() if self.targets is not None else None,

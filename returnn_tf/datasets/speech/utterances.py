@@ -146,7 +146,8 @@ class UtteranceDataset(Dataset):
     def _labels(self, index: int, epoch: int) -> NDArray[Any]:
         with self._labels_lock:  # a vocabulary that samples has one generator, and functions are those of the user
             if hasattr(self.targets, "set_random_seed"):
-                self.targets.set_random_seed(self._seed(index, epoch))
+                seed = np.random.SeedSequence(self._seed(index, epoch)).generate_state(1)[0]
+                self.targets.set_random_seed(int(seed))  # objects of users may not take a list
             return np.asarray(self.targets.get_seq(self.target_text(index)), np.int32)
 
     def _seed(self, index: int, epoch: int) -> list[int]:
@@ -168,12 +169,16 @@ def random_subset(count: int, subset: Optional[float], seed: int, owner: str) ->
     """
     if not subset:
         return None
-    if subset < 0 or (subset > 1 and subset != int(subset)):
+    if not 0 < subset < np.inf or (subset > 1 and subset != int(subset)):
         raise ConfigError(
             "%s: option 'fixed_random_subset' is %r, but must be a number of sequences, or a fraction below 1"
             % (owner, subset)
         )
     kept = int(subset * count) if subset < 1 else int(subset)
+    if count and not kept:
+        raise ConfigError(
+            "%s: option 'fixed_random_subset' is %r, which leaves none of %d sequences" % (owner, subset, count)
+        )
     order = list(range(count))  # a list: an array would be shuffled in another way by some versions of numpy
     np.random.RandomState(seed).shuffle(order)
     return np.asarray(order[:kept], np.int64)

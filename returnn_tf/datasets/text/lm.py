@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
@@ -79,6 +80,11 @@ class LmDataset(Dataset):
         """Return the number of lines."""
         return len(self._lines)
 
+    @property
+    def leaves_out(self) -> str:
+        """Return the option that lets an epoch lack sequences of its order; empty: none."""
+        return super().leaves_out or ("" if self.opts.error_on_invalid_seq else "error_on_invalid_seq=False")
+
     def tag(self, index: int) -> str:
         """Return the tag of ``seq_list_file``, or that of the number of the line."""
         return self._lines.tag(index)
@@ -141,12 +147,13 @@ class LmDataset(Dataset):
             raise InvalidSequence("%s: %r: %s" % (self._lines.place(index), _shortened(text), exc)) from None
         data = {"data": labels}
         if self.opts.add_delayed_seq_data:
-            data["delayed"] = [self._start_label(), *labels[:-1]] if labels else []
+            data["delayed"] = [self._start_label, *labels[:-1]] if labels else []
         for number in range(self.opts.add_random_phone_seqs):
             assert isinstance(self._to_labels, PhoneText) and rng is not None
             data["random%d" % number] = self._to_labels.phones.random_labels(len(labels), rng)
         return {key: np.asarray(data[key], self.data_specs[key].dtype) for key in keys}
 
+    @functools.cached_property
     def _start_label(self) -> int:
         symbol = self.opts.delayed_seq_data_start_symbol
         index = self._to_labels.index(symbol)

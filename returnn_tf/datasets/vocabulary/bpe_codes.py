@@ -65,7 +65,7 @@ class BpeCodes:
 
         :param known: the labels, a container
         """
-        if self.end_is_joined and len(word) == 1:
+        if len(word) == 1:
             return [word]
         symbols = self._merged([*word[:-1], word[-1] + WORD_END] if self.end_is_joined else [*word, WORD_END])
         if symbols[-1] == WORD_END:
