@@ -21,6 +21,7 @@ from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.datasets.config import DatasetOfConfig
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.datasets.core.share import Chosen
 
 HDF_SUFFIXES = (".hdf", ".h5", ".hdf5")
 
@@ -141,8 +142,8 @@ def sequences(
     order = None if tags else corpus_order(dataset, epoch)
     epochs = [epoch or 1] if tags or order is not None else epochs_of(dataset, epoch)
     for number in epochs:
-        chosen = None if order is None else [int(index) for index in order]
-        with contextlib.closing(dataset.open_epoch(number, keys, tags, chosen)) as reader:
+        indices = None if order is None else [int(index) for index in order]
+        with contextlib.closing(dataset.open_epoch(number, keys, Chosen(tags, indices))) as reader:
             for position in itertools.count():
                 if not reader.has(position):
                     break

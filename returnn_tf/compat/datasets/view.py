@@ -11,6 +11,7 @@ from returnn_tf.compat.numbers_dict import NumbersDict
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.epoch import EpochReader
+from returnn_tf.datasets.core.share import Chosen
 from returnn_tf.datasets.user.interface import DatasetInterface
 
 
@@ -129,7 +130,7 @@ class DatasetView(DatasetInterface):
         self.finish_epoch()
         self.epoch = epoch
         if epoch is not None or seq_list is not None or seq_order is not None:
-            self._reader = self.dataset.open_epoch(epoch or 1, self.dataset.data_keys, seq_list, seq_order)
+            self._reader = self.dataset.open_epoch(epoch or 1, self.dataset.data_keys, Chosen(seq_list, seq_order))
         return True
 
     @property

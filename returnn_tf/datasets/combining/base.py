@@ -12,6 +12,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.datasets.combining.inner import inner_dataset, refuse_own_order
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
+from returnn_tf.datasets.core.share import Chosen
 from returnn_tf.datasets.core.window import window_spec
 
 
@@ -84,7 +85,7 @@ class CombiningDataset(Dataset):
 
     def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
         """Read the data of one sequence."""
-        reader = self.open_epoch(epoch, list(keys), seq_order=[index])
+        reader = self.open_epoch(epoch, list(keys), Chosen(seq_order=[index]))
         try:
             return reader.sequence(0).data
         finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
-from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -19,7 +18,7 @@ from returnn_tf.datasets.combining.chained import ChainedEpoch, Link
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.safe_files import read_bytes
-from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.core.share import ALL, Chosen
 
 KEY = "cluster_idx"
 _ROOTS = ("coprus-key-map", "corpus-key-map")  # the first is how such files are really written
@@ -108,17 +107,10 @@ class ClusteringDataset(CombiningDataset):
         """Return the order of the inner dataset."""
         return self.inner.seq_order(epoch)
 
-    def open_epoch(
-        self,
-        epoch: int,
-        keys: list[str],
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
-        share: Optional[Share] = None,
-    ) -> ChainedEpoch:
+    def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> ChainedEpoch:
         """Return the sequences of an epoch by position, to be closed."""
-        inner = self.inner.open_epoch(epoch, [key for key in keys if key != KEY], seq_list, seq_order)
-        return _ClusteredEpoch(self, epoch, keys, [Link(inner)], share)
+        inner = self.inner.open_epoch(epoch, [key for key in keys if key != KEY], chosen.of_all_processes())
+        return _ClusteredEpoch(self, epoch, keys, [Link(inner)], chosen.share)
 
 
 class _ClusteredEpoch(ChainedEpoch):

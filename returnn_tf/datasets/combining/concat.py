@@ -19,7 +19,7 @@ from returnn_tf.datasets.combining.chained import ChainedEpoch, Link
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.core.share import ALL, Chosen
 
 
 @register_dataset()
@@ -129,27 +129,21 @@ class ConcatDataset(CombiningDataset):
             indices.append(self._starts[found[0]] + tables[found[0]][tag])
         return np.asarray(indices, np.int64)
 
-    def open_epoch(
-        self,
-        epoch: int,
-        keys: list[str],
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
-        share: Optional[Share] = None,
-    ) -> ChainedEpoch:
+    def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> ChainedEpoch:
         """Return the sequences of an epoch by position, to be closed."""
-        if seq_list is None and seq_order is None:
+        if not chosen.is_explicit:
             readers = [part.open_epoch(epoch, keys) for part in self.parts]
             links = [Link(reader, start) for reader, start in zip(readers, self._starts)]
-            return ChainedEpoch(self, epoch, keys, links, share)
-        order = self._explicit_order(epoch, seq_list, seq_order)
+            return ChainedEpoch(self, epoch, keys, links, chosen.share)
+        order = self.explicit_order(epoch, chosen)
         links = []
         for number, run in itertools.groupby(
             [] if order is None else order, lambda index: bisect.bisect_right(self._starts, index) - 1
         ):
-            chosen = [int(index) - self._starts[number] for index in run]
-            links.append(Link(self.parts[number].open_epoch(epoch, keys, seq_order=chosen), self._starts[number]))
-        return ChainedEpoch(self, epoch, keys, links, share)
+            start = self._starts[number]
+            of_part = Chosen(seq_order=[int(index) - start for index in run])
+            links.append(Link(self.parts[number].open_epoch(epoch, keys, of_part), start))
+        return ChainedEpoch(self, epoch, keys, links, chosen.share)
 
 
 @register_dataset()
@@ -230,21 +224,14 @@ class MultiEpochDataset(CombiningDataset):
         known = [order for order in orders if order is not None]
         return np.concatenate(known) if len(known) == len(orders) else None
 
-    def open_epoch(
-        self,
-        epoch: int,
-        keys: list[str],
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
-        share: Optional[Share] = None,
-    ) -> ChainedEpoch:
+    def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> ChainedEpoch:
         """Return the sequences of an epoch by position, to be closed.
 
         An explicit list or order is read once, as in the first of the inner epochs.
         """
         numbers = self.inner_epochs(epoch)
-        if seq_list is not None or seq_order is not None:
-            links = [Link(self.inner.open_epoch(numbers[0], keys, seq_list, seq_order))]
+        if chosen.is_explicit:
+            links = [Link(self.inner.open_epoch(numbers[0], keys, chosen.of_all_processes()))]
         else:
             links = [Link(self.inner.open_epoch(number, keys)) for number in numbers]
-        return ChainedEpoch(self, epoch, keys, links, share)
+        return ChainedEpoch(self, epoch, keys, links, chosen.share)

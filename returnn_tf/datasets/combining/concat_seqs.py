@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -18,7 +17,7 @@ from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.epoch_filter import EpochFilter, limit_mean_length
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.core.share import ALL, Chosen
 
 
 @register_dataset()
@@ -138,27 +137,17 @@ class ConcatSeqsDataset(CombiningDataset):
                 order = limit_mean_length(order, self._sums[order], entry.get("max_mean_len"))
         return order
 
-    def open_epoch(
-        self,
-        epoch: int,
-        keys: list[str],
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
-        share: Optional[Share] = None,
-    ) -> GluedEpoch:
+    def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> GluedEpoch:
         """Return the sequences of an epoch by position, to be closed.
 
         :raises DataError: the inner dataset lacks a sequence
         """
-        order = self._explicit_order(epoch, seq_list, seq_order)
+        order = self.chosen_order(epoch, chosen)
         assert order is not None
-        if share is not None:
-            order = share.of_order(order)
         parts = [self._parts[index] for index in order]
         try:
-            reader = self.inner.open_epoch(
-                epoch, self._gluing.needed_keys(keys), seq_list=[tag for tags in parts for tag in tags]
-            )
+            tags = [tag for tags_of_one in parts for tag in tags_of_one]
+            reader = self.inner.open_epoch(epoch, self._gluing.needed_keys(keys), Chosen(seq_list=tags))
         except DataError as exc:
             raise DataError("%s: seq_list_file %r: %s" % (self._owner(), self.opts.seq_list_file, exc)) from None
         return GluedEpoch(self, epoch, order, keys, reader, parts, self._gluing)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -21,7 +20,7 @@ from returnn_tf.datasets.combining.preparation import Preparation
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.core.share import ALL, Chosen
 
 _ORDERS = ("default", "random")
 _ORDERS_OF_INNER = ("seq_ordering", "seq_order_control_dataset", "map_seq_stream")
@@ -205,22 +204,15 @@ class DistributeFilesDataset(CombiningDataset):
         """Return None: the order is that of the dataset of the sub-epoch."""
         return None
 
-    def open_epoch(
-        self,
-        epoch: int,
-        keys: list[str],
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
-        share: Optional[Share] = None,
-    ) -> ChainedEpoch:
+    def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> ChainedEpoch:
         """Return the sequences of an epoch by position, to be closed."""
-        if seq_list is not None or seq_order is not None:
+        if chosen.is_explicit:
             raise ConfigError("%s opens other files in each epoch, so its sequences can't be chosen" % self._owner())
         inner = self._sub_epoch(epoch)
         self._prepare_next(epoch)
         full_epoch = (max(epoch, 1) - 1) // self.opts.partition_epoch + 1
         self._check_format(inner)
-        return ChainedEpoch(self, epoch, keys, [Link(inner.open_epoch(full_epoch, keys))], share)
+        return ChainedEpoch(self, epoch, keys, [Link(inner.open_epoch(full_epoch, keys))], chosen.share)
 
     def _check_format(self, inner: Dataset) -> None:
         if inner.is_stream:

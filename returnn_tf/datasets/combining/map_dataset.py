@@ -18,6 +18,7 @@ from returnn_tf.datasets.core import seq_order as orders
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.core.share import Chosen
 from returnn_tf.datasets.core.template import specs_of_templates
 from returnn_tf.datasets.core.window import window_spec
 
@@ -174,7 +175,7 @@ class MapDatasetWrapper(Dataset):
             return super().seq_order(epoch)
         if self.opts.partition_epoch > 1:
             log_inert(self._owner(), "partition_epoch", "get_seq_order of map_dataset determines the order")
-        order = self._explicit_order(epoch, None, list(order))
+        order = self.explicit_order(epoch, Chosen(seq_order=list(order)))
         assert order is not None
         if self.opts._num_shards > 1:
             order = orders.partition(order, num_parts=self.opts._num_shards, part=self.opts._shard_index)

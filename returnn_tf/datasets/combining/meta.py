@@ -21,7 +21,7 @@ from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec, num_frames
 from returnn_tf.datasets.core.per_key import reference_key
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.core.share import ALL, Chosen
 
 log = logging.getLogger("returnn_tf.datasets")
 _ORDER_OF_CONTROL = ("partition_epoch", "repeat_epoch", "seq_list_filter_file", "unique_seq_tags")
@@ -199,33 +199,24 @@ class MetaDataset(CombiningDataset):
 
     # ---- reading
 
-    def open_epoch(
-        self,
-        epoch: int,
-        keys: list[str],
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
-        share: Optional[Share] = None,
-    ) -> JoinedEpoch:
+    def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> JoinedEpoch:
         """Return the sequences of an epoch by position, to be closed.
 
         :raises DataError: an inner dataset lacks sequences
         """
-        order = self._explicit_order(epoch, seq_list, seq_order)
+        order = self.chosen_order(epoch, chosen)
         assert order is not None
-        if share is not None:
-            order = share.of_order(order)
         self._check_counts()
         subkeys: dict[str, list[str]] = {}
         for name, subkey in sorted({self._data_map[key] for key in keys}):
             subkeys.setdefault(name, []).append(subkey)
         wanted = {name: self._tags(name, order) for name in subkeys}
         readers = {}
-        for name, chosen in subkeys.items():
+        for name, keys_there in subkeys.items():
             tags = wanted[name]
             try:
-                given: dict[str, Any] = {"seq_order": order} if tags is None else {"seq_list": tags}
-                readers[name] = self.inner[name].open_epoch(epoch, chosen, **given)
+                of_inner = Chosen(seq_order=order) if tags is None else Chosen(seq_list=tags)
+                readers[name] = self.inner[name].open_epoch(epoch, keys_there, of_inner)
             except DataError as exc:
                 raise DataError("%s: dataset %r: %s" % (self._owner(), name, exc)) from None
         return JoinedEpoch(self, epoch, order, keys, readers, wanted, self._data_map)

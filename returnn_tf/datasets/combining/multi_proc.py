@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -18,7 +17,7 @@ from returnn_tf.datasets.core.base_options import BaseOptions
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
 from returnn_tf.datasets.core.epoch import Epoch, EpochReader
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.core.share import ALL, Chosen
 from returnn_tf.datasets.core.stream import StreamDataset
 
 #: Options of the outer dataset which act on what it gives, whoever reads it.
@@ -142,21 +141,13 @@ class MultiProcDataset(StreamDataset):
 
     # ---- reading
 
-    def open_epoch(
-        self,
-        epoch: int,
-        keys: list[str],
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
-        share: Optional[Share] = None,
-    ) -> EpochReader:
+    def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> EpochReader:
         """Return the sequences of an epoch by position; the processes start with the first one that is read."""
-        explicit = seq_list is not None or seq_order is not None
-        if self._inner.is_stream or (self.is_stream and not explicit):
-            return super().open_epoch(epoch, keys, seq_list, seq_order, share)
-        order = self._inner._explicit_order(epoch, seq_list, seq_order)
+        if self._inner.is_stream or (self.is_stream and not chosen.is_explicit):
+            return super().open_epoch(epoch, keys, chosen)
+        order = self._inner.chosen_order(epoch, chosen)
         assert order is not None
-        return _ReadEpoch(self, epoch, order if share is None else share.of_order(order), keys, self._read_order)
+        return _ReadEpoch(self, epoch, order, keys, self._read_order)
 
     def stream(self, epoch: int, **how: Any) -> Iterator[Sequence]:
         """Yield the sequences of the shards of all processes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
@@ -18,7 +17,7 @@ from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.epoch import EpochReader
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.core.share import ALL, Chosen
 
 
 @register_dataset()
@@ -120,16 +119,9 @@ class VariableDataset(CombiningDataset):
         """Return the order of the dataset of this epoch: indices in its corpus."""
         return self.dataset_of(epoch).seq_order(epoch)
 
-    def open_epoch(
-        self,
-        epoch: int,
-        keys: list[str],
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
-        share: Optional[Share] = None,
-    ) -> EpochReader:
+    def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> EpochReader:
         """Return the sequences of the dataset of this epoch."""
-        reader = self.dataset_of(epoch).open_epoch(epoch, keys, seq_list, seq_order, share)
+        reader = self.dataset_of(epoch).open_epoch(epoch, keys, chosen)
         return ChainedEpoch(self, epoch, keys, [Link(reader)])
 
 

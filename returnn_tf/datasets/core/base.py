@@ -21,7 +21,7 @@ from returnn_tf.datasets.core.corpus import Corpus
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.datasets.core.epoch import Epoch, EpochReader
-from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.core.share import ALL, Chosen, Share
 from returnn_tf.datasets.core.slices import ContextWindow, iterate_slices
 from returnn_tf.datasets.core.spec import parse_dataset_spec
 from returnn_tf.datasets.core.whole_seqs import WholeSeqs, is_applicable
@@ -172,7 +172,7 @@ class Dataset(Corpus):
         :param seq_order: corpus indices to read instead of it
         :param start: position to begin at
         """
-        with contextlib.closing(self.open_epoch(epoch, self.data_keys, seq_list, seq_order)) as reader:
+        with contextlib.closing(self.open_epoch(epoch, self.data_keys, Chosen(seq_list, seq_order))) as reader:
             num_used = 0
             for position in itertools.count():
                 if not reader.has(position):
@@ -184,29 +184,12 @@ class Dataset(Corpus):
                     reader.release(position + 1)
             reader.report_broken(num_used)
 
-    def open_epoch(
-        self,
-        epoch: int,
-        keys: list[str],
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
-        share: Optional[Share] = None,
-    ) -> EpochReader:
+    def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> EpochReader:
         """Return the sequences of an epoch by position, to be closed.
 
         :param keys: the data keys to read
-        :param seq_list: tags to read instead of the epoch's own order
-        :param seq_order: corpus indices to read instead of it
-        :param share: the part of all these that this process reads
         """
-        order = self._explicit_order(epoch, seq_list, seq_order)
-        if share is not None:
-            if order is None:
-                raise ConfigError(
-                    "%s is endless, so it can't be split among processes; give it num_seqs" % self._owner()
-                )
-            order = share.of_order(order)
-        return Epoch(self, epoch, order, keys)
+        return Epoch(self, epoch, self.chosen_order(epoch, chosen), keys)
 
     def _chunk_options(self, replaced: Optional[Mapping[str, Any]] = None) -> dict[str, Any]:
         opts = {name: getattr(self.opts, name) for name in _CUTTING}
@@ -249,7 +232,7 @@ class Dataset(Corpus):
         """
         cutting = self._chunk_options({name: options.pop(name) for name in _CUTTING if name in options})
         batch_options = BatchOptions.make("batches of %s" % self._owner(), self.data_keys, options)
-        reader = self.open_epoch(epoch, batch_options.keys, seq_list, seq_order, share)
+        reader = self.open_epoch(epoch, batch_options.keys, Chosen(seq_list, seq_order, share))
         return self._iterate_batches(reader, batch_options, cutting, start_batch, declared)
 
     def _iterate_batches(

@@ -15,6 +15,7 @@ from returnn_tf.config.options import between, from_options
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core import seq_order as orders
 from returnn_tf.datasets.core.base_options import SEED_OFFSETS, BaseOptions
+from returnn_tf.datasets.core.share import Chosen
 from returnn_tf.datasets.files import with_local_copies
 
 #: Environment variable for the option `random_seed_offset`.
@@ -249,17 +250,28 @@ class Corpus:
                 )
         return np.asarray([table[tag] for tag in tags], np.int64)
 
-    def _explicit_order(
-        self, epoch: int, seq_list: Optional[SequenceOf[str]], order: Optional[SequenceOf[int]]
-    ) -> Optional[NDArray[Any]]:
-        if seq_list is not None and order is not None:
-            raise ConfigError("%s: give seq_list or seq_order, not both" % self._owner())
-        if seq_list is not None:
-            return self.indices_of_tags(seq_list)
+    def chosen_order(self, epoch: int, chosen: Chosen) -> Optional[NDArray[Any]]:
+        """Return the corpus indices to read, those of the share if there is one; None: endless, in corpus order.
+
+        :raises ConfigError: the dataset is endless, but only a share is wanted
+        """
+        order = self.explicit_order(epoch, chosen)
+        if chosen.share is None:
+            return order
         if order is None:
+            raise ConfigError("%s is endless, so it can't be split among processes; give it num_seqs" % self._owner())
+        return chosen.share.of_order(order)
+
+    def explicit_order(self, epoch: int, chosen: Chosen) -> Optional[NDArray[Any]]:
+        """Return the corpus indices that are listed, or those of the epoch; the share is not regarded."""
+        if chosen.seq_list is not None and chosen.seq_order is not None:
+            raise ConfigError("%s: give seq_list or seq_order, not both" % self._owner())
+        if chosen.seq_list is not None:
+            return self.indices_of_tags(chosen.seq_list)
+        if chosen.seq_order is None:
             return self.seq_order(epoch)
-        chosen = np.asarray(order, np.int64).reshape(-1)
-        for index in chosen:
+        order = np.asarray(chosen.seq_order, np.int64).reshape(-1)
+        for index in order:
             if index < 0 or (self.num_seqs is not None and index >= self.num_seqs):
                 raise DataError("%s has no sequence at position %d, only %s" % (self._owner(), index, self.num_seqs))
-        return chosen
+        return order

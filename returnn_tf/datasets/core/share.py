@@ -1,10 +1,11 @@
-"""The sequences of an epoch which one of several processes reads."""
+"""Which sequences of an epoch are read: those of a list, and of these the part of one of several processes."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Sequence as SequenceOf
+from typing import Any, Optional, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,3 +46,35 @@ class Share:
                 counts[-1] += 1
                 if (counts[-1] - 1) % self.size == self.rank:
                     yield item
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """What is read of an epoch; a list of tags and one of indices exclude each other.
+
+    :param seq_list: tags to read instead of the epoch's own order
+    :param seq_order: corpus indices to read instead of it
+    :param share: the part of all these that this process reads; None: all
+    """
+
+    seq_list: Optional[SequenceOf[str]] = None
+    seq_order: Union[None, SequenceOf[int], NDArray[Any]] = None
+    share: Optional[Share] = None
+
+    @property
+    def is_explicit(self) -> bool:
+        """Return whether there is a list instead of the epoch's own order."""
+        return self.seq_list is not None or self.seq_order is not None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Return those of the fields that are not None, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def of_all_processes(self) -> Chosen:
+        """Return the same without a share."""
+        return dataclasses.replace(self, share=None)
+
+
+#: All sequences of an epoch in its own order.
+ALL = Chosen()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Generator, Iterable, Iterator
-from collections.abc import Sequence as SequenceOf
 from typing import Any, Optional
 
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence, spec_of_array
 from returnn_tf.datasets.core.epoch import EpochReader
 from returnn_tf.datasets.core.safe_files import read_seq_tags
-from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.core.share import ALL, Chosen, Share
 from returnn_tf.datasets.core.window import window_spec
 
 
@@ -132,23 +131,14 @@ class StreamDataset(Dataset):
         """Return None for a stream: the order shows only while reading."""
         return None if self.is_stream else super().seq_order(epoch)
 
-    def open_epoch(
-        self,
-        epoch: int,
-        keys: list[str],
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
-        share: Optional[Share] = None,
-    ) -> EpochReader:
+    def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> EpochReader:
         """Return the sequences of an epoch by position, to be closed."""
         if not self.is_stream:
-            return super().open_epoch(epoch, keys, seq_list, seq_order, share)
-        how = {"seq_list": seq_list, "seq_order": seq_order, "share": share}
-        how = {name: value for name, value in how.items() if value is not None}
-        for name in ("seq_list", "seq_order"):
-            if name in how and name not in self.takes:
+            return super().open_epoch(epoch, keys, chosen)
+        for name in sorted(chosen.of_all_processes().given):
+            if name not in self.takes:
                 raise ConfigError("%s is a stream, so its sequences can't be chosen by %s" % (self._owner(), name))
-        return StreamedEpoch(self, epoch, keys, **how)
+        return StreamedEpoch(self, epoch, keys, chosen)
 
     def _check_stream_options(self) -> None:
         opts = self.opts
@@ -179,14 +169,14 @@ class StreamDataset(Dataset):
 class StreamedEpoch(EpochReader):
     """An epoch of a stream: reads ahead only as far as it is asked for, and keeps sequences until `release`.
 
-    :param how: of ``seq_list``, ``seq_order`` and ``share`` what is given, see ``Dataset.open_epoch``
+    :param chosen: see ``Dataset.open_epoch``
     """
 
-    def __init__(self, dataset: StreamDataset, epoch: int, keys: list[str], **how: Any):
+    def __init__(self, dataset: StreamDataset, epoch: int, keys: list[str], chosen: Chosen = ALL):
         super().__init__(dataset, epoch, keys)
-        self._is_own_order = "seq_list" not in how and "seq_order" not in how
-        self._share: Optional[Share] = None if "share" in dataset.takes else how.pop("share", None)
-        self._how = how
+        self._is_own_order = not chosen.is_explicit
+        self._share = None if "share" in dataset.takes else chosen.share
+        self._how = (chosen if "share" in dataset.takes else chosen.of_all_processes()).given
         self._sequences: Optional[Generator[Sequence, None, None]] = None
         self._chosen: Iterator[Sequence] = iter(())
         self._num_read = 0  # of this epoch's part

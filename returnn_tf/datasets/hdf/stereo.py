@@ -19,7 +19,7 @@ from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.epoch import Epoch
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.core.share import ALL, Chosen
 from returnn_tf.datasets.core.window import stack_frames, window_spec
 from returnn_tf.datasets.hdf.normalization import GROUPS, files_of_bundle, read_normalization
 
@@ -141,19 +141,10 @@ class StereoHdfDataset(Dataset):
         shards = self.opts._num_shards
         return orders.partition(order, num_parts=shards, part=self.opts._shard_index)
 
-    def open_epoch(
-        self,
-        epoch: int,
-        keys: list[str],
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
-        share: Optional[Share] = None,
-    ) -> Epoch:
+    def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> Epoch:
         """Return the sequences of an epoch by position, whose tags are numbers within the epoch."""
-        order = self._explicit_order(epoch, seq_list, seq_order)
-        assert order is not None
-        cls = Epoch if seq_list is not None or seq_order is not None else _NumberedEpoch
-        return cls(self, epoch, order if share is None else share.of_order(order), keys)
+        order = self.chosen_order(epoch, chosen)
+        return (Epoch if chosen.is_explicit else _NumberedEpoch)(self, epoch, order, keys)
 
     def _array(self, index: int, key: str) -> NDArray[Any]:
         path, name = self._seqs[index]

@@ -15,6 +15,7 @@ from returnn_tf.config.options import from_options, option
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.core.share import Chosen
 from returnn_tf.datasets.core.window import window_spec
 from returnn_tf.datasets.rasr.allophones import AllophoneLabeling
 from returnn_tf.datasets.rasr.archive import Archive, ArchiveBundle, open_archive
@@ -170,10 +171,9 @@ class SprintCacheDataset(Dataset):
         """Read and decode the entries of one sequence."""
         return {key: self._streams[key].read(self._names[index]) for key in keys}
 
-    def _explicit_order(
-        self, epoch: int, seq_list: Optional[SequenceOf[str]], order: Optional[SequenceOf[int]]
-    ) -> Optional[NDArray[Any]]:
-        if seq_list is not None or order is not None:
+    def explicit_order(self, epoch: int, chosen: Chosen) -> Optional[NDArray[Any]]:
+        """Return the order of the epoch; ConfigError if sequences are listed instead."""
+        if chosen.is_explicit:
             raise ConfigError(
                 "%s: its sequences can't be chosen by seq_list or seq_order. Use seq_list_filter_file, or convert the "
                 "archives to HDF files." % self._owner()

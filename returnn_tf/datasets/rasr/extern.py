@@ -18,7 +18,7 @@ from returnn_tf.datasets.core.batch import Batch
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
 from returnn_tf.datasets.core.epoch import EpochReader
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.core.share import ALL, Chosen, Share
 from returnn_tf.datasets.core.stream import StreamDataset
 from returnn_tf.datasets.rasr.command_line import command_words, module_words, program_words, segment_order_words
 from returnn_tf.datasets.rasr.process import RasrProcess
@@ -166,19 +166,12 @@ class ExternSprintDataset(StreamDataset):
         )
         return part
 
-    def open_epoch(
-        self,
-        epoch: int,
-        keys: list[str],
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
-        share: Optional[Share] = None,
-    ) -> EpochReader:
+    def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> EpochReader:
         """Return the sequences of an epoch; lets RASR compute only the share of this process, where possible."""
-        part = self._part(share) if seq_list is None else None
+        part = self._part(chosen.share) if chosen.seq_list is None else None
         if part is None or part is self:
-            return super().open_epoch(epoch, keys, seq_list, seq_order, share)
-        return part.open_epoch(epoch, keys, seq_list, seq_order)
+            return super().open_epoch(epoch, keys, chosen)
+        return part.open_epoch(epoch, keys, chosen.of_all_processes())
 
     def _begin_with(self, part: Optional[ExternSprintDataset], epoch: int, seq_list: Optional[SequenceOf[str]]) -> None:
         """Derive the format from the first sequence of what is read next; RASR goes on with it then."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from returnn_tf.config.options import option
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.epoch import Epoch
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.core.share import ALL, Chosen
 from returnn_tf.datasets.core.template import specs_of_templates
 from returnn_tf.datasets.core.window import window_spec
 
@@ -62,23 +62,17 @@ class AnythingDataset(Dataset):
         """Return the zeros."""
         return {key: self._zeros[key] for key in keys}
 
-    def open_epoch(
-        self,
-        epoch: int,
-        keys: list[str],
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
-        share: Optional[Share] = None,
-    ) -> Epoch:
+    def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> Epoch:
         """Return the sequences of an epoch by position, to be closed."""
-        if seq_list is None:
-            epoch_reader = super().open_epoch(epoch, keys, None, seq_order, share)
+        if chosen.seq_list is None:
+            epoch_reader = super().open_epoch(epoch, keys, chosen)
             assert isinstance(epoch_reader, Epoch)
             return epoch_reader
-        if seq_order is not None:
+        if chosen.seq_order is not None:
             raise ConfigError("%s: give seq_list or seq_order, not both" % self._owner())
-        order = np.arange(len(seq_list))
-        return _TaggedEpoch(self, epoch, order if share is None else share.of_order(order), keys, seq_list)
+        order = np.arange(len(chosen.seq_list))
+        order = order if chosen.share is None else chosen.share.of_order(order)
+        return _TaggedEpoch(self, epoch, order, keys, chosen.seq_list)
 
 
 class _TaggedEpoch(Epoch):

@@ -16,7 +16,7 @@ from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.epoch import EpochReader
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.core.share import ALL, Chosen
 from returnn_tf.datasets.text.corpus_lines import CorpusLines
 from returnn_tf.datasets.text.in_order import InOrderEpoch, InvalidSequence
 from returnn_tf.datasets.text.lm_options import LmOptions
@@ -103,26 +103,17 @@ class LmDataset(Dataset):
             return super().indices_of_tags(tags)
         return self._lines.indices_of_tags(tags)
 
-    def open_epoch(
-        self,
-        epoch: int,
-        keys: list[str],
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
-        share: Optional[Share] = None,
-    ) -> EpochReader:
+    def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> EpochReader:
         """Return the sequences of an epoch by position, to be closed.
 
         Where sequences are random or may be invalid they are read in order. Sequences that were asked for by tag are
         never left out.
         """
-        skip = not self.opts.error_on_invalid_seq and seq_list is None
+        skip = not self.opts.error_on_invalid_seq and chosen.seq_list is None
         if not skip and not self._to_labels.uses_rng:
-            return super().open_epoch(epoch, keys, seq_list, seq_order, share)
-        order = self._explicit_order(epoch, seq_list, seq_order)
+            return super().open_epoch(epoch, keys, chosen)
+        order = self.chosen_order(epoch, chosen)
         assert order is not None
-        if share is not None:
-            order = share.of_order(order)
         logged = self.opts.log_skipped_seqs
         return InOrderEpoch(self, epoch, order, keys, skip_invalid=skip, max_logged=logged)
 

@@ -21,7 +21,7 @@ from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
 from returnn_tf.datasets.core.epoch import EpochReader
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.core.share import ALL, Chosen, Share
 from returnn_tf.datasets.core.stream import StreamDataset, StreamedEpoch
 from returnn_tf.tensor import Data, Dim, batch_dim, parse_data_key
 
@@ -127,33 +127,24 @@ class PostprocessingDataset(StreamDataset):
 
     # ---- reading
 
-    def open_epoch(
-        self,
-        epoch: int,
-        keys: list[str],
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
-        share: Optional[Share] = None,
-    ) -> EpochReader:
+    def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> EpochReader:
         """Return the sequences of an epoch by position, always read one after the other."""
-        how = {"seq_list": seq_list, "seq_order": seq_order, "share": share}
-        how = {name: value for name, value in how.items() if value is not None}
         if self.opts.map_seq is None:
-            if "seq_list" in how or "seq_order" in how:
+            if chosen.is_explicit:
                 raise ConfigError(
                     "%s: map_seq_stream may change order and number of the sequences, so they can't be chosen"
                     % self._owner()
                 )
-            if share is not None and share.done:
+            if chosen.share is not None and chosen.share.done:
                 raise DataError(
                     "%s: which sequences remain of an epoch is not defined with map_seq_stream if the number of "
                     "processes changes; start the epoch anew, or use as many processes as before" % self._owner()
                 )
-        return StreamedEpoch(self, epoch, keys, **how)
+        return StreamedEpoch(self, epoch, keys, chosen)
 
     def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
         """Read and process a single sequence, with a random generator that begins with it."""
-        with contextlib.closing(self.open_epoch(epoch, list(keys), seq_order=[index])) as reader:
+        with contextlib.closing(self.open_epoch(epoch, list(keys), Chosen(seq_order=[index]))) as reader:
             return reader.sequence(0).data
 
     def stream(self, epoch: int, **how: Any) -> Iterator[Sequence]:
@@ -192,7 +183,7 @@ class PostprocessingDataset(StreamDataset):
 
     def _inputs(self, epoch: int, how: Mapping[str, Any]) -> Generator[Sequence, None, None]:
         """Yield the sequences of the inner dataset."""
-        with contextlib.closing(self._inner.open_epoch(epoch, self._inner.data_keys, **how)) as reader:
+        with contextlib.closing(self._inner.open_epoch(epoch, self._inner.data_keys, Chosen(**how))) as reader:
             position = 0
             while reader.has(position):
                 sequence = reader.sequence(position)
