@@ -64,6 +64,13 @@ class CombiningDataset(Dataset):
         """
         refuse_own_order(self)
 
+    def wrap(self, spec: Any) -> None:
+        """Create ``inner``, the only inner dataset, which makes the order."""
+        self.check_inner_order()
+        self.inner: Any = self.inner_dataset(spec, "%s_dataset" % self.name)
+        self.is_stream = self.inner.is_stream
+        self.takes = taken_by(self.inner) if self.is_stream else self.takes
+
     def make_specs(self) -> Mapping[str, DataSpec]:
         """Return the format by data key, before ``window``."""
         raise NotImplementedError("%s.make_specs" % type(self).__name__)

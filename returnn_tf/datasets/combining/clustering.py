@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.config.options import at_least, option
-from returnn_tf.datasets.combining.base import CombiningDataset, taken_by
+from returnn_tf.datasets.combining.base import CombiningDataset
 from returnn_tf.datasets.combining.chained import ChainedEpoch, Link
+from returnn_tf.datasets.combining.delegating import CorpusOfInner
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.safe_files import read_bytes
@@ -25,7 +26,7 @@ _ROOTS = ("coprus-key-map", "corpus-key-map")  # the first is how such files are
 
 
 @register_dataset()
-class ClusteringDataset(CombiningDataset):
+class ClusteringDataset(CorpusOfInner, CombiningDataset):
     """Another dataset with the further key ``cluster_idx``, int32 [1]: the cluster of each sequence."""
 
     takes_default_order = False
@@ -41,10 +42,7 @@ class ClusteringDataset(CombiningDataset):
     def setup(self) -> None:
         """Create the inner dataset, and read the map."""
         super().setup()
-        self.check_inner_order()
-        self.inner = self.inner_dataset(self.opts.dataset, "%s_dataset" % self.name)
-        self.is_stream = self.inner.is_stream
-        self.takes = taken_by(self.inner) if self.is_stream else self.takes
+        self.wrap(self.opts.dataset)
         self._clusters = self._read_map()
         self.check_format()
 
@@ -89,23 +87,10 @@ class ClusteringDataset(CombiningDataset):
         """Return class names by key, where there are some."""
         return {key: names for key, names in self.inner.labels.items() if names}
 
-    @property
-    def num_seqs(self) -> Optional[int]:
-        """Return the number of sequences of the inner dataset."""
-        return self.inner.num_seqs
-
-    @property
-    def endless(self) -> bool:
-        """Return whether an epoch never ends."""
-        return self.inner.endless
-
-    def tag(self, index: int) -> str:
-        """Return the tag in the inner dataset."""
-        return self.inner.tag(index)
-
     def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
-        """Return the order of the inner dataset."""
-        return self.inner.seq_order(epoch)
+        """Return the order of the inner dataset, which some streams know."""
+        order: Optional[NDArray[Any]] = self.inner.seq_order(epoch)
+        return order
 
     def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> ChainedEpoch:
         """Return the sequences of an epoch by position, to be closed."""

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import at_least, option
-from returnn_tf.datasets.combining.base import CombiningDataset, taken_by
+from returnn_tf.datasets.combining.base import CombiningDataset
 from returnn_tf.datasets.combining.chained import ChainedEpoch, Link
+from returnn_tf.datasets.combining.delegating import CorpusOfInner, FormatOfInner
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.registry import register_dataset
@@ -147,7 +148,7 @@ class ConcatDataset(CombiningDataset):
 
 
 @register_dataset()
-class MultiEpochDataset(CombiningDataset):
+class MultiEpochDataset(FormatOfInner, CorpusOfInner, CombiningDataset):
     """Several epochs of another dataset as one.
 
     >>> from returnn_tf.datasets import Dataset
@@ -169,10 +170,7 @@ class MultiEpochDataset(CombiningDataset):
     def setup(self) -> None:
         """Create the inner dataset."""
         super().setup()
-        self.check_inner_order()
-        self.inner = self.inner_dataset(self.opts.dataset, "%s_dataset" % self.name)
-        self.is_stream = self.inner.is_stream
-        self.takes = taken_by(self.inner) if self.is_stream else self.takes
+        self.wrap(self.opts.dataset)
         if self.inner.endless:
             raise ConfigError("%s: the inner dataset is endless; give it num_seqs" % self._owner())
         self.check_format()
@@ -182,32 +180,9 @@ class MultiEpochDataset(CombiningDataset):
         return self.inner.data_specs
 
     @property
-    def num_outputs(self) -> dict[str, tuple[int, int]]:
-        """Return (dim, number of axes with time) by key."""
-        return self.inner.num_outputs
-
-    @property
-    def target_list(self) -> list[str]:
-        """Return the targets of the inner dataset."""
-        return self.inner.target_list
-
-    @property
-    def num_seqs(self) -> Optional[int]:
-        """Return the number of sequences of the inner dataset."""
-        return self.inner.num_seqs
-
-    @property
     def endless(self) -> bool:
         """Return False: an epoch ends."""
         return False
-
-    def tag(self, index: int) -> str:
-        """Return the tag in the inner dataset."""
-        return self.inner.tag(index)
-
-    def file_of(self, index: int) -> str:
-        """Return the file in the inner dataset."""
-        return self.inner.file_of(index)
 
     def lengths(self, index: int) -> Optional[dict[str, int]]:
         """Return frames by key, if the inner dataset knows them."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.datasets.combining.base import CombiningDataset, takes_tags
+from returnn_tf.datasets.combining.delegating import FormatOfInner
 from returnn_tf.datasets.combining.gluing import GluedEpoch, Gluing
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core.data_spec import DataSpec
@@ -21,7 +22,7 @@ from returnn_tf.datasets.core.share import ALL, Chosen
 
 
 @register_dataset()
-class ConcatSeqsDataset(CombiningDataset):
+class ConcatSeqsDataset(FormatOfInner, CombiningDataset):
     """Sequences of another dataset, glued as lists of tags say: one line per new sequence, tags joined by ``;``.
 
     The order options act on the new sequences; a length is the sum of those in ``seq_len_file``.
@@ -102,19 +103,9 @@ class ConcatSeqsDataset(CombiningDataset):
         return specs
 
     @property
-    def num_outputs(self) -> dict[str, tuple[int, int]]:
-        """Return (dim, number of axes with time) by key."""
-        return self.inner.num_outputs
-
-    @property
     def labels(self) -> dict[str, list[str]]:
         """Return class names by key, where known."""
         return self.inner.labels
-
-    @property
-    def target_list(self) -> list[str]:
-        """Return the targets of the inner dataset."""
-        return self.inner.target_list
 
     @property
     def num_seqs(self) -> int:

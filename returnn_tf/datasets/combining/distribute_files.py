@@ -15,6 +15,7 @@ from returnn_tf.config.options import at_least, option
 from returnn_tf.config.user_code import call_of_config, error_in_config
 from returnn_tf.datasets.combining.base import CombiningDataset
 from returnn_tf.datasets.combining.chained import ChainedEpoch, Link
+from returnn_tf.datasets.combining.delegating import FormatOfInner
 from returnn_tf.datasets.combining.file_bins import bins_by_size, read_file_list, size_of_entry
 from returnn_tf.datasets.combining.preparation import Preparation
 from returnn_tf.datasets.core.base import Dataset
@@ -27,7 +28,7 @@ _ORDERS_OF_INNER = ("seq_ordering", "seq_order_control_dataset", "map_seq_stream
 
 
 @register_dataset()
-class DistributeFilesDataset(CombiningDataset):
+class DistributeFilesDataset(FormatOfInner, CombiningDataset):
     """A corpus of many files, of which each sub-epoch opens a part.
 
     The files are distributed over ``partition_epoch`` sub-epochs of about the same number of bytes, in their order or
@@ -97,28 +98,19 @@ class DistributeFilesDataset(CombiningDataset):
 
     def make_specs(self) -> Mapping[str, DataSpec]:
         """Return the format of the dataset of the first entry."""
-        return self._of_format.data_specs
+        return self.format_source.data_specs
 
     @property
-    def _of_format(self) -> Dataset:
+    def format_source(self) -> Dataset:
+        """Return the dataset of the first entry."""
         if self._first is None:
             self._first = self._make(self._entries[:1])
         return self._first
 
     @property
-    def num_outputs(self) -> dict[str, tuple[int, int]]:
-        """Return (dim, number of axes with time) by key."""
-        return self._of_format.num_outputs
-
-    @property
     def labels(self) -> dict[str, list[str]]:
         """Return class names by key, where known."""
-        return self._of_format.labels
-
-    @property
-    def target_list(self) -> list[str]:
-        """Return the targets of the inner dataset."""
-        return self._of_format.target_list
+        return self.format_source.labels
 
     @property
     def endless(self) -> bool:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import at_least, declared_options, option
+from returnn_tf.datasets.combining.delegating import CorpusOfInner, FormatOfInner
 from returnn_tf.datasets.combining.inner import inner_dataset
 from returnn_tf.datasets.combining.reading import ReadingProcesses, ReadingService
 from returnn_tf.datasets.core.base import Dataset
@@ -25,7 +26,7 @@ _OWN = ("name", "window", "context_window", "chunking", "min_chunk_size", "chunk
 
 
 @register_dataset()
-class MultiProcDataset(StreamDataset):
+class MultiProcDataset(FormatOfInner, CorpusOfInner, StreamDataset):
     """The sequences of another dataset, read by several processes, which each have a dataset of their own.
 
     With ``sharding_method="seq_order"`` the result is the same as without processes; each reads every n-th sequence
@@ -60,19 +61,19 @@ class MultiProcDataset(StreamDataset):
         opts = self.opts
         if opts.shuffle_frames_of_nseqs:
             raise ConfigError("%s: shuffle_frames_of_nseqs is not possible with several processes" % self._owner())
-        self._inner = inner_dataset(self, opts.dataset, self.name, **self._handed())
+        self.inner = inner_dataset(self, opts.dataset, self.name, **self._handed())
         self._dedicated = opts.sharding_method == "dedicated"
-        self.is_stream = self._dedicated or self._inner.is_stream
+        self.is_stream = self._dedicated or self.inner.is_stream
         self._idle: list[ReadingProcesses] = []
-        if not self._dedicated and (self._inner.is_stream or self._inner.endless):
+        if not self._dedicated and (self.inner.is_stream or self.inner.endless):
             raise ConfigError(
                 "%s: sharding_method 'seq_order' needs a dataset with random access, but %s has none. Use 'dedicated'"
-                % (self._owner(), self._inner.described)
+                % (self._owner(), self.inner.described)
             )
-        if not self._dedicated and self._inner.leaves_out:
+        if not self._dedicated and self.inner.leaves_out:
             raise ConfigError(
                 "%s: %s needs sharding_method 'dedicated', since otherwise the processes take turns"
-                % (self._owner(), self._inner.leaves_out)
+                % (self._owner(), self.inner.leaves_out)
             )
 
     def _handed(self) -> dict[str, Any]:
@@ -92,60 +93,28 @@ class MultiProcDataset(StreamDataset):
 
     def make_specs(self) -> dict[str, DataSpec]:
         """Return the format of the inner dataset."""
-        return dict(self._inner.data_specs)
-
-    @property
-    def num_outputs(self) -> dict[str, Any]:
-        """Return dims and numbers of axes of the inner dataset."""
-        return self._inner.num_outputs
-
-    @property
-    def target_list(self) -> list[str]:
-        """Return the targets of the inner dataset."""
-        return self._inner.target_list
-
-    @property
-    def num_seqs(self) -> Optional[int]:
-        """Return the number of sequences of the inner dataset."""
-        return self._inner.num_seqs
-
-    @property
-    def endless(self) -> bool:
-        """Return whether the inner dataset is endless."""
-        return self._inner.endless
+        return dict(self.inner.data_specs)
 
     def expected_num_seqs(self, epoch: int) -> Optional[int]:
         """Return the number of sequences in the order of the inner dataset."""
-        order = self._inner.seq_order(epoch)
+        order = self.inner.seq_order(epoch)
         return None if order is None else len(order)
-
-    def tag(self, index: int) -> str:
-        """Return the tag in the inner dataset."""
-        return self._inner.tag(index)
-
-    def file_of(self, index: int) -> str:
-        """Return the file in the inner dataset."""
-        return self._inner.file_of(index)
 
     def lengths(self, index: int) -> Optional[dict[str, int]]:
         """Return frames by key, if the inner dataset knows them without reading."""
-        return self._inner.lengths(index)
+        return self.inner.lengths(index)
 
     def seq_lengths(self) -> Optional[NDArray[Any]]:
         """Return the lengths of the inner dataset."""
-        return self._inner.seq_lengths()
-
-    def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
-        """Return the order of the inner dataset."""
-        return None if self.is_stream else self._inner.seq_order(epoch)
+        return self.inner.seq_lengths()
 
     # ---- reading
 
     def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> EpochReader:
         """Return the sequences of an epoch by position; the processes start with the first one that is read."""
-        if self._inner.is_stream or (self.is_stream and not chosen.is_explicit):
+        if self.inner.is_stream or (self.is_stream and not chosen.is_explicit):
             return super().open_epoch(epoch, keys, chosen)
-        order = self._inner.chosen_order(epoch, chosen)
+        order = self.inner.chosen_order(epoch, chosen)
         assert order is not None
         return _ReadEpoch(self, epoch, order, keys, self._read_order)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import at_least, option
+from returnn_tf.datasets.combining.delegating import CorpusOfInner
 from returnn_tf.datasets.combining.inner import inner_dataset, refuse_own_order
 from returnn_tf.datasets.combining.mapping.map_processes import MapProcesses
 from returnn_tf.datasets.combining.mapping.mapper import Mapper
@@ -27,7 +28,7 @@ from returnn_tf.tensor import Data, Dim, batch_dim, parse_data_key
 
 
 @register_dataset()
-class PostprocessingDataset(StreamDataset):
+class PostprocessingDataset(CorpusOfInner, StreamDataset):
     """The sequences of another dataset, changed by a function of the config.
 
     ``map_seq(data, seq_idx=, epoch=, rng=)`` gets one sequence and returns it. ``map_seq_stream(sequences, epoch=,
@@ -70,8 +71,8 @@ class PostprocessingDataset(StreamDataset):
         if (opts.map_seq is None) == (opts.map_seq_stream is None):
             raise ConfigError("%s: give one of map_seq and map_seq_stream" % self._owner())
         refuse_own_order(self)
-        self._inner = inner_dataset(self, opts.dataset, "%s_dataset" % self.name)
-        self.is_stream = opts.map_seq is None or self._inner.is_stream
+        self.inner = inner_dataset(self, opts.dataset, "%s_dataset" % self.name)
+        self.is_stream = opts.map_seq is None or self.inner.is_stream
         stays = opts.map_seq_stream_preserves_num_seqs
         if stays is None:
             stays = bool(getattr(opts.map_seq_stream, "preserves_num_seqs", False))
@@ -92,22 +93,17 @@ class PostprocessingDataset(StreamDataset):
 
     def make_specs(self) -> dict[str, DataSpec]:
         """Return the declared format, by default that of the inner dataset."""
-        return dict(self._inner.data_specs) if self.opts.map_outputs is None else dict(self._declared)
+        return dict(self.inner.data_specs) if self.opts.map_outputs is None else dict(self._declared)
 
     @property
     def num_outputs(self) -> dict[str, Any]:
         """Return dims and numbers of axes, by default as the inner dataset declares them."""
-        return self._inner.num_outputs if self.opts.map_outputs is None else super().num_outputs
+        return self.inner.num_outputs if self.opts.map_outputs is None else super().num_outputs
 
     @property
     def num_seqs(self) -> Optional[int]:
         """Return the number of sequences of the inner dataset, None if the function may change it."""
-        return self._inner.num_seqs if self._preserves_num_seqs else None
-
-    @property
-    def endless(self) -> bool:
-        """Return whether the inner dataset is endless."""
-        return self._inner.endless
+        return self.inner.num_seqs if self._preserves_num_seqs else None
 
     def expected_num_seqs(self, epoch: int) -> Optional[int]:
         """Return None; the progress is that of the inner dataset."""
@@ -115,15 +111,11 @@ class PostprocessingDataset(StreamDataset):
 
     def tag(self, index: int) -> str:
         """Return the tag in the inner dataset."""
-        return super().tag(index) if self.is_stream else self._inner.tag(index)
+        return StreamDataset.tag(self, index) if self.is_stream else super().tag(index)
 
     def file_of(self, index: int) -> str:
         """Return the file in the inner dataset."""
-        return "" if self.is_stream else self._inner.file_of(index)
-
-    def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
-        """Return the order of the inner dataset, None if the function may change it."""
-        return None if self.is_stream else self._inner.seq_order(epoch)
+        return "" if self.is_stream else super().file_of(index)
 
     # ---- reading
 
@@ -183,7 +175,7 @@ class PostprocessingDataset(StreamDataset):
 
     def _inputs(self, epoch: int, how: Mapping[str, Any]) -> Generator[Sequence, None, None]:
         """Yield the sequences of the inner dataset."""
-        with contextlib.closing(self._inner.open_epoch(epoch, self._inner.data_keys, Chosen(**how))) as reader:
+        with contextlib.closing(self.inner.open_epoch(epoch, self.inner.data_keys, Chosen(**how))) as reader:
             position = 0
             while reader.has(position):
                 sequence = reader.sequence(position)
@@ -203,7 +195,7 @@ class PostprocessingDataset(StreamDataset):
                 owner=self._owner(),
                 map_seq=self.opts.map_seq,
                 map_seq_stream=self.opts.map_seq_stream,
-                inputs=dict(self._inner.data_specs),
+                inputs=dict(self.inner.data_specs),
                 outputs=self.make_specs(),
                 preserves_num_seqs=self._preserves_num_seqs,
             )
