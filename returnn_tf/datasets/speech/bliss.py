@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from array import array
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import above, option
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.safe_files import read_text
 from returnn_tf.datasets.files import local_copy
 from returnn_tf.datasets.speech.audio_range import duration, read_range
+from returnn_tf.datasets.speech.indexed import IndexedUtterances
 from returnn_tf.datasets.speech.packed_strings import PackedStrings
 from returnn_tf.datasets.speech.utterances import UtteranceDataset
 from returnn_tf.datasets.text.bliss import read_bliss
@@ -33,7 +32,7 @@ _FEATURES = {
 
 
 @register_dataset()
-class BlissDataset(UtteranceDataset):
+class BlissDataset(IndexedUtterances["_Index"]):
     """The segments of a Bliss corpus (XML): parts of audio files with transcriptions.
 
     The tag is the full name, corpus/recording/segment. The length of a sequence for ``sorted`` etc. is its duration.
@@ -81,15 +80,7 @@ class BlissDataset(UtteranceDataset):
         opts = self.opts
         self.set_up(audio=self._audio_options(), targets=self._target_options())
         self._post_process = make_post_processing(opts.orth_post_process, owner="%s: orth_post_process" % self._owner())
-        specs = {
-            "data": self.feature_spec() if self.features else None,
-            "classes": self.target_spec() if self.targets is not None else None,
-            "orth": self.orth_spec(),
-            "raw": self.raw_spec(),
-        }
-        self.data_specs = {key: spec for key, spec in specs.items() if spec is not None}
-        self._index: Optional[_Index] = None
-        self._lock = threading.Lock()
+        self.data_specs = self.specs_by_key()
 
     def _audio_options(self) -> Optional[dict[str, Any]]:
         opts = self.opts
@@ -107,19 +98,10 @@ class BlissDataset(UtteranceDataset):
             raise ConfigError("%s: give 'targets' or %s, not both" % (self._owner(), ", ".join(given)))
         return opts.targets if opts.targets is not None else given or None
 
-    @property
-    def index(self) -> _Index:
-        """Return the index of the corpus, which is read when it is needed first."""
-        with self._lock:
-            if self._index is None:
-                self._index = self._read_index()
-            return self._index
-
-    def _read_index(self) -> _Index:
+    def read_index(self) -> _Index:
+        """Read the segments, those of ``segment_file`` if it is given."""
         opts = self.opts
-        allowed = None
-        if opts.segment_file:
-            allowed = frozenset(read_text(opts.segment_file).splitlines()) - {""} or None
+        allowed = self.tags_of_segment_file()
         index = _Index(local_copy(opts.path, wanted=opts.use_cache_manager), allowed)
         if not len(index):
             raise DataError(
@@ -127,11 +109,6 @@ class BlissDataset(UtteranceDataset):
                 % (self._owner(), opts.path, " that are in segment_file %r" % opts.segment_file if allowed else "")
             )
         return index
-
-    @property
-    def num_seqs(self) -> int:
-        """Return the number of segments."""
-        return len(self.index)
 
     def tag(self, index: int) -> str:
         """Return the full name of a segment."""

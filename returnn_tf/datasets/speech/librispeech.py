@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Optional, Union
@@ -15,6 +14,7 @@ from returnn_tf.config.options import option
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.epoch_filter import EpochFilter, limit_mean_length
 from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.speech.indexed import UtterancesInFiles
 from returnn_tf.datasets.speech.librispeech_parts import LibriSpeechIndex, check_tag_format, find_parts, open_parts
 from returnn_tf.datasets.speech.utterances import UtteranceDataset, random_subset
 from returnn_tf.datasets.text.orth import make_post_processing
@@ -24,7 +24,7 @@ _SUBSET_SEED = 42
 
 
 @register_dataset()
-class LibriSpeechCorpus(UtteranceDataset):
+class LibriSpeechCorpus(UtterancesInFiles[LibriSpeechIndex]):
     """The parts of LibriSpeech whose names begin with ``prefix``: zip files, or directories as they were unpacked.
 
     A zip file has the name of its part, e.g. train-clean-100.zip. The length of a sequence for ``sorted`` etc. is the
@@ -84,8 +84,6 @@ class LibriSpeechCorpus(UtteranceDataset):
         self.data_specs = {"data": data, "raw": DataSpec(dim=0, ndim=0, dtype="object")}
         if self.targets is not None:
             self.data_specs = {"classes": self.target_spec(), **self.data_specs}
-        self._index: Optional[LibriSpeechIndex] = None
-        self._lock = threading.Lock()
 
     def _target_options(self) -> Optional[Any]:
         """Return the options of the vocabulary."""
@@ -105,15 +103,8 @@ class LibriSpeechCorpus(UtteranceDataset):
             raise ConfigError("%s: targets=%r needs the option %r" % (self._owner(), targets, targets))
         return {"class": _CLASSES[given[0]], **getattr(opts, given[0])} if given else None
 
-    @property
-    def index(self) -> LibriSpeechIndex:
-        """Return the index of the corpus, which is read when it is needed first."""
-        with self._lock:
-            if self._index is None:
-                self._index = self._read_index()
-            return self._index
-
-    def _read_index(self) -> LibriSpeechIndex:
+    def read_index(self) -> LibriSpeechIndex:
+        """Read the names and texts, and choose the sequences."""
         opts = self.opts
         index = LibriSpeechIndex(
             open_parts(self._paths, use_zip=opts.use_zip, use_cache_manager=opts.use_cache_manager),
@@ -125,31 +116,6 @@ class LibriSpeechCorpus(UtteranceDataset):
         if order is not None:
             index.order = index.order[order]
         return index
-
-    @property
-    def num_seqs(self) -> int:
-        """Return the number of sequences."""
-        return len(self.index)
-
-    def tag(self, index: int) -> str:
-        """Return the tag, by ``seq_tag_format``."""
-        return self.index.tag(index)
-
-    def file_of(self, index: int) -> str:
-        """Return the audio file."""
-        return self.index.file_of(index)
-
-    def seq_lengths(self) -> NDArray[Any]:
-        """Return the number of characters of the texts [num_seqs]."""
-        return self.index.lengths()
-
-    def text(self, index: int) -> str:
-        """Return the transcription, after ``orth_post_process``."""
-        return self.index.text(index)
-
-    def audio(self, index: int) -> tuple[Union[bytes, str], str]:
-        """Return the content of the audio file, or its path."""
-        return self.index.audio(index), self.file_of(index)
 
     def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
         """Return corpus indices in the order of an epoch, after ``epoch_wise_filter``."""
@@ -175,8 +141,3 @@ class LibriSpeechCorpus(UtteranceDataset):
 
     def _part_names(self) -> list[str]:
         return [part.name for part in self.index.parts]
-
-    def close(self) -> None:
-        """Close the files; they are reopened on demand."""
-        if self._index is not None:
-            self._index.close()

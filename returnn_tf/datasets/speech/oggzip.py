@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -13,8 +12,8 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import between, option
 from returnn_tf.datasets.core.epoch_filter import EpochFilter, limit_mean_length
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.safe_files import read_text
 from returnn_tf.datasets.files import local_copy
+from returnn_tf.datasets.speech.indexed import UtterancesInFiles
 from returnn_tf.datasets.speech.oggzip_index import OggZipIndex, Part
 from returnn_tf.datasets.speech.utterances import UtteranceDataset, random_subset
 from returnn_tf.datasets.text.orth import make_post_processing
@@ -23,7 +22,7 @@ _TEXT = ".txt.gz"
 
 
 @register_dataset()
-class OggZipDataset(UtteranceDataset):
+class OggZipDataset(UtterancesInFiles[OggZipIndex]):
     """Audio with transcriptions in zip files.
 
     ``NAME.zip`` has the text ``NAME.txt``, a Python list with a dict for every sequence: ``text``, ``duration`` in
@@ -83,15 +82,7 @@ class OggZipDataset(UtteranceDataset):
             opts.targets_post_process, owner="%s: targets_post_process" % self._owner()
         )
         random_subset(0, opts.fixed_random_subset, 0, self._owner())
-        specs = {
-            "data": self.feature_spec() if self.features else None,
-            "classes": self.target_spec() if self.targets is not None else None,
-            "orth": self.orth_spec(),
-            "raw": self.raw_spec(),
-        }
-        self.data_specs = {key: spec for key, spec in specs.items() if spec is not None}
-        self._index: Optional[OggZipIndex] = None
-        self._lock = threading.Lock()
+        self.data_specs = self.specs_by_key()
 
     # ---- files
 
@@ -164,19 +155,10 @@ class OggZipDataset(UtteranceDataset):
     def _local(self, path: str) -> str:
         return local_copy(path, wanted=self.opts.use_cache_manager)
 
-    @property
-    def index(self) -> OggZipIndex:
-        """Return the index of the corpus, which is read when it is needed first."""
-        with self._lock:
-            if self._index is None:
-                self._index = self._read_index()
-            return self._index
-
-    def _read_index(self) -> OggZipIndex:
+    def read_index(self) -> OggZipIndex:
+        """Read the texts, and choose the sequences."""
         opts = self.opts
-        allowed = None
-        if opts.segment_file:
-            allowed = frozenset(read_text(opts.segment_file).splitlines()) - {""} or None
+        allowed = self.tags_of_segment_file()
         index = OggZipIndex(
             self._parts(),
             with_audio=self.features is not None,
@@ -195,23 +177,6 @@ class OggZipDataset(UtteranceDataset):
 
     # ---- sequences
 
-    @property
-    def num_seqs(self) -> int:
-        """Return the number of sequences."""
-        return len(self.index)
-
-    def tag(self, index: int) -> str:
-        """Return ``seq_name``, else the name of the file."""
-        return self.index.tag(index)
-
-    def file_of(self, index: int) -> str:
-        """Return the audio file."""
-        return self.index.file_of(index)
-
-    def seq_lengths(self) -> NDArray[Any]:
-        """Return the durations [num_seqs] in units of 10 ms."""
-        return self.index.lengths()
-
     def indices_of_tags(self, tags: Any) -> NDArray[Any]:
         """Return corpus indices of tags; of several sequences with the same tag the last one."""
         if self._tag_to_index is None:
@@ -226,19 +191,6 @@ class OggZipDataset(UtteranceDataset):
             order = limit_mean_length(order, self._needed_lengths()[order], entry.get("max_mean_len"))
         return order
 
-    def text(self, index: int) -> str:
-        """Return the transcription."""
-        return self.index.text(index)
-
     def target_text(self, index: int) -> str:
         """Return the transcription after ``targets_post_process``."""
         return self._post_process(self.text(index))
-
-    def audio(self, index: int) -> tuple[Union[bytes, str], str]:
-        """Return the content of the audio file, or its path."""
-        return self.index.audio(index), self.file_of(index)
-
-    def close(self) -> None:
-        """Close the files; they are reopened on demand."""
-        if self._index is not None:
-            self._index.close()

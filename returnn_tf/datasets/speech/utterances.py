@@ -82,6 +82,16 @@ class UtteranceDataset(Dataset):
         """Return the format of the text as a string."""
         return DataSpec(dim=0, ndim=0, dtype="string")
 
+    def specs_by_key(self) -> dict[str, DataSpec]:
+        """Return the format of all data keys that the options allow."""
+        specs = {
+            "data": self.feature_spec() if self.features else None,
+            "classes": self.target_spec() if self.targets is not None else None,
+            "orth": self.orth_spec(),
+            "raw": self.raw_spec(),
+        }
+        return {key: spec for key, spec in specs.items() if spec is not None}
+
     @property
     def num_outputs(self) -> dict[str, Any]:
         """Return (dim, number of axes with time) by key; of the text as a string a dict with dtype and shape."""
