@@ -17,6 +17,7 @@ import soundfile
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset
+from returnn_tf.datasets.core.share import Share
 from returnn_tf.datasets.speech.zip_archive import ZipArchive
 from tests.datasets.recorded import ROOT, array_info, by_name, load_json
 
@@ -204,6 +205,41 @@ def test_sampled_bpe_is_drawn_anew_in_every_epoch(tmp_path):
     runs = [[seq.data["classes"].tolist() for seq in dataset.sequences(epoch)] for epoch in (1, 2, 1)]
     assert runs[0] == runs[2] != runs[1]
     assert runs[0][2] == next(dataset.sequences(1, seq_order=[2])).data["classes"].tolist()
+
+
+REPEATED = {"repeat_epoch": 3, "name": "train"}
+
+
+@pytest.mark.parametrize(
+    "outer",
+    [
+        lambda inner: {**inner, **REPEATED},
+        lambda inner: {"class": "CombinedDataset", "datasets": {"a": inner}, "data_map": {("a", "data"): "data"},
+                       **REPEATED},
+        lambda inner: {"class": "MetaDataset", "datasets": {"a": inner}, "data_map": {"data": ("a", "data")},
+                       **REPEATED},
+        lambda inner: {"class": "PostprocessingDataset", "dataset": {**inner, **REPEATED}, "map_seq": lambda s, **_: s},
+        lambda inner: {"class": "MultiProcDataset", "dataset": lambda: {**inner, **REPEATED}, "num_workers": 2,
+                       "buffer_size": 1},
+    ],
+    ids=["alone", "combined", "meta", "postprocessing", "processes"],
+)  # fmt: skip
+def test_repeated_sequences_are_distorted_anew(outer, tmp_path):
+    """Each occurrence has other random numbers, which depend on nothing but epoch, sequence and its count."""
+    audio = {"features": "raw", "num_feature_filters": 1, "peak_normalization": False, "random_permute": True}
+    inner = {"class": "OggZipDataset", "path": make_zip(tmp_path / "a.zip"), "audio": audio, "targets": None}
+    plain = Dataset.from_config({**inner, **REPEATED})
+    dataset = Dataset.from_config(outer(inner))
+
+    def read(dataset, **how):
+        return [(seq.tag, float(np.abs(seq.data["data"]).max())) for seq in dataset.sequences(2, **how)]
+
+    expected = read(plain)
+    assert len({value for _, value in expected}) == 12 == len(expected)
+    assert read(dataset) == expected
+    assert read(dataset, start=5) == expected[5:]
+    shares = [Share(rank, 2, ((3,),)) for rank in (0, 1)]
+    assert [read(dataset, share=share) for share in shares] == [expected[3::2], expected[4::2]]
 
 
 def test_corpus_order_filters_and_shards(tmp_path):

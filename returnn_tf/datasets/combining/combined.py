@@ -237,9 +237,18 @@ class CombinedDataset(StreamDataset):
 
     def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
         """Read a sequence of its dataset."""
+        return self.read_again(index, epoch, keys, 0)
+
+    @property
+    def redraws(self) -> bool:
+        """Return whether data of one of the datasets is random."""
+        return any(dataset.redraws for dataset in self._inner)
+
+    def read_again(self, index: int, epoch: int, keys: SequenceOf[str], nth: int) -> dict[str, NDArray[Any]]:
+        """Read a sequence of its dataset that the epoch had before."""
         number, local = self._locate(index)
         wanted = [inner for key, inner in self._keys[number].items() if key in keys]
-        return self._mapped(number, read_inner(self._inner[number], local, epoch, wanted), keys)
+        return self._mapped(number, read_inner(self._inner[number], local, epoch, wanted, nth), keys)
 
     def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
         """Return corpus indices, mixed from the orders of the datasets."""

@@ -53,12 +53,16 @@ def inner_dataset(outer: Dataset, spec: Any, name: str, *, shards: bool = True, 
     return inner
 
 
-def read_inner(dataset: Dataset, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+def read_inner(
+    dataset: Dataset, index: int, epoch: int, keys: SequenceOf[str], nth: int = 0
+) -> dict[str, NDArray[Any]]:
     """Return the data of a sequence as the dataset gives it by itself, its option ``window`` included.
 
     :param index: position in its corpus
+    :param nth: how many times the epoch had it before
     """
-    return dataset.with_window(dataset.read(index, epoch, keys))
+    data = dataset.read_again(index, epoch, keys, nth) if nth else dataset.read(index, epoch, keys)
+    return dataset.with_window(data)
 
 
 def refuse_own_order(dataset: Dataset) -> None:

@@ -204,8 +204,9 @@ class MetaDataset(CombiningDataset):
 
         :raises DataError: an inner dataset lacks sequences
         """
-        order = self.chosen_order(epoch, chosen)
-        assert order is not None
+        whole = self.explicit_order(epoch, chosen)
+        assert whole is not None
+        order = whole if chosen.share is None else chosen.share.of_order(whole)
         self._check_counts()
         subkeys: dict[str, list[str]] = {}
         for name, subkey in sorted({self._data_map[key] for key in keys}):
@@ -213,10 +214,13 @@ class MetaDataset(CombiningDataset):
         wanted = {name: self._tags(name, order) for name in subkeys}
         readers = {}
         for name, keys_there in subkeys.items():
-            tags = wanted[name]
+            inner = self.inner[name]
+            redraws = chosen.share is not None and inner.redraws  # then it depends on what other processes read
+            tags = self._tags(name, whole) if redraws else wanted[name]
             try:
-                of_inner = Chosen(seq_order=order) if tags is None else Chosen(seq_list=tags)
-                readers[name] = self.inner[name].open_epoch(epoch, keys_there, of_inner)
+                indices = None if tags is not None else whole if redraws else order
+                of_inner = Chosen(seq_list=tags, seq_order=indices, share=chosen.share if redraws else None)
+                readers[name] = inner.open_epoch(epoch, keys_there, of_inner)
             except DataError as exc:
                 raise DataError("%s: dataset %r: %s" % (self._owner(), name, exc)) from None
         return JoinedEpoch(self, epoch, order, keys, readers, wanted, self._data_map)

@@ -18,7 +18,8 @@ from returnn_tf.datasets.core.base_options import BaseOptions
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
 from returnn_tf.datasets.core.epoch import Epoch, EpochReader
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.share import ALL, Chosen
+from returnn_tf.datasets.core.seq_order import occurrences
+from returnn_tf.datasets.core.share import ALL, Chosen, Share
 from returnn_tf.datasets.core.stream import StreamDataset
 
 #: Options of the outer dataset which act on what it gives, whoever reads it.
@@ -114,18 +115,26 @@ class MultiProcDataset(FormatOfInner, CorpusOfInner, StreamDataset):
         """Return the sequences of an epoch by position; the processes start with the first one that is read."""
         if self.inner.is_stream or (self.is_stream and not chosen.is_explicit):
             return super().open_epoch(epoch, keys, chosen)
-        order = self.inner.chosen_order(epoch, chosen)
-        assert order is not None
-        return _ReadEpoch(self, epoch, order, keys, self._read_order)
+        whole = self.inner.explicit_order(epoch, chosen)
+        assert whole is not None
+        share = chosen.share or Share()
+
+        def read(start: int) -> Generator[Sequence, None, None]:
+            return self._read_order(epoch, whole, share, start)
+
+        return _ReadEpoch(self, epoch, share.of_order(whole), keys, read)
 
     def stream(self, epoch: int, **how: Any) -> Iterator[Sequence]:
         """Yield the sequences of the shards of all processes."""
         yield from self._from_processes([{"epoch": epoch}] * self.opts.num_workers)
 
-    def _read_order(self, epoch: int, order: NDArray[Any]) -> Generator[Sequence, None, None]:
-        """Yield the sequences of an order, of which process i reads every n-th one."""
+    def _read_order(self, epoch: int, order: NDArray[Any], share: Share, start: int) -> Generator[Sequence, None, None]:
+        """Yield the sequences of a share of an order from a position on, of which process i reads every n-th one."""
         number = self.opts.num_workers
-        return self._from_processes([{"epoch": epoch, "seq_order": order[i::number]} for i in range(number)])
+        shares = [Share(i, number).of_share(share, start) for i in range(number)]
+        if occurrences(order).any():  # what is drawn depends on those before
+            return self._from_processes([{"epoch": epoch, "seq_order": order, "share": part} for part in shares])
+        return self._from_processes([{"epoch": epoch, "seq_order": part.of_order(order)} for part in shares])
 
     def _from_processes(self, arguments: list[dict[str, Any]]) -> Generator[Sequence, None, None]:
         processes = self._idle.pop() if self._idle else self._start()
@@ -150,7 +159,7 @@ class MultiProcDataset(FormatOfInner, CorpusOfInner, StreamDataset):
 class _ReadEpoch(Epoch):
     """An epoch whose sequences other processes read, from the first one that is asked for.
 
-    :param read: epoch and order -> sequences
+    :param read: position -> the sequences from there on
     """
 
     def __init__(
@@ -159,10 +168,9 @@ class _ReadEpoch(Epoch):
         epoch: int,
         order: NDArray[Any],
         keys: list[str],
-        read: Callable[[int, NDArray[Any]], Generator[Sequence, None, None]],
+        read: Callable[[int], Generator[Sequence, None, None]],
     ):
         super().__init__(dataset, epoch, order, keys)
-        self._indices = order
         self._read_from = read
         self._sequences: Optional[Generator[Sequence, None, None]] = None
         self._next_position = 0
@@ -171,7 +179,7 @@ class _ReadEpoch(Epoch):
         if self._sequences is None or position < self._next_position:
             self.close()
             self._next_position = position
-            self._sequences = self._read_from(self.epoch, self._indices[position:])
+            self._sequences = self._read_from(position)
         while True:
             sequence = next(self._sequences, None)
             if sequence is None or sequence.index != self.index(self._next_position):

@@ -90,6 +90,18 @@ class Dataset(Corpus):
         """
         raise NotImplementedError("%s.read" % type(self).__name__)
 
+    def read_again(self, index: int, epoch: int, keys: SequenceOf[str], nth: int) -> dict[str, NDArray[Any]]:
+        """Read a sequence that the epoch had before; different from `read` only if ``redraws``.
+
+        :param nth: how many times
+        """
+        return self.read(index, epoch, keys)
+
+    @property
+    def redraws(self) -> bool:
+        """Return whether data is random, and thus drawn anew each time that a sequence occurs in an epoch."""
+        return False
+
     def read_together(
         self, indices: NDArray[Any], epoch: int, keys: SequenceOf[str]
     ) -> dict[str, SequenceOf[NDArray[Any]]]:
@@ -164,6 +176,7 @@ class Dataset(Corpus):
         seq_list: Optional[SequenceOf[str]] = None,
         seq_order: Optional[SequenceOf[int]] = None,
         start: int = 0,
+        share: Optional[Share] = None,
     ) -> Iterator[Sequence]:
         """Iterate over all sequences of an epoch in its order, uncut.
 
@@ -171,8 +184,10 @@ class Dataset(Corpus):
         :param seq_list: tags to read instead of the epoch's own order
         :param seq_order: corpus indices to read instead of it
         :param start: position to begin at
+        :param share: the part of all these to read
         """
-        with contextlib.closing(self.open_epoch(epoch, self.data_keys, Chosen(seq_list, seq_order))) as reader:
+        chosen = Chosen(seq_list, seq_order, share)
+        with contextlib.closing(self.open_epoch(epoch, self.data_keys, chosen)) as reader:
             num_used = 0
             for position in itertools.count():
                 if not reader.has(position):
@@ -189,7 +204,10 @@ class Dataset(Corpus):
 
         :param keys: the data keys to read
         """
-        return Epoch(self, epoch, self.chosen_order(epoch, chosen), keys)
+        if not self.redraws:
+            return Epoch(self, epoch, self.chosen_order(epoch, chosen), keys)
+        order, nth = self.chosen_occurrences(epoch, chosen)
+        return Epoch(self, epoch, order, keys, nth)
 
     def _chunk_options(self, replaced: Optional[Mapping[str, Any]] = None) -> dict[str, Any]:
         opts = {name: getattr(self.opts, name) for name in _CUTTING}

@@ -262,6 +262,13 @@ class Corpus:
             raise ConfigError("%s is endless, so it can't be split among processes; give it num_seqs" % self._owner())
         return chosen.share.of_order(order)
 
+    def chosen_occurrences(self, epoch: int, chosen: Chosen) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return `chosen_order`, and how many times the epoch has each of them before, also in other shares."""
+        order = self.explicit_order(epoch, chosen)
+        assert order is not None
+        nth = orders.occurrences(order)
+        return (order, nth) if chosen.share is None else (chosen.share.of_order(order), chosen.share.of_order(nth))
+
     def explicit_order(self, epoch: int, chosen: Chosen) -> Optional[NDArray[Any]]:
         """Return the corpus indices that are listed, or those of the epoch; the share is not regarded."""
         if chosen.seq_list is not None and chosen.seq_order is not None:

@@ -178,15 +178,24 @@ class Epoch(EpochReader):
     :param epoch: number, from 1
     :param order: corpus indices in the order of reading, or None for an endless dataset in corpus order
     :param keys: the data keys to read
+    :param nth: how many times each had occurred in the epoch before; None: it does not matter
     """
 
-    def __init__(self, dataset: Any, epoch: int, order: Optional[NDArray[Any]], keys: list[str]):
+    def __init__(
+        self,
+        dataset: Any,
+        epoch: int,
+        order: Optional[NDArray[Any]],
+        keys: list[str],
+        nth: Optional[NDArray[Any]] = None,
+    ):
         super().__init__(dataset, epoch, keys)
         self._order = order
+        self._nth = nth
         threads = dataset.read_threads
         self._ahead = ReadAhead(self._read, self.has, threads) if threads > 1 else None
-        in_threads = self._ahead is not None
-        self._together = None if order is None or in_threads else Together(dataset, epoch, order, keys)
+        is_single = self._ahead is not None or nth is not None
+        self._together = None if order is None or is_single else Together(dataset, epoch, order, keys)
 
     @property
     def num_seqs(self) -> Optional[int]:
@@ -266,7 +275,9 @@ class Epoch(EpochReader):
     def _read(self, position: int) -> Sequence:
         index = self.index(position)
         try:
-            if self._together is None:
+            if self._nth is not None and self._nth[position]:
+                data = self.dataset.read_again(index, self.epoch, self.keys, int(self._nth[position]))
+            elif self._together is None:
                 data = self.dataset.read(index, self.epoch, self.keys)
             else:
                 data = self._together.data(position)

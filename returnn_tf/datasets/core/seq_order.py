@@ -69,6 +69,16 @@ def order_sequences(ordering: Ordering, num_seqs: int, lengths: Lengths, seed: i
     return _ORDERS[ordering.kind].function(ordering, num_seqs, lengths, np.random.RandomState(seed))
 
 
+def occurrences(order: NDArray[Any]) -> NDArray[Any]:
+    """Return how many times each entry of an order has occurred before: array [sequences]."""
+    by_index = np.argsort(order, kind="stable")
+    ranks = np.arange(len(order))
+    is_first = np.diff(order[by_index], prepend=-1) != 0
+    counts = np.empty(len(order), np.int64)
+    counts[by_index] = ranks - np.maximum.accumulate(np.where(is_first, ranks, 0))
+    return counts
+
+
 def bin_borders(num_seqs: int, num_bins: int) -> list[int]:
     """Return ``num_bins + 1`` positions i*N//B."""
     return [i * num_seqs // num_bins for i in range(num_bins + 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from typing import Any, Optional, TypeVar, Union
@@ -32,6 +33,11 @@ class Share:
             index = np.arange(len(order))
             order = order[index // len(done) >= np.asarray(done)[index % len(done)]]
         return order[self.rank :: self.size]
+
+    def of_share(self, other: Share, start: int) -> Share:
+        """Return this share of what another one has left after ``start`` sequences."""
+        others = tuple(start if rank == other.rank else sys.maxsize for rank in range(other.size))
+        return dataclasses.replace(self, done=(*other.done, others))
 
     def of_stream(self, items: Iterable[_T]) -> Iterator[_T]:
         """Yield the same share of a stream, reading ahead no item."""

@@ -131,37 +131,48 @@ class UtteranceDataset(Dataset):
 
     def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
         """Read the data of one sequence. What is random depends on epoch and index only."""
-        return {key: self._read_key(key, index, epoch) for key in keys}
+        return self.read_again(index, epoch, keys, 0)
 
-    def _read_key(self, key: str, index: int, epoch: int) -> NDArray[Any]:
+    def read_again(self, index: int, epoch: int, keys: SequenceOf[str], nth: int) -> dict[str, NDArray[Any]]:
+        """Read a sequence with other random numbers than before."""
+        seed = [self.epoch_seed(epoch), index, *([nth] if nth else [])]
+        return {key: self._read_key(key, index, seed) for key in keys}
+
+    @property
+    def redraws(self) -> bool:
+        """Return whether features or labels are random."""
+        is_seeded = hasattr(self.targets, "set_random_seed")
+        return self._draws_audio or bool(getattr(self.targets, "is_random", is_seeded))
+
+    @property
+    def _draws_audio(self) -> bool:
+        opts = self.features and self.features.opts
+        return bool(opts and (opts.random_permute or opts.pre_process or callable(opts.features)))
+
+    def _read_key(self, key: str, index: int, seed: list[int]) -> NDArray[Any]:
         if key == "data":
-            return self._data(index, epoch)
+            return self._data(index, seed)
         if key == "classes":
-            return self._labels(index, epoch)
+            return self._labels(index, seed)
         text = self.text(index)
         return np.array(text, dtype=object) if key == "raw" else np.frombuffer(_encoded(text), np.uint8)
 
-    def _data(self, index: int, epoch: int) -> NDArray[Any]:
+    def _data(self, index: int, seed: list[int]) -> NDArray[Any]:
         if self.features is None:
             return np.zeros((), np.float64)
         samples, rate = self.samples(index)
-        opts = self.features.opts
-        draws = opts.random_permute or opts.pre_process or callable(opts.features)
-        rng = np.random.RandomState(self._seed(index, epoch)) if draws else _UNUSED_RNG  # to make one takes 0.2 ms
+        rng = np.random.RandomState(seed) if self._draws_audio else _UNUSED_RNG  # to make one takes 0.2 ms
         try:
             return self.features.extract(samples, rate, rng=rng, seq_name=self.tag(index))
         except DataError as exc:
             raise DataError("audio file %r: %s" % (self.file_of(index), exc)) from exc
 
-    def _labels(self, index: int, epoch: int) -> NDArray[Any]:
+    def _labels(self, index: int, seed: list[int]) -> NDArray[Any]:
         with self._labels_lock:  # a vocabulary that samples has one generator, and functions are those of the user
             if hasattr(self.targets, "set_random_seed"):
-                seed = np.random.SeedSequence(self._seed(index, epoch)).generate_state(1)[0]
-                self.targets.set_random_seed(int(seed))  # objects of users may not take a list
+                number = np.random.SeedSequence(seed).generate_state(1)[0]
+                self.targets.set_random_seed(int(number))  # objects of users may not take a list
             return np.asarray(self.targets.get_seq(self.target_text(index)), np.int32)
-
-    def _seed(self, index: int, epoch: int) -> list[int]:
-        return [self.epoch_seed(epoch), index]
 
 
 def _encoded(text: str) -> bytes:

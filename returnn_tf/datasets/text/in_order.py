@@ -22,10 +22,11 @@ class InvalidSequence(DataError):
 class InOrderEpoch(Epoch):
     """The sequences of an epoch, which share one stream of random numbers; it is read from its start to resume.
 
-    :param dataset: has ``read_next(index, epoch, keys, rng)``, which is called once for each sequence, in order
+    :param dataset: has ``read_next(index, epoch, keys, rng, nth)``, which is called once for each sequence, in order
     :param epoch: number, from 1
     :param order: corpus indices in the order of reading
     :param keys: the data keys to read
+    :param nth: how many times each had occurred in the epoch before
     :param skip_invalid: leave out sequences that raise `InvalidSequence`; later ones move up
     :param max_logged: number of those that are logged one by one
     """
@@ -36,15 +37,17 @@ class InOrderEpoch(Epoch):
         epoch: int,
         order: NDArray[Any],
         keys: list[str],
+        nth: NDArray[Any],
         *,
         skip_invalid: bool,
         max_logged: int = 0,
     ) -> None:
-        super().__init__(dataset, epoch, order, keys)
+        super().__init__(dataset, epoch, order, keys, nth)
         self._skip_invalid = skip_invalid
         self._max_logged = max_logged
         self._rng = random.Random(dataset.epoch_seed(epoch))
         self._given = order
+        self._nths = nth
         self._found: list[int] = []  # corpus indices of the sequences that were read
         self._next = 0
         self._read_ahead: dict[int, dict[str, NDArray[Any]]] = {}
@@ -79,9 +82,10 @@ class InOrderEpoch(Epoch):
     def _read_to(self, position: int) -> None:
         while len(self._found) <= position and self._next < len(self._given):
             index = int(self._given[self._next])
+            given = index, self.epoch, self.keys, self._rng, int(self._nths[self._next])
             self._next += 1
             try:
-                self._read_ahead[len(self._found)] = self.dataset.read_next(index, self.epoch, self.keys, self._rng)
+                self._read_ahead[len(self._found)] = self.dataset.read_next(*given)
             except Exception as exc:  # told when the sequence is asked for
                 if self._skip_invalid and isinstance(exc, InvalidSequence):
                     self._count_skipped(index, exc)

@@ -101,8 +101,17 @@ class TextDictDataset(Dataset):
 
     def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
         """Return the labels of a sequence."""
+        return self.read_again(index, epoch, keys, 0)
+
+    @property
+    def redraws(self) -> bool:
+        """Return whether texts are split at random."""
+        return self._vocabulary.is_random
+
+    def read_again(self, index: int, epoch: int, keys: SequenceOf[str], nth: int) -> dict[str, NDArray[Any]]:
+        """Return the labels of a sequence, with other random numbers than before."""
         entries = self._texts()[self._tags[index]]
-        self._vocabulary.set_random_seed((self.epoch_seed(epoch) % 2**32, index))
+        self._vocabulary.set_random_seed((self.epoch_seed(epoch) % 2**32, index, *([nth] if nth else [])))
         labels = [self._vocabulary.get_seq(text) for _, text in entries]
         scores = [score for score, _ in entries]
         best = max(range(len(scores)), key=lambda i: (not math.isnan(scores[i]), scores[i], -i))
