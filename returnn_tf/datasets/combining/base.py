@@ -27,6 +27,19 @@ def taken_by(dataset: Dataset) -> frozenset[str]:
     return taken
 
 
+def difference(first: Mapping[str, DataSpec], other: Mapping[str, DataSpec]) -> str:
+    """Return in what the format of a dataset differs from that of the first one, to be completed by its name.
+
+    Empty: each key of the first dataset has its dim and axes in the other one, too.
+    """
+    for key, spec in first.items():
+        got = other.get(key)
+        if got is None or (got.dim, got.ndim) != (spec.dim, spec.ndim):
+            text = "no data" if got is None else "dim %d and %d axes" % (got.dim, got.ndim)
+            return "key %r has %s, but dim %d and %d axes" % (key, text, spec.dim, spec.ndim)
+    return ""
+
+
 class CombiningDataset(Dataset):
     """A dataset that reads from others, the inner datasets.
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import at_least, option
-from returnn_tf.datasets.combining.base import CombiningDataset
+from returnn_tf.datasets.combining.base import CombiningDataset, difference
 from returnn_tf.datasets.combining.chained import ChainedEpoch, Link
 from returnn_tf.datasets.combining.delegating import CorpusOfInner, FormatOfInner
 from returnn_tf.datasets.core.base import Dataset
@@ -63,17 +63,15 @@ class ConcatDataset(CombiningDataset):
         return self.parts[0].data_specs
 
     def _check_same_format(self, first: Dataset, other: Dataset) -> None:
-        for key, spec in first.data_specs.items():
-            got = other.data_specs.get(key)
-            if got is None or (got.dim, got.ndim) != (spec.dim, spec.ndim):
-                text = "lacks it" if got is None else "has dim %d and %d axes" % (got.dim, got.ndim)
-                raise ConfigError(
-                    "%s: key %r has dim %d and %d axes in dataset %r, but %r %s; the datasets need the same format"
-                    % (self._owner(), key, spec.dim, spec.ndim, first.name, other.name, text)
-                )
+        differs = difference(first.data_specs, other.data_specs)
+        if differs:
+            raise ConfigError(
+                "%s: dataset %r: %s in dataset %r; the datasets need the same format"
+                % (self._owner(), other.name, differs, first.name)
+            )
 
     @property
-    def num_outputs(self) -> dict[str, tuple[int, int]]:
+    def num_outputs(self) -> dict[str, Any]:
         """Return (dim, number of axes with time) by key."""
         return self.parts[0].num_outputs
 

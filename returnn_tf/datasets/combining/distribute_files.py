@@ -13,7 +13,7 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import shown
 from returnn_tf.config.options import at_least, option
 from returnn_tf.config.user_code import call_of_config, error_in_config
-from returnn_tf.datasets.combining.base import CombiningDataset
+from returnn_tf.datasets.combining.base import CombiningDataset, difference
 from returnn_tf.datasets.combining.chained import ChainedEpoch, Link
 from returnn_tf.datasets.combining.delegating import FormatOfInner
 from returnn_tf.datasets.combining.file_bins import bins_by_size, read_file_list, size_of_entry
@@ -207,14 +207,9 @@ class DistributeFilesDataset(FormatOfInner, CombiningDataset):
         return ChainedEpoch(self, epoch, keys, [Link(inner.open_epoch(full_epoch, keys))], chosen.share)
 
     def _check_format(self, inner: Dataset) -> None:
-        if inner.is_stream:
-            return
-        for key, (dim, ndim) in self.num_outputs.items():
-            if inner.num_outputs.get(key) != (dim, ndim):
-                raise DataError(
-                    "%s: key %r is %s in these files, but has dim %d and %d axes in %s"
-                    % (self._owner(), key, inner.num_outputs.get(key, "missing"), dim, ndim, shown(self._entries[0]))
-                )
+        differs = "" if inner.is_stream else difference(self._of_format.data_specs, inner.data_specs)
+        if differs:
+            raise DataError("%s: in these files, %s in those of %s" % (self._owner(), differs, shown(self._entries[0])))
 
 
 def _names_order(spec: Any) -> bool:

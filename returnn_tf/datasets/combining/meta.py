@@ -138,9 +138,10 @@ class MetaDataset(CombiningDataset):
         return specs
 
     @property
-    def num_outputs(self) -> dict[str, tuple[int, int]]:
+    def num_outputs(self) -> dict[str, Any]:
         """Return (dim, number of axes with time) by key, as the inner datasets do."""
-        return {key: self.inner[name].num_outputs[subkey] for key, (name, subkey) in sorted(self._data_map.items())}
+        outputs = {name: dataset.all_outputs for name, dataset in self.inner.items()}
+        return {key: outputs[name][subkey] for key, (name, subkey) in sorted(self._data_map.items())}
 
     @property
     def labels(self) -> dict[str, list[str]]:

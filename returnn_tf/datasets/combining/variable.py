@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import at_least, option
-from returnn_tf.datasets.combining.base import CombiningDataset
+from returnn_tf.datasets.combining.base import CombiningDataset, difference
 from returnn_tf.datasets.combining.chained import ChainedEpoch, Link
 from returnn_tf.datasets.combining.functions import call_with_known
 from returnn_tf.datasets.combining.inner import inner_dataset
@@ -75,16 +75,9 @@ class VariableDataset(CombiningDataset):
         if spec is None:
             raise ConfigError("%s returned None instead of a dataset" % where)
         inner = inner_dataset(self, spec, "%s_epoch%d" % (self.name, epoch))
-        for key, spec_of_first in self._format.items():
-            there = inner.data_specs.get(key)
-            if there is None or (there.dim, there.ndim) != (spec_of_first.dim, spec_of_first.ndim):
-                raise ConfigError(
-                    "%s: key %r has %s, but dim %d and %d axes in epoch 1"
-                    % (
-                        *(where, key, "no data" if there is None else "dim %d and %d axes" % (there.dim, there.ndim)),
-                        *(spec_of_first.dim, spec_of_first.ndim),
-                    )
-                )
+        differs = difference(self._format, inner.data_specs)
+        if differs:
+            raise ConfigError("%s: %s in epoch 1" % (where, differs))
         return inner
 
     def make_specs(self) -> dict[str, DataSpec]:

@@ -141,15 +141,24 @@ class Dataset(Corpus):
         return [key for key in self.data_specs if key != "data"]
 
     @property
-    def num_outputs(self) -> dict[str, tuple[int, int]]:
-        """Return (dim, number of axes with time) by key, before ``window``."""
+    def num_outputs(self) -> dict[str, Any]:
+        """Return (dim, number of axes with time) by key, before ``window``; a dict where a dataset says more."""
+        return dict(self._dims())
+
+    def _dims(self) -> dict[str, tuple[int, int]]:
         window = self.opts.window
         return {key: (spec.dim // (window if key == "data" else 1), spec.ndim) for key, spec in self.data_specs.items()}
 
     @property
+    def all_outputs(self) -> dict[str, Any]:
+        """Return ``num_outputs`` with all data keys, also those which some datasets leave out there."""
+        return {**self._dims(), **self.num_outputs}
+
+    @property
     def num_inputs(self) -> int:
         """Return the dim of "data", before ``window``; 0 if there is no such key."""
-        return self.num_outputs["data"][0] if "data" in self.data_specs else 0
+        declared = self.all_outputs.get("data")
+        return int(declared[0]) if isinstance(declared, (tuple, list)) else 0
 
     @property
     def labels(self) -> dict[str, list[str]]:
