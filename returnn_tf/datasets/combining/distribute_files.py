@@ -207,7 +207,7 @@ class DistributeFilesDataset(FormatOfInner, CombiningDataset):
         return ChainedEpoch(self, epoch, keys, [Link(inner.open_epoch(full_epoch, keys))], chosen.share)
 
     def _check_format(self, inner: Dataset) -> None:
-        differs = "" if inner.is_stream else difference(self._of_format.data_specs, inner.data_specs)
+        differs = "" if inner.is_stream else difference(self.format_source.data_specs, inner.data_specs)
         if differs:
             raise DataError("%s: in these files, %s in those of %s" % (self._owner(), differs, shown(self._entries[0])))
 
