@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import logging
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import (
     Annotated,
     Any,
@@ -23,6 +23,11 @@ from typing import (
 )
 
 from returnn_tf.config.errors import ConfigError, did_you_mean, shown
+from returnn_tf.config.option_checks import above as above
+from returnn_tf.config.option_checks import at_least as at_least
+from returnn_tf.config.option_checks import between as between
+from returnn_tf.config.option_checks import dropout_rate as dropout_rate
+from returnn_tf.config.option_checks import probability as probability
 from returnn_tf.config.option_types import Written, fits_type, type_name
 
 T = TypeVar("T")
@@ -284,78 +289,3 @@ def from_options(
 def _is_absent(info: Optional[OptionInfo]) -> bool:
     """Return whether None stands for the default of an option."""
     return info is not None and (info.type is Any or not fits_type(None, info.type))
-
-
-def at_least(least: float) -> Callable[[Any], Optional[str]]:
-    """Return a check that a number is at least ``least``; None passes."""
-    return lambda value: None if value is None or value >= least else "must be at least %s" % least
-
-
-def between(least: float, most: float) -> Callable[[Any], Optional[str]]:
-    """Return a check that a number is between ``least`` and ``most``, inclusive; None passes."""
-    return lambda value: None if value is None or least <= value <= most else "must be from %s to %s" % (least, most)
-
-
-def above(limit: float) -> Callable[[Any], Optional[str]]:
-    """Return a check that a number is above ``limit``; None passes."""
-    return lambda value: None if value is None or value > limit else "must be above %s" % limit
-
-
-def probability(value: Any) -> Optional[str]:
-    """Check that a number is between 0 and 1, inclusive; None passes."""
-    return between(0, 1)(value)
-
-
-def dropout_rate(value: Any) -> Optional[str]:
-    """Check that a number is at least 0 and below 1, as the kept entries are divided by the rest; None passes."""
-    return None if value is None or 0 <= value < 1 else "must be from 0 to below 1"
-
-
-#: TensorFlow keeps shapes as int32.
-MAX_AXIS_SIZE = 2**31 - 1
-
-
-def axis_size(value: Any) -> Optional[str]:
-    """Check that a number can be the size of an axis; None passes."""
-    good = value is None or 1 <= value <= MAX_AXIS_SIZE
-    return None if good else "must be from 1 to %d" % MAX_AXIS_SIZE
-
-
-def axis_sizes(value: Optional[Iterable[Optional[int]]]) -> Optional[str]:
-    """Check that numbers can be the sizes of axes; None passes, as the value and as an entry."""
-    return next((message for message in map(axis_size, value or ()) if message), None)
-
-
-def referenced_names(info: OptionInfo, value: Any) -> Iterator[str]:
-    """Return the layer names inside an option value."""
-    if isinstance(value, str):
-        if value not in info.keywords:
-            yield value
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for item in value:
-            yield from referenced_names(info, item)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from referenced_names(info, item)
-
-
-def map_strings(info: OptionInfo, value: Any, func: Callable[[str], Any]) -> Any:
-    """Replace every layer name in an option value by ``func(name)``; dicts, lists and tuples keep their form."""
-    if isinstance(value, str):
-        return value if value in info.keywords else func(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(map_strings(info, item, func) for item in value)
-    if isinstance(value, Mapping):
-        return {key: map_strings(info, item, func) for key, item in value.items()}
-    return value
-
-
-def map_values(value: Any, of_type: type, func: Callable[[Any], Any]) -> Any:
-    """Replace every object of a type inside lists, tuples, sets and dicts by ``func(object)``."""
-    if isinstance(value, of_type):
-        return func(value)
-    if type(value) in (list, tuple, set, frozenset):
-        return type(value)(map_values(item, of_type, func) for item in value)
-    if type(value) is dict:
-        return {map_values(k, of_type, func): map_values(v, of_type, func) for k, v in value.items()}
-    return value

@@ -18,8 +18,9 @@ from typing import (
 )
 
 from returnn_tf.config.errors import ConfigError, shown
+from returnn_tf.config.option_checks import axis_size
 from returnn_tf.config.option_types import Written
-from returnn_tf.config.options import LayerRef, LayerRefs, axis_size, dropout_rate, option
+from returnn_tf.config.options import LayerRef, LayerRefs, dropout_rate, option
 from returnn_tf.graph.class_facts import mentions
 from returnn_tf.graph.freezing import Freezable
 from returnn_tf.graph.option_types import InitialOutput, OutTypeOptions, ReusedParams, ReuseOptions

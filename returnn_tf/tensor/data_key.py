@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Optional, Union
 
 from returnn_tf.config import ConfigError
+from returnn_tf.config.option_checks import axis_size, axis_sizes
 from returnn_tf.config.option_types import fits_type
-from returnn_tf.config.options import axis_size, axis_sizes, from_options, option
+from returnn_tf.config.options import from_options, option
 from returnn_tf.tensor.axes import resolve_axis
 from returnn_tf.tensor.data import DTYPES, Data, default_feature_axis, default_time_axis
 from returnn_tf.tensor.dim import Dim

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import Any
 
-from returnn_tf.config.options import map_values
+from returnn_tf.config.option_values import map_values
 from returnn_tf.datasets.files.copying import copy_to_cache
 
 

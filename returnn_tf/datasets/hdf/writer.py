@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError
+from returnn_tf.datasets.hdf.growing import GrowingStreams
 from returnn_tf.datasets.hdf.temporary import discard, remove_stale, reporting, temporary_name
 
-_PLACEHOLDER = b"dummy-label"  # /targets/labels/<key> must not be empty for other readers
-_BYTES_TO_FLUSH = 1 << 24  # so that a full disk is detected early, and by an error that can be caught
 Lengths = Union[SequenceOf[int], NDArray[Any], Mapping[int, Any]]
 
 
@@ -58,12 +57,8 @@ class HDFWriter:
         self.num_timesteps = 0
         self._extend = extend_existing_file
         self._replace = replace
-        # kept open: the library reports no error if it can't flush a stream on closing
-        self._streams: dict[str, h5py.Dataset] = {}
-        self._unflushed = 0  # bytes
         self._broken = False
         self._extra_type = dict(extra_type or {})
-        self._extra_labels = dict(extra_labels or {})
         self._keys: Optional[list[str]] = None
         if self.labels and dim is not None and len(self.labels) != dim:
             raise ConfigError("HDFWriter: %d labels for dim %d" % (len(self.labels), dim))
@@ -73,6 +68,9 @@ class HDFWriter:
         try:
             os.makedirs(os.path.dirname(os.path.abspath(filename)), exist_ok=True)
             self._file: Optional[h5py.File] = self._start_file()
+            self._streams: Optional[GrowingStreams] = GrowingStreams(
+                self._file, filename, dim=self.dim, extra_type=self._extra_type, extra_labels=extra_labels or {}
+            )
         except OSError as exc:
             reason = exc.strerror or (os.strerror(exc.errno) if exc.errno else exc)
             raise DataError("HDF file %r can't be written: %s. Choose another path" % (filename, reason)) from exc
@@ -158,23 +156,24 @@ class HDFWriter:
         :param seq_tag: their names
         :param targets: key -> further data of each, [time, ...] or []
         """
-        if self._file is None:
+        if self._streams is None:
             raise DataError("HDFWriter %r is closed" % self.filename)
+        streams = self._streams
         if not len(seq_tag):
             return
         self._check_keys(targets)
         if frames is None and not targets:
             raise DataError("HDFWriter %r: there is neither main data nor a target" % self.filename)
         with self._writing():
-            columns = [] if frames is None else [self._append("inputs", frames, None)]
+            columns = [] if frames is None else [streams.append("inputs", frames, None)]
             for key in self._keys or []:
-                columns.append(self._append("targets/data/" + key, [_with_time(value) for value in targets[key]], key))
+                columns.append(
+                    streams.append("targets/data/" + key, [_with_time(value) for value in targets[key]], key)
+                )
             if not self._keys:
                 columns.append([0] * len(seq_tag))  # other readers want a second column
-            self._append_rows(columns, list(seq_tag))
-            if self._unflushed >= _BYTES_TO_FLUSH:
-                self._file.flush()
-                self._unflushed = 0
+            streams.append_rows(columns, list(seq_tag))
+            streams.flush()
         self.num_seqs += len(seq_tag)
         self.num_timesteps += sum(columns[0])
 
@@ -228,86 +227,6 @@ class HDFWriter:
                 % (self.filename, sorted(targets), self._keys)
             )
 
-    def _append(self, path: str, values: list[NDArray[Any]], key: Optional[str]) -> list[int]:
-        """Append sequences to one stream, and return their lengths."""
-        assert self._file is not None
-        if path not in self._file:
-            self._create(path, values[0], key)
-        dataset = self._stream(path)
-        text = h5py.check_string_dtype(dataset.dtype) is not None
-        for value in values:
-            if value.shape[1:] != dataset.shape[1:]:
-                raise DataError(
-                    "HDFWriter %r: frames of shape %s for /%s, but it has %s"
-                    % (self.filename, value.shape[1:], path, dataset.shape[1:])
-                )
-        block = np.concatenate([value.astype(object) if text else value for value in values], axis=0)
-        start = dataset.shape[0]
-        dataset.resize(start + len(block), axis=0)
-        dataset[start:] = block
-        self._unflushed += block.nbytes
-        return [len(value) for value in values]
-
-    def _stream(self, path: str) -> h5py.Dataset:
-        assert self._file is not None
-        if path not in self._streams:
-            self._streams[path] = self._file[path]
-        return self._streams[path]
-
-    def _create(self, path: str, value: NDArray[Any], key: Optional[str]) -> None:
-        """Create an empty stream, with its metadata, in the format of its first value [time, ...]."""
-        assert self._file is not None
-        dim, ndim, dtype = self.dim, value.ndim, value.dtype
-        if key is not None:
-            dim, ndim, declared = self._extra_type.get(
-                key, (None if value.ndim < 2 else value.shape[1], value.ndim, value.dtype)
-            )
-            dtype = np.dtype(declared) if declared != "string" else np.dtype(object)
-        maxshape = (None,) + (value.shape[1:] if key is not None else (None,) * (value.ndim - 1))
-        row = max(1, int(np.prod(value.shape[1:], dtype=np.int64))) * max(dtype.itemsize, 1)
-        chunks = (max(1, min(1024, (1 << 18) // row)),) + tuple(max(n, 1) for n in value.shape[1:])
-        self._streams[path] = self._file.create_dataset(
-            path,
-            shape=(0,) + value.shape[1:],
-            maxshape=maxshape,
-            chunks=chunks,
-            dtype=h5py.string_dtype() if dtype.kind in "OSU" else dtype,
-        )
-        if key is not None:
-            self._file.require_group("targets/size").attrs[key] = [dim or 1, ndim]
-            names = [str(name) for name in self._extra_labels.get(key, [])]
-            self._write_labels("targets/labels/" + key, names or None)
-
-    def _write_labels(self, path: str, names: Optional[list[str]]) -> None:
-        """Write label names: ASCII with fixed length, others as UTF-8; None: placeholders.
-
-        A name with a null character, as of byte 0, is nothing that HDF can hold; then there are placeholders.
-        """
-        assert self._file is not None
-        if names is None or any("\0" in name for name in names):
-            self._file.create_dataset(path, data=np.array([_PLACEHOLDER]))
-        elif not names:
-            self._file.create_dataset(path, shape=(0,), dtype="S5")
-        elif all(name.isascii() for name in names):
-            self._file.create_dataset(path, data=np.array([name.encode("ascii") for name in names]))
-        else:
-            self._file.create_dataset(path, data=np.array(names, object), dtype=h5py.string_dtype())
-
-    def _append_rows(self, columns: list[list[int]], tags: list[str]) -> None:
-        assert self._file is not None
-        if "seqLengths" not in self._file:
-            self._file.create_dataset(
-                "seqLengths", shape=(0, len(columns)), maxshape=(None, None), chunks=(1024, len(columns)), dtype="int32"
-            )
-            self._file.create_dataset(
-                "seqTags", shape=(0,), maxshape=(None,), chunks=(1024,), dtype=h5py.string_dtype()
-            )
-        for path, rows in (("seqLengths", np.array(columns, np.int32).T), ("seqTags", np.array(tags, object))):
-            dataset = self._stream(path)
-            start = dataset.shape[0]
-            dataset.resize(start + len(rows), axis=0)
-            dataset[start:] = rows
-
     def close(self) -> None:
         """Complete the file and rename it to its target.
 
@@ -326,6 +245,7 @@ class HDFWriter:
             raise
 
     def _complete(self, file: h5py.File) -> None:
+        assert self._streams is not None
         attrs = file.attrs
         attrs["numTimesteps"] = self.num_timesteps
         attrs["inputPattSize"] = self.dim or 1
@@ -333,9 +253,9 @@ class HDFWriter:
         attrs["numLabels"] = self.dim or 1
         attrs["numSeqs"] = self.num_seqs
         if "labels" not in file:
-            self._write_labels("labels", [str(name) for name in self.labels])
+            self._streams.write_labels("labels", [str(name) for name in self.labels])
         file.flush()
-        self._streams = {}
+        self._streams = None
         file.close()
         self._file = None
 
@@ -349,7 +269,7 @@ class HDFWriter:
         """Remove what was written; the target stays unchanged."""
         if self._file is not None:
             discard(self._file, self._temp, broken=self._broken)
-            self._file, self._streams = None, {}
+            self._file = self._streams = None
         self.remove_temporary()
 
     def remove_temporary(self) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from returnn_tf.config import ConfigError, did_you_mean
-from returnn_tf.config.options import declared_options, map_values
+from returnn_tf.config.option_values import map_values
+from returnn_tf.config.options import declared_options
 from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.hidden_state import HIDDEN_STATE, hidden_state_of, recurrent_node

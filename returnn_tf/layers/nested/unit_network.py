@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.options import declared_options, map_strings
+from returnn_tf.config.option_values import map_strings
+from returnn_tf.config.options import declared_options
 from returnn_tf.graph.params.reuse import map_names
 from returnn_tf.graph.registry import LAYERS
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer

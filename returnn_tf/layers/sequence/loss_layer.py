@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
-from returnn_tf.config.options import LayerRef, check_options, declared_options, map_strings, option, referenced_names
+from returnn_tf.config.option_values import map_strings, referenced_names
+from returnn_tf.config.options import LayerRef, check_options, declared_options, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.loss import Loss, LossContext, LossNode, LossPlanContext

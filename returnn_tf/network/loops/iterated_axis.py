@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from returnn_tf.config.options import map_values
+from returnn_tf.config.option_values import map_values
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.loops.unstack import RecUnstackLayer, unstacked_axis

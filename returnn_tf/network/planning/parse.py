@@ -8,7 +8,8 @@ from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.errors import shown
-from returnn_tf.config.options import check_options, declared_options, referenced_names
+from returnn_tf.config.option_values import referenced_names
+from returnn_tf.config.options import check_options, declared_options
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.params.reuse import output_references, owner_references
 from returnn_tf.graph.registry import LAYERS, LOSSES

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.options import declared_options, map_strings
+from returnn_tf.config.option_values import map_strings
+from returnn_tf.config.options import declared_options
 from returnn_tf.graph.loss import LossNode, LossPlanContext
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.registry import LOSSES

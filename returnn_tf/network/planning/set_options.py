@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from returnn_tf.config.options import declared_options, map_strings, map_values
+from returnn_tf.config.option_values import map_strings, map_values
+from returnn_tf.config.options import declared_options
 from returnn_tf.graph.node import Node
 from returnn_tf.network.planning.parse import LayerSpec
 from returnn_tf.network.planning.reuse_option import reuse_of
