@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import os
 import re
@@ -19,6 +20,7 @@ from returnn_tf.datasets.text.bliss import is_bliss, read_bliss
 from returnn_tf.datasets.text.line_index import LineIndex, sums_of
 
 _BLOCK = 1 << 24
+_MARK = 1 << 14  # divides _BLOCK
 _NEWLINE = 10
 # the blanks of Unicode beyond ASCII, in UTF-8
 _WIDE_BLANK = re.compile(b"|".join(chr(code).encode() for code in range(128, 0x3001) if chr(code).isspace()))
@@ -103,12 +105,21 @@ class TextLines:
 
     def _line_number(self, index: int) -> int:
         """Return the number of a line in the file (in Bliss files: of the segment), from 1."""
-        number, end = 1, self._index.span(index)[0]
-        for start, block in self._blocks():
-            number += int(np.count_nonzero(block[: max(end - start, 0)] == _NEWLINE))
-            if start + len(block) >= end:
-                break
-        return number
+        end = self._index.span(index)[0]
+        mark = end // _MARK
+        return int(self._newlines_before[mark]) + self._read(mark * _MARK, end % _MARK).count(b"\n") + 1
+
+    @functools.cached_property
+    def _newlines_before(self) -> NDArray[np.int64]:
+        """Return the number of newlines before each multiple of _MARK bytes; counted once, when a number is asked for.
+
+        Where many lines are left out, each of them is told with its number.
+        """
+        counts = [
+            np.add.reduceat(block == _NEWLINE, np.arange(0, len(block), _MARK), dtype=np.int64)
+            for _, block in self._blocks()
+        ]
+        return np.concatenate([[0], np.cumsum(np.concatenate(counts))])
 
 
 def _is_blank(content: NDArray[np.uint8]) -> NDArray[np.bool_]:

@@ -26,6 +26,7 @@ def test_same_as_reading_the_whole_file(tmp_path, monkeypatch, block):
     """Plain and compressed, with and without empty lines; starts of lines beyond what 4 bits can hold."""
     monkeypatch.setattr(lines, "_BLOCK", block)
     if block < 10:
+        monkeypatch.setattr(lines, "_MARK", block)
         monkeypatch.setattr(line_index, "_SPAN", 16)
         monkeypatch.setattr(line_index, "_LINES_AT_ONCE", 3)
     rng = random.Random(block)
@@ -49,6 +50,19 @@ def test_same_as_reading_the_whole_file(tmp_path, monkeypatch, block):
         assert got.num_words().tolist() == [len(line.split()) for _, line in expected]
         assert [got.place(i) for i in range(len(got))] == ["file %r, line %d" % (path, n) for n, _ in expected]
         assert got.has_open_end == (not text.endswith("\n"))
+
+
+def test_numbers_of_many_lines_cost_one_pass(tmp_path, monkeypatch):
+    """Where many lines are left out, each of them is told; the file must not be read from its start each time."""
+    path = tmp_path / "text"
+    path.write_bytes(b"some words\n\n" * 50000)
+    text = TextLines(str(path), skip_empty=True)
+    read, sizes = text._read, []
+    monkeypatch.setattr(text, "_read", lambda start, size: sizes.append(size) or read(start, size))
+    assert [text.place(i) for i in range(40000, 40100)] == [
+        "file %r, line %d" % (str(path), 2 * i + 1) for i in range(40000, 40100)
+    ]
+    assert sizes[0] == 600000 and len(sizes) == 101 and max(sizes[1:]) < 20000
 
 
 def test_index_is_small(tmp_path):
