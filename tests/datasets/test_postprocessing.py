@@ -311,3 +311,36 @@ def test_tensor_dict():
         assert sorted(made.as_raw_tensor_dict()) == ["a", "b"] and "b" in made and len(made.copy()) == 2
         del made["a"]
         assert list(made.data) == ["b"]
+
+
+def _noise(data, *, rng, seq_idx, **_):
+    data["data"].raw_tensor[:] = rng.uniform()
+    data["data"].raw_tensor[0] = seq_idx
+    return data
+
+
+NOISY = {
+    "class": "PostprocessingDataset",
+    "dataset": {"class": "DummyDataset", "input_dim": 2, "output_dim": 3, "num_seqs": 6, "repeat_epoch": 2},
+    "map_seq": _noise,
+}
+
+
+@pytest.mark.parametrize(
+    "outer",
+    [
+        {"class": "CombinedDataset", "datasets": {"x": NOISY}, "data_map": {("x", "data"): "data"}},
+        {"class": "MultiProcDataset", "dataset": lambda: NOISY, "num_workers": 2, "buffer_size": 1},
+        {"class": "MultiProcDataset", "dataset": lambda: NOISY, "num_workers": 3, "buffer_size": 1},
+    ],
+    ids=["combined", "2 processes", "3 processes"],
+)
+def test_each_sequence_has_random_numbers_of_its_own(outer):
+    """Where sequences are read one by one, or by several processes, the same numbers do not begin each of them."""
+    alone = [
+        (seq.data["data"][0, 0], seq.data["data"][1, 0])
+        for seq in Dataset.from_config(NOISY).sequences(1, by_itself=True)
+    ]
+    got = [(seq.data["data"][0, 0], seq.data["data"][1, 0]) for seq in Dataset.from_config(outer).sequences(1)]
+    assert got == alone and len(set(alone)) == 12
+    assert [index for index, _ in got] == [*range(6)] * 2

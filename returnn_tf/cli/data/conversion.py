@@ -93,7 +93,7 @@ class Conversion:
                     assert self._order is not None
                     start = number * self._part_size
                     chosen = [int(index) for index in self._order[start : start + self._part_size]]
-                    batches = self._batches(loader, self._epochs[0], seq_order=chosen)
+                    batches = self._batches(loader, self._epochs[0], seq_order=chosen, by_itself=True)
                     self._write_part(parts.path(number), _unless(stop, batches))
                     with lock:
                         progress(parts.num_complete, self.num_parts)

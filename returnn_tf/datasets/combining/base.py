@@ -105,7 +105,11 @@ class CombiningDataset(Dataset):
 
     def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
         """Read the data of one sequence."""
-        reader = self.open_epoch(epoch, list(keys), Chosen(seq_order=[index]))
+        return self.read_again(index, epoch, keys, 0)
+
+    def read_again(self, index: int, epoch: int, keys: SequenceOf[str], nth: int) -> dict[str, NDArray[Any]]:
+        """Read a sequence that the epoch had before."""
+        reader = self.open_epoch(epoch, list(keys), Chosen.single(index, nth))
         try:
             return reader.sequence(0).data
         finally:

@@ -140,7 +140,7 @@ class ConcatDataset(CombiningDataset):
             [] if order is None else order, lambda index: bisect.bisect_right(self._starts, index) - 1
         ):
             start = self._starts[number]
-            of_part = Chosen(seq_order=[int(index) - start for index in run])
+            of_part = Chosen(seq_order=[int(index) - start for index in run], by_itself=chosen.by_itself)
             links.append(Link(self.parts[number].open_epoch(epoch, keys, of_part), start))
         return ChainedEpoch(self, epoch, keys, links, chosen.share)
 

@@ -138,7 +138,9 @@ class ConcatSeqsDataset(FormatOfInner, CombiningDataset):
         parts = [self._parts[index] for index in order]
         try:
             tags = [tag for tags_of_one in parts for tag in tags_of_one]
-            reader = self.inner.open_epoch(epoch, self._gluing.needed_keys(keys), Chosen(seq_list=tags))
+            reader = self.inner.open_epoch(
+                epoch, self._gluing.needed_keys(keys), Chosen(seq_list=tags, by_itself=chosen.by_itself)
+            )
         except DataError as exc:
             raise DataError("%s: seq_list_file %r: %s" % (self._owner(), self.opts.seq_list_file, exc)) from None
         return GluedEpoch(self, epoch, order, keys, reader, parts, self._gluing)

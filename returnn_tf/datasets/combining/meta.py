@@ -220,11 +220,21 @@ class MetaDataset(CombiningDataset):
             tags = self._tags(name, whole) if redraws else wanted[name]
             try:
                 indices = None if tags is not None else whole if redraws else order
-                of_inner = Chosen(seq_list=tags, seq_order=indices, share=chosen.share if redraws else None)
+                of_inner = Chosen(
+                    seq_list=tags,
+                    seq_order=indices,
+                    share=chosen.share if redraws else None,
+                    by_itself=chosen.by_itself,
+                )
                 readers[name] = inner.open_epoch(epoch, keys_there, of_inner)
             except DataError as exc:
                 raise DataError("%s: dataset %r: %s" % (self._owner(), name, exc)) from None
         return JoinedEpoch(self, epoch, order, keys, readers, wanted, self._data_map)
+
+    @property
+    def redraws(self) -> bool:
+        """Return whether data of one of the datasets is random."""
+        return any(inner.redraws for inner in self.inner.values())
 
     def _tags(self, name: str, order: NDArray[Any]) -> Optional[list[str]]:
         """Return the tags to read from a dataset; None: it is read by corpus index."""

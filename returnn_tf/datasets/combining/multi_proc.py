@@ -31,8 +31,10 @@ class MultiProcDataset(FormatOfInner, CorpusOfInner, StreamDataset):
     """The sequences of another dataset, read by several processes, which each have a dataset of their own.
 
     With ``sharding_method="seq_order"`` the result is the same as without processes; each reads every n-th sequence
-    of the order. With ``"dedicated"`` each process reads a shard of its own, which also works for streams, and the
-    sequences of the processes alternate. The options that all datasets have may also be given here.
+    of the order. Only random numbers that run through an epoch, such as those of PostprocessingDataset and of phoneme
+    sequences, are drawn for each sequence by itself; they do not depend on the number of processes.
+    With ``"dedicated"`` each process reads a shard of its own, which also works for streams, and the sequences of the
+    processes alternate. The options that all datasets have may also be given here.
 
     >>> train = {
     ...     "class": "MultiProcDataset",
@@ -133,8 +135,10 @@ class MultiProcDataset(FormatOfInner, CorpusOfInner, StreamDataset):
         number = self.opts.num_workers
         shares = [Share(i, number).of_share(share, start) for i in range(number)]
         if occurrences(order).any():  # what is drawn depends on those before
-            return self._from_processes([{"epoch": epoch, "seq_order": order, "share": part} for part in shares])
-        return self._from_processes([{"epoch": epoch, "seq_order": part.of_order(order)} for part in shares])
+            parts: list[dict[str, Any]] = [{"seq_order": order, "share": part} for part in shares]
+        else:
+            parts = [{"seq_order": part.of_order(order)} for part in shares]
+        return self._from_processes([{"epoch": epoch, "by_itself": True, **part} for part in parts])
 
     def _from_processes(self, arguments: list[dict[str, Any]]) -> Generator[Sequence, None, None]:
         processes = self._idle.pop() if self._idle else self._start()

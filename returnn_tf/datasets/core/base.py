@@ -186,6 +186,7 @@ class Dataset(Corpus):
         seq_order: Optional[SequenceOf[int]] = None,
         start: int = 0,
         share: Optional[Share] = None,
+        by_itself: Optional[bool] = None,
     ) -> Iterator[Sequence]:
         """Iterate over all sequences of an epoch in its order, uncut.
 
@@ -194,8 +195,9 @@ class Dataset(Corpus):
         :param seq_order: corpus indices to read instead of it
         :param start: position to begin at
         :param share: the part of all these to read
+        :param by_itself: see `Chosen`
         """
-        chosen = Chosen(seq_list, seq_order, share)
+        chosen = Chosen(seq_list, seq_order, share, by_itself)
         with contextlib.closing(self.open_epoch(epoch, self.data_keys, chosen)) as reader:
             num_used = 0
             for position in itertools.count():
@@ -242,6 +244,7 @@ class Dataset(Corpus):
         seq_order: Optional[SequenceOf[int]] = None,
         declared: Optional[Mapping[str, Declared]] = None,
         share: Optional[Share] = None,
+        by_itself: Optional[bool] = None,
         **options: Any,
     ) -> Iterator[Batch]:
         """Iterate over the batches of an epoch in its order, padded and ready for ``Network.run``.
@@ -254,12 +257,13 @@ class Dataset(Corpus):
         :param seq_order: corpus indices to read instead of it
         :param declared: data key -> declaration to check its data against, see ``Declared.checked``
         :param share: the part of the sequences that this process reads
+        :param by_itself: see `Chosen`
         :param options: `GivenBatchOptions`, and chunking, min_chunk_size, chunking_variance, context_window
             instead of the options of the dataset
         """
         cutting = self._chunk_options({name: options.pop(name) for name in _CUTTING if name in options})
         batch_options = BatchOptions.make("batches of %s" % self._owner(), self.data_keys, options)
-        reader = self.open_epoch(epoch, batch_options.keys, Chosen(seq_list, seq_order, share))
+        reader = self.open_epoch(epoch, batch_options.keys, Chosen(seq_list, seq_order, share, by_itself))
         return self._iterate_batches(reader, batch_options, cutting, start_batch, declared)
 
     def _iterate_batches(

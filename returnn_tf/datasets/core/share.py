@@ -61,11 +61,13 @@ class Chosen:
     :param seq_list: tags to read instead of the epoch's own order
     :param seq_order: corpus indices to read instead of it
     :param share: the part of all these that this process reads; None: all
+    :param by_itself: True: random numbers depend on the sequence and its count in the epoch only, none run through it
     """
 
     seq_list: Optional[SequenceOf[str]] = None
     seq_order: Union[None, SequenceOf[int], NDArray[Any]] = None
     share: Optional[Share] = None
+    by_itself: Optional[bool] = None
 
     @property
     def is_explicit(self) -> bool:
@@ -80,6 +82,14 @@ class Chosen:
     def of_all_processes(self) -> Chosen:
         """Return the same without a share."""
         return dataclasses.replace(self, share=None)
+
+    @classmethod
+    def single(cls, index: int, nth: int = 0) -> Chosen:
+        """Return the choice of one sequence alone.
+
+        :param nth: how many times the epoch had it before
+        """
+        return cls(seq_order=[index] * (nth + 1), share=Share(done=((nth,),)) if nth else None, by_itself=True)
 
 
 #: All sequences of an epoch in its own order.

@@ -135,6 +135,8 @@ class StreamDataset(Dataset):
         """Return the sequences of an epoch by position, to be closed."""
         if not self.is_stream:
             return super().open_epoch(epoch, keys, chosen)
+        if "by_itself" not in self.takes:
+            chosen = dataclasses.replace(chosen, by_itself=None)
         for name in sorted(chosen.of_all_processes().given):
             if name not in self.takes:
                 raise ConfigError("%s is a stream, so its sequences can't be chosen by %s" % (self._owner(), name))

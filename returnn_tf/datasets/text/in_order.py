@@ -27,6 +27,7 @@ class InOrderEpoch(Epoch):
     :param order: corpus indices in the order of reading
     :param keys: the data keys to read
     :param nth: how many times each had occurred in the epoch before
+    :param by_itself: no random numbers run through the epoch
     :param skip_invalid: leave out sequences that raise `InvalidSequence`; later ones move up
     :param max_logged: number of those that are logged one by one
     """
@@ -39,13 +40,14 @@ class InOrderEpoch(Epoch):
         keys: list[str],
         nth: NDArray[Any],
         *,
+        by_itself: bool,
         skip_invalid: bool,
         max_logged: int = 0,
     ) -> None:
         super().__init__(dataset, epoch, order, keys, nth)
         self._skip_invalid = skip_invalid
         self._max_logged = max_logged
-        self._rng = random.Random(dataset.epoch_seed(epoch))
+        self._rng = None if by_itself else random.Random(dataset.epoch_seed(epoch))
         self._given = order
         self._nths = nth
         self._found: list[int] = []  # corpus indices of the sequences that were read

@@ -110,21 +110,21 @@ class LmDataset(Dataset):
         never left out.
         """
         skip = not self.opts.error_on_invalid_seq and chosen.seq_list is None
-        if not skip and not self._to_labels.uses_rng:
+        if not skip and (chosen.by_itself or not self._to_labels.uses_rng):
             return super().open_epoch(epoch, keys, chosen)
         order, nth = self.chosen_occurrences(epoch, chosen)
         logged = self.opts.log_skipped_seqs
-        return InOrderEpoch(self, epoch, order, keys, nth, skip_invalid=skip, max_logged=logged)
+        by_itself = bool(chosen.by_itself)
+        return InOrderEpoch(self, epoch, order, keys, nth, by_itself=by_itself, skip_invalid=skip, max_logged=logged)
 
     def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
         """Read a line; its random numbers depend on epoch and line."""
-        rng = random.Random("%d %d" % (self.epoch_seed(epoch), index)) if self._to_labels.uses_rng else None
-        return self.read_next(index, epoch, keys, rng)
+        return self.read_next(index, epoch, keys, None)
 
     @property
     def redraws(self) -> bool:
         """Return whether the labels are random."""
-        return self._to_labels.uses_seed
+        return self._to_labels.uses_seed or self._to_labels.uses_rng
 
     def read_again(self, index: int, epoch: int, keys: SequenceOf[str], nth: int) -> dict[str, NDArray[Any]]:
         """Read a line with other random numbers than before."""
@@ -135,13 +135,15 @@ class LmDataset(Dataset):
     ) -> dict[str, NDArray[Any]]:
         """Read a line.
 
-        :param rng: random numbers of the epoch
+        :param rng: random numbers of the epoch; None: those of this line
         :param nth: how many times the epoch had this line before
         :raises DataError: naming the line
         """
         text = self._post_process(self._lines.text(index).strip())
         try:
-            seed = (self.epoch_seed(epoch) % 2**32, index, *([nth] if nth else [])) if self._to_labels.uses_seed else ()
+            seed = (self.epoch_seed(epoch) % 2**32, index, *([nth] if nth else []))
+            if rng is None and self._to_labels.uses_rng:
+                rng = random.Random(" ".join(map(str, seed)))
             labels = self._to_labels.labels_of_text(text, rng, seed)
         except DataError as exc:
             raise InvalidSequence("%s: %r: %s" % (self._lines.place(index), _shortened(text), exc)) from None

@@ -422,3 +422,16 @@ def test_bad_symbols(tmp_path, option, content, text):
         return
     with pytest.raises((ConfigError, DataError), match=text):
         list(Dataset.from_config(options).sequences(1))
+
+
+def test_phonemes_of_a_line_by_itself():
+    """They do not depend on the lines before, but on how often the line has occurred."""
+    dataset = Dataset.from_config(PHONES)
+    chosen = [2, 0, 1, 2, 2]
+    found = [tuple(seq.data["data"]) for seq in dataset.sequences(1, seq_order=chosen, by_itself=True)]
+    again = [tuple(seq.data["data"]) for seq in dataset.sequences(1, seq_order=[1, 2, 2], by_itself=True)]
+    assert again == [found[2], found[0], found[3]] and len({found[0], *found[3:]}) == 3
+    inner = {"class": "MetaDataset", "datasets": {"a": PHONES}, "data_map": {"data": ("a", "data")}}
+    combined = {"class": "CombinedDataset", "datasets": {"x": inner}, "data_map": {("x", "data"): "data"}}
+    got = Dataset.from_config(combined).sequences(1, seq_order=chosen)
+    assert [tuple(seq.data["data"]) for seq in got] == found

@@ -77,7 +77,7 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
         if stays is None:
             stays = bool(getattr(opts.map_seq_stream, "preserves_num_seqs", False))
         self._preserves_num_seqs = opts.map_seq is not None or stays
-        self.takes = frozenset(("share",) if opts.map_seq is None else ("share", "seq_list", "seq_order"))
+        self.takes = frozenset(("share",) if opts.map_seq is None else ("share", "seq_list", "seq_order", "by_itself"))
         self._idle: list[MapProcesses] = []
         self._mapper: Optional[Mapper] = None
         if opts.map_outputs is not None:
@@ -135,8 +135,17 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
         return StreamedEpoch(self, epoch, keys, chosen)
 
     def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
-        """Read and process a single sequence, with a random generator that begins with it."""
-        with contextlib.closing(self.open_epoch(epoch, list(keys), Chosen(seq_order=[index]))) as reader:
+        """Read and process a single sequence, with a random generator of its own."""
+        return self.read_again(index, epoch, keys, 0)
+
+    @property
+    def redraws(self) -> bool:
+        """Return True: the function gets random numbers."""
+        return True
+
+    def read_again(self, index: int, epoch: int, keys: SequenceOf[str], nth: int) -> dict[str, NDArray[Any]]:
+        """Read and process a sequence that the epoch had before."""
+        with contextlib.closing(self.open_epoch(epoch, list(keys), Chosen.single(index, nth))) as reader:
             return reader.sequence(0).data
 
     def stream(self, epoch: int, **how: Any) -> Iterator[Sequence]:
@@ -150,6 +159,9 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
 
     def _processed(self, epoch: int, how: Mapping[str, Any]) -> Iterator[Sequence]:
         workers = self.opts.num_workers
+        if how.get("by_itself") and not self.is_stream:
+            yield from self._processed_by_itself(epoch, how)
+            return
         if not workers:
             with contextlib.closing(self._inputs(epoch, how)) as inputs:
                 yield from self._function().apply(inputs, epoch, np.random.RandomState(self.epoch_seed(epoch)))
@@ -172,6 +184,17 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
                 self._idle.append(processes)
             else:
                 processes.close()
+
+    def _processed_by_itself(self, epoch: int, how: Mapping[str, Any]) -> Iterator[Sequence]:
+        """Yield the processed sequences, each with a random generator of its own."""
+        counts = zip(*self.chosen_occurrences(epoch, Chosen(**how)))
+        with contextlib.closing(self._inputs(epoch, how)) as inputs:
+            for sequence in inputs:
+                nth = next(nth for index, nth in counts if index == sequence.index)  # some may be left out
+                rng = np.random.RandomState([self.epoch_seed(epoch), sequence.index, nth])
+                by_index = dataclasses.replace(sequence, position=sequence.index)  # for map_seq
+                for result in self._function().apply([by_index], epoch, rng):
+                    yield dataclasses.replace(result, position=sequence.position)
 
     def _inputs(self, epoch: int, how: Mapping[str, Any]) -> Generator[Sequence, None, None]:
         """Yield the sequences of the inner dataset."""
