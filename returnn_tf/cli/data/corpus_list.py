@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from returnn_tf.config import DataError, did_you_mean
-from returnn_tf.datasets.core.safe_files import read_seq_tags
+from returnn_tf.datasets.core.safe_files import open_regular, read_seq_tags
 from returnn_tf.datasets.text.bliss import is_bliss, read_bliss
 
 _SEPARATORS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
@@ -71,7 +72,7 @@ def read_corpus(path: str, *, audio_root: Optional[str] = None, segments: Option
 
 def _read_table(path: str, separator: str, root: str) -> Iterator[Utterance]:
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
             # tabs separate whatever stands between them; commas may stand within quotes
             reader = (
                 csv.DictReader(file, delimiter=separator, quoting=csv.QUOTE_NONE, strict=True)

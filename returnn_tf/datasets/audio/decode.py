@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import DataError
 from returnn_tf.datasets.audio.packages import optional_package
 from returnn_tf.datasets.audio.tensorflow_decoder import decode_by_tensorflow
+from returnn_tf.datasets.core.safe_files import open_regular
 
 #: What decodes. soundfile takes about a fifth of the time that tensorflow-io needs, also in threads against `tf.data`
 #: (bench/audio_features.py), is ready at once, and knows more formats; so it is the default wherever it is installed.
@@ -78,12 +79,12 @@ def _cause(exc: BaseException) -> str:
 
 def _read_file(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return file.read()
     except FileNotFoundError:
         raise DataError("audio file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
     except OSError as exc:
-        raise DataError("audio file %r cannot be read: %s" % (path, exc)) from exc
+        raise DataError("audio file %r cannot be read: %s" % (path, exc.strerror or exc)) from exc
 
 
 def _missing_wav_bytes(content: bytes) -> int:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import errno
 import gzip
 import io
 import os
 import pickle
 import pickletools
 import re
+import stat
 import zlib
-from typing import Any
+from typing import Any, BinaryIO
 
 from returnn_tf.config import DataError
 
@@ -19,18 +21,36 @@ _NOT_ASCII = re.compile(rb"\\x[89a-f][0-9a-f]")
 MAX_BYTES = 1 << 31  # a decompressed file beyond this size is not a list of sequence tags
 
 
+def check_regular(path: str) -> None:
+    """Refuse pipes, sockets and devices, to open or read which may wait for ever, and which can't be read twice.
+
+    :raises OSError: with a text for users in its ``strerror``; also if there is no such file
+    """
+    if stat.S_IFMT(os.stat(path).st_mode) not in (stat.S_IFREG, stat.S_IFDIR):  # to open a directory is an error
+        raise OSError(errno.ESPIPE, "it is a pipe or a device; copy it to a regular file", path)
+
+
+def open_regular(path: str) -> BinaryIO:
+    """Open a file of the user for reading, see `check_regular`.
+
+    :raises OSError: it is missing, unreadable or no regular file
+    """
+    check_regular(path)
+    return open(path, "rb")
+
+
 def read_bytes(path: str, *, max_bytes: int = MAX_BYTES) -> bytes:
     """Read a file, decompressed if the name ends in ``.gz``.
 
     :raises DataError: if it is missing, unreadable, damaged or larger than ``max_bytes``
     """
     try:
-        with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as handle:
+        with open_regular(path) as file, gzip.GzipFile(fileobj=file) if path.endswith(".gz") else file as handle:
             content = handle.read(max_bytes + 1)
     except FileNotFoundError:
         raise DataError("file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
     except (OSError, EOFError, zlib.error) as exc:
-        raise DataError("file %r cannot be read: %s" % (path, exc)) from exc
+        raise DataError("file %r cannot be read: %s" % (path, getattr(exc, "strerror", None) or exc)) from exc
     if len(content) > max_bytes:
         raise DataError("file %r holds more than %d bytes; is it the right one?" % (path, max_bytes))
     return content

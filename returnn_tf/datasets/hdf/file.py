@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import DataSpec
+from returnn_tf.datasets.core.safe_files import check_regular
 from returnn_tf.datasets.hdf.claims import longest_string
 from returnn_tf.datasets.hdf.rows import RowReader
 
@@ -126,10 +127,12 @@ class HDFFile:
     def _open(self) -> h5py.File:
         if self.is_open:
             return self._handle
-        if not os.path.exists(self.path):
-            raise self._error("it does not exist (current directory: %s)" % os.getcwd())
-        if not (os.path.isfile(self.path) or os.path.isdir(self.path)):
-            raise self._error("it is a pipe or a device, which has no random access; copy it to a regular file")
+        try:
+            check_regular(self.path)
+        except FileNotFoundError:
+            raise self._error("it does not exist (current directory: %s)" % os.getcwd()) from None
+        except OSError as exc:
+            raise self._error(exc.strerror or str(exc)) from exc
         try:
             self._handle = _open_unlocked(self.path)
         except OSError as exc:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
-from returnn_tf.datasets.core.safe_files import read_text
+from returnn_tf.datasets.core.safe_files import check_regular, read_text
 
 GROUPS = {"data": "inputs", "classes": "outputs"}
 
@@ -30,6 +30,7 @@ def read_normalization(path: str, key: str) -> tuple[NDArray[np.float64], NDArra
     :raises DataError: the file is missing, lacks them, or has a variance that is not positive
     """
     try:
+        check_regular(path)
         with h5py.File(path, "r") as file:
             group = file[GROUPS[key]]
             mean, variance = (np.asarray(group[name][()], np.float64).reshape(-1) for name in ("mean", "variance"))

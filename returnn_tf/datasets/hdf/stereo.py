@@ -19,6 +19,7 @@ from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.epoch import Epoch
 from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.core.safe_files import check_regular
 from returnn_tf.datasets.core.share import ALL, Chosen
 from returnn_tf.datasets.core.window import stack_frames, window_spec
 from returnn_tf.datasets.hdf.normalization import GROUPS, files_of_bundle, read_normalization
@@ -80,6 +81,7 @@ class StereoHdfDataset(Dataset):
 
     def _index(self, path: str, lengths: list[int]) -> None:
         try:
+            check_regular(path)
             with h5py.File(path, "r") as file:
                 for name in GROUPS.values():
                     if not isinstance(file.get(name), h5py.Group):
@@ -92,7 +94,7 @@ class StereoHdfDataset(Dataset):
                     self._seqs.append((path, name))
                     lengths.append(len(file["inputs"][name]))
         except OSError as exc:
-            raise DataError("HDF file %r cannot be read: %s" % (path, exc)) from None
+            raise DataError("HDF file %r cannot be read: %s" % (path, exc.strerror or exc)) from None
 
     def _make_specs(self, first: dict[str, NDArray[Any]]) -> dict[str, DataSpec]:
         dims = {key: int(value.shape[1]) for key, value in first.items()}

@@ -50,7 +50,7 @@ class Archive:
         self.path = path
         self.entries: dict[str, Entry] = {}
         try:
-            with open(path, "rb") as file:
+            with safe_files.open_regular(path) as file:
                 self._read_index(file)
         except OSError as exc:
             raise DataError("archive %r can't be read: %s" % (path, exc.strerror or exc)) from exc

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.config.errors import shown
+from returnn_tf.datasets.core.safe_files import open_regular
 from returnn_tf.datasets.speech.literal_list import read_dicts
 from returnn_tf.datasets.speech.packed_strings import PackedStrings
 from returnn_tf.datasets.speech.zip_archive import ZipArchive
@@ -223,10 +224,10 @@ def _place(part: Part) -> str:
 def _file_pieces(path: str) -> Iterator[bytes]:
     """Iterate over the content of a text file, decompressed if its name ends in .gz."""
     try:
-        with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as file:
+        with open_regular(path) as raw, gzip.GzipFile(fileobj=raw) if path.endswith(".gz") else raw as file:
             while piece := file.read(_PIECE):
                 yield piece
     except FileNotFoundError:
         raise DataError("text %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
     except (OSError, EOFError, zlib.error) as exc:
-        raise DataError("text %r cannot be read: %s" % (path, exc)) from exc
+        raise DataError("text %r cannot be read: %s" % (path, getattr(exc, "strerror", None) or exc)) from exc

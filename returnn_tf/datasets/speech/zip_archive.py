@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
+from returnn_tf.datasets.core.safe_files import check_regular
 
 _ENCRYPTED = 0x1
 _HEADER = struct.Struct("<4s5H3L2H")
@@ -33,11 +34,14 @@ class ZipArchive:
     def __init__(self, path: str):
         self.path = path
         try:
+            check_regular(path)
             with zipfile.ZipFile(path) as file:
                 infos = file.infolist()
         except FileNotFoundError:
             raise DataError("zip file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
-        except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as exc:
+        except OSError as exc:
+            raise DataError("zip file %r cannot be read: %s" % (path, exc.strerror or exc)) from exc
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as exc:
             raise DataError("zip file %r cannot be read: %s. Was it copied completely?" % (path, exc)) from exc
         facts = [(i.header_offset, i.compress_size, i.file_size, i.CRC, i.compress_type, i.flag_bits) for i in infos]
         self._members: NDArray[Any] = np.array(facts, _FIELDS)

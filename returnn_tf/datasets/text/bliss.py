@@ -12,6 +12,7 @@ from typing import IO, Any, Optional
 from xml.etree import ElementTree
 
 from returnn_tf.config import DataError
+from returnn_tf.datasets.core.safe_files import open_regular
 
 _GZIP = b"\x1f\x8b"
 _NAMED = ("corpus", "subcorpus", "recording", "segment")
@@ -197,14 +198,14 @@ class _Included(_Reader):
 def _opened(path: str) -> Iterator[IO[bytes]]:
     """Open a file for reading, decompressed if it is compressed by gzip, whatever its name."""
     try:
-        raw = open(path, "rb")
+        raw = open_regular(path)
     except OSError as exc:
         raise DataError("Bliss corpus %r cannot be read: %s" % (path, exc.strerror or exc)) from exc
     with raw:
         try:
             packed = raw.read(2) == _GZIP
             raw.seek(0)
-        except OSError as exc:  # a directory or a pipe
+        except OSError as exc:
             raise DataError("Bliss corpus %r cannot be read: %s" % (path, exc.strerror or exc)) from exc
         if not packed:
             yield raw

@@ -8,6 +8,7 @@ import zlib
 from typing import Any
 
 from returnn_tf.config import DataError
+from returnn_tf.datasets.core.safe_files import open_regular
 
 
 class Lexicon:
@@ -26,7 +27,7 @@ class Lexicon:
         self.phonemes: dict[str, dict[str, Any]] = {}
         self.lemmas: dict[str, dict[str, Any]] = {}
         try:
-            with open(filename, "rb") as file:
+            with open_regular(filename) as file:
                 packed = file.read(2) == b"\x1f\x8b"
                 file.seek(0)
                 content: Any = gzip.GzipFile(fileobj=file) if packed else file
