@@ -302,7 +302,7 @@ _EXECUTES = {
     "config/loading.py": "configs are programs",
     "datasets/processes/worker.py": "its own parent process, over a pipe",
     "datasets/rasr/process.py": "messages of the RASR process that it started; restricted to arrays and plain values",
-    "datasets/rasr/for_rasr/rasr_side.py": "its own parent process, over a pipe",
+    "datasets/rasr/for_rasr/rasr_pipe.py": "its own parent process, over a pipe",
     "datasets/core/safe_files.py": "restricted to plain containers, strings and numbers",
     "engine/distributed/world.py": "results of the other ranks of the same training, over Horovod",
     "layers/math/eval_code.py": "code in configs",

@@ -90,23 +90,26 @@ class ExternSprintDataset(StreamDataset):
             opts.seq_list_filter_file = None
         self._targets = Targets(opts, owner=self._owner())
         #: (input dim, output dim) as RASR says it
-        self._dims: Optional[tuple[int, int]] = None
+        self._sizes: Optional[tuple[int, int]] = None
         self._first: Optional[Sequence] = None  # that gives the format
         #: what is to be read -> its first sequence, which has been read for the format, and the rest
         self._begun: dict[Any, tuple[Sequence, Generator[Sequence, None, None]]] = {}
 
     def __reduce__(self) -> Any:
-        return (*super().__reduce__(), {"_specs": self._specs, "_dims": self._dims})  # RASR need not be asked again
+        return (
+            *super().__reduce__(),
+            {"_specs": self._specs, "_sizes": self._sizes},
+        )  # RASR need not be asked again
 
     # ---- format
 
     @property
     def dims(self) -> tuple[int, int]:
         """Return the dim of the features and the number of classes, 0 or less if there are none; may start RASR."""
-        if self._dims is None:
+        if self._sizes is None:
             self.data_specs  # noqa: B018
-        assert self._dims is not None
-        return self._dims
+        assert self._sizes is not None
+        return self._sizes
 
     def make_specs(self) -> dict[str, DataSpec]:
         """Return the format of the keys of the first sequence, sorted; starts RASR for it."""
@@ -181,7 +184,7 @@ class ExternSprintDataset(StreamDataset):
         first = next(items, None)
         if first is None:
             raise DataError("%s: epoch %d is empty: RASR ended without any sequence" % (self._owner(), epoch))
-        self._dims = part._dims
+        self._sizes = part._sizes
         self._begun = part._begun = {part._key(epoch, seq_list): (first, items)}
         self._first = first
         self.data_specs  # noqa: B018
@@ -254,12 +257,12 @@ class ExternSprintDataset(StreamDataset):
             dims = message[1] if len(message) == 2 else None
             if not isinstance(dims, tuple) or len(dims) < 2 or not all(isinstance(dim, int) for dim in dims[:2]):
                 raise run.strange("the dims are %.100r" % (message[1:],))
-            if self._dims is not None and dims[:2] != self._dims:
+            if self._sizes is not None and dims[:2] != self._sizes:
                 raise run.error(
                     "RASR now has %d features and %d classes, but %d and %d when it was started before. Check its "
-                    "configuration." % (*dims[:2], *self._dims)
+                    "configuration." % (*dims[:2], *self._sizes)
                 )
-            self._dims = dims[:2]
+            self._sizes = dims[:2]
             message = run.receive("the first sequence")
         elif message[0] != "exit":
             raise run.strange("the first message is %.100r" % (message,))
@@ -297,7 +300,7 @@ class ExternSprintDataset(StreamDataset):
             )
 
     def _sequence(self, run: RasrProcess, message: Any, index: int) -> Sequence:
-        assert self._dims is not None
+        assert self._sizes is not None
         try:
             kind, (tag, features, targets) = message
             if kind != "data" or not isinstance(tag, str) or not isinstance(targets, dict):
@@ -305,7 +308,7 @@ class ExternSprintDataset(StreamDataset):
         except (TypeError, ValueError):
             raise run.strange("a message is %.100r" % (message,)) from None
         try:
-            data = {} if features is None else {"data": features_of(features, self._dims[0], self.opts.input_stddev)}
+            data = {} if features is None else {"data": features_of(features, self._sizes[0], self.opts.input_stddev)}
             data.update(self._targets.arrays(targets, len(data["data"]) if data else None))
         except DataError as exc:
             raise DataError("sequence %r: %s" % (tag, exc)) from None

@@ -21,7 +21,7 @@ import numpy as np
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.rasr.command_line import log_files
-from returnn_tf.datasets.rasr.for_rasr.rasr_side import write_message
+from returnn_tf.datasets.rasr.for_rasr.rasr_pipe import write_message
 
 _GUARD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "for_rasr", "rasr_guard.py")
 MAX_MESSAGES, MAX_BYTES = 200, 64 << 20  # that wait; beyond them RASR has to wait

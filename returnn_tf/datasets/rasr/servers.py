@@ -17,7 +17,7 @@ from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import above, at_least, from_options, option
 from returnn_tf.config.user_code import config_in_use
 from returnn_tf.datasets.rasr.command_line import command_words, module_words, program_words, segment_order_words
-from returnn_tf.datasets.rasr.for_rasr.rasr_side import AUTOMATON, LOSS, SERVER_NAME, VERSION
+from returnn_tf.datasets.rasr.for_rasr.rasr_pipe import AUTOMATON, LOSS, SERVER_NAME, VERSION
 from returnn_tf.datasets.rasr.process import RasrProcess
 
 log = logging.getLogger("returnn_tf.datasets")

@@ -2,71 +2,24 @@
 
 It runs in the interpreter inside of RASR, which can be of another version, so it needs only numpy and the standard
 library, and it writes nothing but errors to the standard streams. RASR calls the functions and methods here by
-keywords; further ones of newer versions are ignored. Both ends of the pipe use `write_message` and `read_message`.
+keywords; further ones of newer versions are ignored.
 """
 
 from __future__ import annotations
 
-import copyreg
 import functools
-import io
 import os
-import pickle
-import struct
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Optional
 
 import numpy
 
-PICKLE_PROTOCOL = 4  # not the highest: the Python inside of RASR may be older
-#: version of the messages about losses and automata
-VERSION = 1
-SERVER_NAME = "SprintSubprocessInstance"
-_HEADER = struct.Struct("<i")
-
-LOSS = "get_loss_and_error_signal"
-AUTOMATON = "export_allophone_state_fsa_by_segment_name"
-
-
-def _reduce_array(array: Any) -> Any:
-    """Pickle an array as a call of its public constructor, which every version of numpy has."""
-    order = "C" if array.flags.c_contiguous or not array.flags.f_contiguous else "F"
-    return numpy.ndarray, (array.shape, array.dtype.str, array.tobytes(order), 0, None, order)
-
-
-def write_message(file: Any, message: Any) -> None:
-    """Write a message: its size as int32, little endian, and its pickle."""
-    buffer = io.BytesIO()
-    pickler = pickle.Pickler(buffer, PICKLE_PROTOCOL)
-    pickler.dispatch_table = dict(copyreg.dispatch_table)
-    pickler.dispatch_table[numpy.ndarray] = _reduce_array
-    pickler.dump(message)
-    content = buffer.getvalue()
-    file.write(_HEADER.pack(len(content)))
-    file.write(content)
-    file.flush()
-
-
-def read_message(file: Any) -> Any:
-    """Read a message; EOFError at the end of the file."""
-    header = file.read(_HEADER.size)
-    if len(header) < _HEADER.size:
-        raise EOFError
-    return pickle.loads(file.read(_HEADER.unpack(header)[0]))
-
-
-def parse_config(text: str) -> dict[str, str]:
-    """Return the pairs of ``key:value,key:value``."""
-    return dict(part.split(":", 1) for part in text.split(",") if ":" in part)
-
-
-def _text(value: Any) -> Any:
-    """Return text that RASR gave as bytes or as str; None stays."""
-    return value.decode("utf8") if isinstance(value, bytes) else value
-
-
-# ---- sequences for training
+if __package__:
+    from returnn_tf.datasets.rasr.for_rasr.rasr_pipe import parse_config, text_of, write_message
+    from returnn_tf.datasets.rasr.for_rasr.rasr_server import Server
+else:  # RASR knows only the folder
+    from rasr_pipe import parse_config, text_of, write_message
+    from rasr_server import Server
 
 
 class Sequences:
@@ -105,7 +58,7 @@ class Sequences:
         """Send a sequence: features [dim, time], and what else there is of it."""
         if not self._started:
             self.init_processing(-1 if features is None else features.shape[0], -1)
-        targets = {"classes": alignment, "orth": _text(orthography), "speaker_name": _text(speaker_name)}
+        targets = {"classes": alignment, "orth": text_of(orthography), "speaker_name": text_of(speaker_name)}
         if soft_alignment is not None:
             for number, value in enumerate(soft_alignment):
                 targets["classes[sparse:coo:2:%d]" % number] = value
@@ -127,159 +80,6 @@ class Sequences:
         """Send the end."""
         self.send("exit", None)
         self._file.close()
-
-
-# ---- losses and automata
-
-
-class Server:
-    """Answers commands with losses and automata of RASR, in the three modes in which RASR can work.
-
-    * python-control-loop: RASR calls `run_control_loop`.
-    * iterate-corpus: `segments` yields the segment of each command for a loss; RASR calls `process_segment` for it.
-    * a trainer with a `SprintNnPythonLayer`: the same, but RASR calls the layer, and `notify_segment_loss`.
-    """
-
-    def __init__(self, options: dict[str, str]) -> None:
-        self._out = os.fdopen(int(options["c2p_fd"]), "wb")
-        self._in = os.fdopen(int(options["p2c_fd"]), "rb")
-        self._least_version = int(options.get("minPythonControlVersion", 0))
-        self._verbose = options.get("verbose", "").lower() in ("1", "true", "yes")
-        self._callback: Any = None
-        #: (segment, log posteriors [time, dim]) of the loss that RASR computes now
-        self.pending: Any = None
-        self._loss: Optional[float] = None
-        self._error: Any = None
-
-    def init(self, callback: Any = None, version_number: int = 0, **_: Any) -> Server:
-        """Take the function by which RASR is asked; refuse a RASR that is too old."""
-        if version_number < self._least_version:
-            text = "RASR has version %s of its Python control, but minPythonControlVersion is %d"
-            text %= version_number, self._least_version
-            self.answer("exception", text)
-            raise RuntimeError(text)
-        self._callback = callback
-        return self
-
-    def answer(self, *message: Any) -> None:
-        """Send an answer."""
-        write_message(self._out, message)
-
-    def _command(self) -> Any:
-        """Return the next command; answer "init" and those for automata here. None: the end."""
-        while True:
-            try:
-                name, *arguments = read_message(self._in)
-            except EOFError:
-                return None
-            if self._verbose:
-                sys.stderr.write("command %s\n" % name)
-            if name == "exit":
-                return None
-            if name == "init":
-                self.answer("ok", SERVER_NAME, VERSION)
-            elif name == AUTOMATON:
-                self._answer_automaton(*arguments)
-            elif name == LOSS:
-                return arguments
-            else:
-                self.answer("exception", "unknown command %r" % (name,))
-
-    def _answer_automaton(self, segment: str) -> None:
-        try:
-            if self._callback is None:
-                raise RuntimeError("RASR has not called init of its Python control, so it can't be asked for automata")
-            num_states, num_edges, edges, weights = self._callback(AUTOMATON, segment)
-        except Exception as exc:  # whatever RASR raises is for the user of the automaton
-            self.answer("exception", "%s: %s" % (type(exc).__name__, exc))
-        else:
-            edges = numpy.asarray(edges, "uint32").reshape(-1)
-            self.answer("ok", int(num_states), int(num_edges), edges, numpy.asarray(weights, "float32"))
-
-    def run_control_loop(self, callback: Any = None, **_: Any) -> None:
-        """Answer commands until the end."""
-        self._callback = callback or self._callback
-        while self._command() is not None:
-            self.answer(
-                "exception",
-                "RASR computes no losses with --*.python-control-loop-type=python-control-loop; use iterate-corpus",
-            )
-
-    def segments(self) -> Iterator[str]:
-        """Yield the segment of each command for a loss; RASR asks for the next one when it is done with it."""
-        while True:
-            command = self._command()
-            if command is None:
-                return
-            segment, _, log_posteriors = command
-            self.pending, self._loss, self._error = (segment, log_posteriors), None, None
-            yield segment
-            if self.pending is not None:  # RASR has skipped or discarded it
-                self._answer_loss(float("inf"), numpy.zeros_like(log_posteriors))
-
-    def _answer_loss(self, loss: Any, error: Any) -> None:
-        self.pending = None
-        self.answer("ok", float(loss), numpy.ascontiguousarray(error, "float32"))
-
-    def init_processing(self, **_: Any) -> None:
-        """Ignore the dims: nothing is extracted."""
-
-    def process_segment(
-        self,
-        name: Optional[str] = None,
-        orthography: Any = None,
-        features: Any = None,
-        alignment: Any = None,
-        soft_alignment: Any = None,
-        **_: Any,
-    ) -> None:
-        """Compute the criterion of the segment."""
-        if features is not None or alignment is not None or soft_alignment is not None:
-            text = "RASR must not extract anything for a loss: --*.extract-features=false --*.extract-alignments=false"
-            self.answer("exception", text)
-            raise RuntimeError(text)
-        if self.pending is None or self.pending[0] != name:
-            return  # not asked for
-        posteriors = self.pending[1]
-        options = {} if orthography is None else {"orthography": _text(orthography)}
-        try:
-            loss, error = self._callback(
-                "calculate_criterion",
-                posteriors=numpy.asfortranarray(posteriors.T),
-                output_error_type="error-signal",
-                segment_name=name,
-                **options,
-            )
-        except Exception as exc:
-            self.pending = None
-            self.answer("exception", "segment %r: %s: %s" % (name, type(exc).__name__, exc))
-            return
-        if loss is None or error is None:  # discarded by RASR
-            self._answer_loss(float("inf"), numpy.zeros_like(posteriors))
-        else:
-            self._answer_loss(loss, numpy.asarray(error).T)
-
-    def init_segment(self, **_: Any) -> None:
-        """Ignore the begin of a segment."""
-
-    def notify_segment_loss(self, segment_name: str, loss: float, **_: Any) -> None:
-        """Keep the loss of a segment."""
-        if self.pending is not None and self.pending[0] == segment_name:
-            self._loss = loss
-            self._answer_if_complete()
-
-    def keep_error(self, error: Any) -> None:
-        """Keep the error signal [dim, time] of the current segment."""
-        if self.pending is not None:
-            self._error = numpy.asarray(error).T
-            self._answer_if_complete()
-
-    def _answer_if_complete(self) -> None:
-        if self._loss is not None and self._error is not None:
-            self._answer_loss(self._loss, self._error)
-
-    def exit(self, **_: Any) -> None:
-        """Do nothing: the program that asks sees the end of RASR."""
 
 
 # ---- what RASR calls
