@@ -76,7 +76,7 @@ def test_order_of_a_search() -> None:
 
     class Data:
         name = "dev"
-        endless = False
+        endless = is_stream = False
 
         def seq_order(self, epoch: int) -> list[int]:
             return [2, 0, 1, 0]
