@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Iterator
 from typing import Any
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.safe_files import read_text
+from returnn_tf.datasets.vocabulary.files import read_unless_known
 
 WORD_END = "</w>"
 #: Marks a piece that does not end a word.
@@ -111,13 +111,7 @@ def read_codes(path: str) -> BpeCodes:
 
     :raises DataError: see `BpeCodes`
     """
-    try:
-        status = os.stat(path)
-        return _read_once(path, status.st_mtime_ns, status.st_size)
-    except FileNotFoundError:
-        raise DataError("bpe_file %r does not exist (current directory: %s)." % (path, os.getcwd())) from None
-    except OSError as exc:
-        raise DataError("bpe_file %r can't be read: %s" % (path, exc)) from exc
+    return read_unless_known(path, "bpe_file", _read_once)
 
 
 @functools.lru_cache(maxsize=8)

@@ -7,13 +7,14 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.core.safe_files import read_plain_pickle, read_text
 
 _BPE_HEADER = "#version:"
+_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +45,21 @@ def read_ids(path: str) -> dict[str, int]:
     return {str(label): index for label, index in content.items()}
 
 
+def read_unless_known(path: str, option: str, read: Callable[[str, int, int], _T]) -> _T:
+    """Read a file by a cached function of its path, the time of its last change, and its size.
+
+    :param option: which names the file, for messages
+    :raises DataError: the file is missing or can't be read
+    """
+    try:
+        status = os.stat(path)
+        return read(path, status.st_mtime_ns, status.st_size)
+    except FileNotFoundError:
+        raise DataError("%s %r does not exist (current directory: %s)." % (option, path, os.getcwd())) from None
+    except OSError as exc:
+        raise DataError("%s %r can't be read: %s" % (option, path, exc)) from exc
+
+
 def read_table(path: str) -> LabelTable:
     """Read a vocabulary; a file that did not change is read once per process.
 
@@ -52,13 +68,7 @@ def read_table(path: str) -> LabelTable:
     :raises ConfigError: the ids have gaps
     :raises DataError: the file is missing or not a vocabulary
     """
-    try:
-        status = os.stat(path)
-        return _read_once(path, status.st_mtime_ns, status.st_size)
-    except FileNotFoundError:
-        raise DataError("vocab_file %r does not exist (current directory: %s)." % (path, os.getcwd())) from None
-    except OSError as exc:
-        raise DataError("vocab_file %r can't be read: %s" % (path, exc)) from exc
+    return read_unless_known(path, "vocab_file", _read_once)
 
 
 @functools.lru_cache(maxsize=32)

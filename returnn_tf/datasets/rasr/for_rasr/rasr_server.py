@@ -20,7 +20,15 @@ if __package__:
         write_message,
     )
 else:  # RASR knows only the folder
-    from rasr_pipe import AUTOMATON, LOSS, SERVER_NAME, VERSION, read_message, text_of, write_message
+    from rasr_pipe import (  # type: ignore[no-redef]
+        AUTOMATON,
+        LOSS,
+        SERVER_NAME,
+        VERSION,
+        read_message,
+        text_of,
+        write_message,
+    )
 
 
 class Server:

@@ -18,8 +18,8 @@ if __package__:
     from returnn_tf.datasets.rasr.for_rasr.rasr_pipe import parse_config, text_of, write_message
     from returnn_tf.datasets.rasr.for_rasr.rasr_server import Server
 else:  # RASR knows only the folder
-    from rasr_pipe import parse_config, text_of, write_message
-    from rasr_server import Server
+    from rasr_pipe import parse_config, text_of, write_message  # type: ignore[no-redef]
+    from rasr_server import Server  # type: ignore[no-redef]
 
 
 class Sequences:
