@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from returnn_tf.tensor import SpatialDim
-from tests.layers.nets import LENS, STATIC, fails, feed, net_of, output, run
+from tests.layers.nets import FEATURE, LENS, STATIC, fails, feed, net_of, output, run
 
 
 def sinusoids(position: Any, channels: int) -> Any:
@@ -93,7 +93,7 @@ def test_relative_positions_of_a_history() -> None:
         "h": {"class": "cum_concat", "out_spatial_dim": history, "from": "data:source"},
         "r": {
             "class": "relative_positional_encoding",
-            "n_out": 3,
+            "out_dim": FEATURE,
             "clipping": 2,
             "fixed": True,
             "key_value_spatial_dim": history,
