@@ -19,7 +19,7 @@ class Command:
     :param arguments: what follows the name of the command in usage lines
     :param help: one line
     :param details: further lines for ``--help``
-    :param own_help: for a command with options of its own: function that returns the complete text of ``--help``
+    :param own_help: for a command with options of its own: function(arguments) -> complete text of ``--help``
     """
 
     name: str
@@ -27,12 +27,12 @@ class Command:
     arguments: str
     help: str
     details: str = ""
-    own_help: Optional[Callable[[], str]] = None
+    own_help: Optional[Callable[[list[str]], str]] = None
 
-    def help_text(self) -> str:
-        """Return the text of ``returnn-tf NAME --help``."""
+    def help_text(self, args: list[str]) -> str:
+        """Return the text of ``returnn-tf NAME ARGS --help``."""
         if self.own_help is not None:
-            return self.own_help()
+            return self.own_help(args)
         usage_line = ("usage: returnn-tf %s %s" % (self.name, self.arguments)).strip()
         summary = self.help[0].upper() + self.help[1:] + "."
         return "\n\n".join(part for part in (usage_line, summary, self.details) if part)
@@ -46,7 +46,7 @@ RUN = "run"
 
 
 def register_command(
-    name: str, arguments: str, help: str, *, details: str = "", own_help: Optional[Callable[[], str]] = None
+    name: str, arguments: str, help: str, *, details: str = "", own_help: Optional[Callable[[list[str]], str]] = None
 ) -> Callable[[Run], Run]:
     """Decorate a function(arguments) -> exit code as a subcommand; for the parameters see `Command`."""
 

@@ -118,9 +118,9 @@ def _dispatch(args: list[str]) -> int:
         return 0
     command = COMMANDS.find(args[0]) if args[0].isidentifier() else None  # config names have a dot
     if command is not None:
-        own = itertools.takewhile(lambda argument: not argument.startswith("++"), args[1:])
+        own = list(itertools.takewhile(lambda argument: not argument.startswith("++"), args[1:]))
         if not {"-h", "--help"}.isdisjoint(own):
-            print(command.help_text().rstrip())
+            print(command.help_text(own).rstrip())
             return 0
         return command.run(args[1:])
     nearest = None if os.path.exists(args[0]) else nearest_name(args[0], COMMANDS, cutoff=0.7)

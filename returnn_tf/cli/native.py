@@ -29,7 +29,7 @@ graph with large LSTMs that was saved on a CPU with a tile unit needs lstm and p
 _ACTIONS = ("build", "list")
 
 
-def help_text() -> str:
+def help_text(_: list[str]) -> str:
     """Return the text of ``--help``."""
     return _parser().format_help()
 

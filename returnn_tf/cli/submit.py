@@ -25,7 +25,7 @@ its time limit saves, is requeued and resumes. See docs/training-on-clusters.md.
 """
 
 
-def help_text() -> str:
+def help_text(_: list[str]) -> str:
     """Return the text of ``--help``."""
     return _parser().format_help()
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.cli.data import conversion
+from returnn_tf.cli.data.durations import duration
 from returnn_tf.cli.data.info import histogram
 from returnn_tf.cli.main import main
 from returnn_tf.datasets import Dataset, HDFWriter
@@ -232,3 +233,20 @@ def test_to_hdf_of_speech(tmp_path):
     for seq, other in zip(written.sequences(1), Dataset.from_config(dataset).sequences(1)):
         assert seq.tag == other.tag and seq.data["raw"].tolist() == [other.data["raw"].item()]
         np.testing.assert_array_equal(seq.data["orth"], other.data["orth"])
+
+
+@pytest.mark.parametrize(
+    "seconds, text", [(0, "0.00 seconds"), (59.9, "59.90 seconds"), (61, "1.02 minutes"), (5400, "1.50 hours")]
+)
+def test_durations_have_a_unit_that_fits(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_help_is_that_of_the_action(capsys):
+    texts = {}
+    for args in ([], ["info"], ["oggzip"]):
+        assert main(["data", *args, "--help"]) == 0
+        texts[tuple(args)] = capsys.readouterr().out
+    assert len(texts[()].splitlines()) < 15 and "to-hdf" in texts[()] and "--threads" not in texts[()]
+    assert "--bins" in texts[("info",)] and "--threads" not in texts[("info",)]
+    assert "--threads" in texts[("oggzip",)] and "--bins" not in texts[("oggzip",)]

@@ -54,7 +54,7 @@ def test_table(recordings, tmp_path, capsys):
     table.write_text("\n".join(rows) + "\n")
     path = tmp_path / "my.corpus.zip"
     assert main(["data", "oggzip", str(table), "--output", str(path), "--threads", "2"]) == 0
-    assert capsys.readouterr().out == "wrote %s: 3 sequences, 0.00 hours\n" % path
+    assert capsys.readouterr().out == "wrote %s: 3 sequences, 1.75 seconds\n" % path
     entries, files = made(path)
     assert entries == [
         {"speaker_name": "ann", "text": 'one "two"', "seq_name": "a", "file": "a.ogg", "duration": 1.0},

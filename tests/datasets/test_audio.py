@@ -60,7 +60,7 @@ def test_recorded(case: dict[str, Any], recorded_features: Any) -> None:
         assert array_info(samples.astype("float64"))["sha256"] == case["audio"]["sha256"]
     rng = np.random.RandomState(5)
     if "exception" in case:
-        with pytest.raises((ConfigError, DataError), match="audio"):
+        with pytest.raises((ConfigError, DataError)):
             AudioFeatures.make(in_audio(case["options"]), owner="dataset 'train'").extract(
                 samples, rate, rng=rng, seq_name="tag-1"
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import re
 from typing import Any
 
 import numpy as np
@@ -323,11 +322,11 @@ WRONG_AUDIO: list[tuple[dict[str, Any], Any, str]] = [
 
 @pytest.mark.parametrize("options,audio,message", WRONG_AUDIO, ids=[message for _, _, message in WRONG_AUDIO])
 def test_wrong_audio(options: dict[str, Any], audio: Any, message: str) -> None:
-    """One error with dataset and sequence."""
+    """One error; the dataset that reads the audio names the place, once."""
     features = AudioFeatures.make(options, owner="dataset 'train'")
     with pytest.raises((ConfigError, DataError), match=message) as info:
         features.extract(audio, 16000, rng=np.random.RandomState(1), seq_name="tag-7")
-    assert re.match("dataset 'train': audio: sequence 'tag-7': ", str(info.value))
+    assert "tag-7" not in str(info.value) and "'train'" not in str(info.value)
 
 
 def test_functions_get_double_precision_and_draw() -> None:

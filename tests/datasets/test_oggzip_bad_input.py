@@ -158,6 +158,16 @@ def test_bad_options(options, text):
         corpus(**{"path": "a.zip", **options})
 
 
+def test_the_place_is_named_once(tmp_path):
+    dataset = corpus(make_zip(tmp_path / "a.zip", wav2=tone(0)), name="train")
+    with pytest.raises(DataError) as info:
+        list(dataset.sequences(1))
+    place = "dataset 'train', sequence 'corpus/2' (position 2 of epoch 1): audio file '%s:a/2.wav': " % (
+        tmp_path / "a.zip"
+    )
+    assert str(info.value).startswith(place + "the audio is empty")
+
+
 def test_a_subset_of_nothing(tmp_path):
     dataset = corpus(make_zip(tmp_path / "a.zip"), fixed_random_subset=0.1)
     with pytest.raises(ConfigError, match="'fixed_random_subset' is 0.1, which leaves none of 4 sequences"):

@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.combining.mapping.stream_functions import LaplaceOrdering, Sequential
 from returnn_tf.datasets.combining.mapping.tensor_dict import NamedTensor, TensorDict
@@ -238,7 +238,7 @@ def test_workers_that_fail():
         return data
 
     dataset = processed(map_seq=fail, num_workers=2)
-    with pytest.raises(DataError, match="dataset 'train', after sequence 'seq-2' of epoch 1: KeyError: 'oh'"):
+    with pytest.raises(DataError, match="^dataset 'train', .* of epoch 1: map_seq, sequence 'seq-3': KeyError: 'oh'$"):
         tags(dataset)
     assert tags(dataset, seq_order=[0, 1]) == ["seq-0", "seq-1"]
     dataset = processed(
@@ -311,6 +311,22 @@ def test_tensor_dict():
         assert sorted(made.as_raw_tensor_dict()) == ["a", "b"] and "b" in made and len(made.copy()) == 2
         del made["a"]
         assert list(made.data) == ["b"]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("name", ["map_seq", "map_seq_stream"])
+def test_errors_of_functions_name_option_and_line(name, num_workers, tmp_path):
+    path = tmp_path / "my.config"
+    path.write_text("def map_seq(data, **_):\n    return data['nokey']\n\n")
+    path.write_text(path.read_text() + "def map_seq_stream(seqs, **_):\n    yield next(iter(seqs))['nokey']\n")
+    function = Config.from_files([str(path)]).typed_value(name)
+    dataset = processed(**{name: function}, num_workers=num_workers)
+    with pytest.raises(DataError) as info:
+        tags(dataset)
+    what = "map_seq, sequence 'seq-0'" if name == "map_seq" else "map_seq_stream"
+    start = "dataset 'train', at the start of epoch 1: %s: " % what
+    assert str(info.value).startswith(start) and str(info.value).count("\n") <= 1
+    assert "my.config:%d: KeyError: 'nokey'" % (2 if name == "map_seq" else 5) in str(info.value)
 
 
 def _noise(data, *, rng, seq_idx, **_):

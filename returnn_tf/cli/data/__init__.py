@@ -21,15 +21,24 @@ _HELP = ("-h", "--help")
 def help_text() -> str:
     """Return the text of ``returnn-tf data --help``."""
     lines = ["usage: returnn-tf data %s ..." % "|".join(_ACTIONS), ""]
-    lines += ["Look at the datasets of a config, convert them, make corpora."]
-    return "\n\n".join(["\n".join(lines), *(parser().format_help().rstrip() for parser, _ in _ACTIONS.values())])
+    lines += ["Look at the datasets of a config, convert them, make corpora.", ""]
+    width = max(map(len, _ACTIONS))
+    for name, (parser, _) in _ACTIONS.items():
+        lines.append("  %-*s  %s" % (width, name, (parser().description or "").partition("\n")[0]))
+    lines += ["", "All options of one of them: returnn-tf data %s --help" % next(iter(_ACTIONS))]
+    return "\n".join(lines)
+
+
+def help_of(args: list[str]) -> str:
+    """Return the help of the action that the arguments name, else that of all."""
+    return _ACTIONS[args[0]][0]().format_help() if args and args[0] in _ACTIONS else help_text()
 
 
 @register_command(
     "data",
     "|".join(_ACTIONS) + " ...",
     "show, dump and convert datasets, make corpora of speech",
-    own_help=help_text,
+    own_help=help_of,
 )
 def run(args: list[str]) -> int:
     """Run one of the actions.

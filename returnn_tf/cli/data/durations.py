@@ -8,8 +8,16 @@ from typing import Any, Optional
 from returnn_tf.datasets.core.base import Dataset
 
 
-def hours_of(dataset: Dataset, frames: Mapping[str, int]) -> Optional[float]:
-    """Return the hours of audio, or None where the dataset has no features of audio.
+def duration(seconds: float) -> str:
+    """Return a duration as text, in the unit that fits: "4.20 seconds", "12.35 minutes", "3.00 hours"."""
+    for size, unit in ((3600, "hours"), (60, "minutes")):
+        if seconds >= size:
+            return "%.2f %s" % (seconds / size, unit)
+    return "%.2f seconds" % seconds
+
+
+def seconds_of(dataset: Dataset, frames: Mapping[str, int]) -> Optional[float]:
+    """Return the seconds of audio, or None where the dataset has no features of audio.
 
     :param frames: data key -> frames of all sequences
     """
@@ -18,6 +26,6 @@ def hours_of(dataset: Dataset, frames: Mapping[str, int]) -> Optional[float]:
         return None
     if audio.get("features") == "raw":
         rate = audio.get("sample_rate")
-        return frames["data"] / rate / 3600 if rate else None
+        return frames["data"] / rate if rate else None
     seconds = float(audio.get("step_len") or 0.01) * int(audio.get("join_frames") or 1)
-    return frames["data"] * seconds / 3600
+    return frames["data"] * seconds

@@ -10,7 +10,7 @@ from collections.abc import Sequence as SequenceOf
 from typing import Any, Optional
 
 from returnn_tf.cli.data import source
-from returnn_tf.cli.data.durations import hours_of
+from returnn_tf.cli.data.durations import duration, seconds_of
 from returnn_tf.cli.data.statistics import KeyStatistics, unknown_labels
 from returnn_tf.cli.parser import CommandParser
 from returnn_tf.config import ConfigError, DataError
@@ -18,7 +18,7 @@ from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import Sequence
 
 _DOC = """
-Read a dataset and describe it: sequences, hours, data keys; lengths with a histogram; labels by frequency; values.
+Read a dataset and describe it: sequences, duration, data keys; lengths with a histogram; labels by frequency; values.
 
     returnn-tf data info my.config                   the training data, all of it
     returnn-tf data info my.config dev --seqs 1000   the first 1000 sequences
@@ -99,8 +99,8 @@ def _count_line(dataset: Dataset, statistics: dict[str, KeyStatistics], count: i
         line += " read" + (" of %d" % dataset.num_seqs if dataset.num_seqs is not None else "")
     elif parsed.epoch:
         line += " in epoch %d" % parsed.epoch
-    hours = hours_of(dataset, {key: sum(entry.lengths) for key, entry in statistics.items()})
-    return line + (", %.2f hours" % hours if hours is not None else "")
+    seconds = seconds_of(dataset, {key: sum(entry.lengths) for key, entry in statistics.items()})
+    return line + (", " + duration(seconds) if seconds is not None else "")
 
 
 def table(rows: list[tuple[str, ...]]) -> list[str]:

@@ -7,6 +7,7 @@ import os
 from returnn_tf.cli.data import source
 from returnn_tf.cli.data.audio_files import FORMATS, Encoding
 from returnn_tf.cli.data.corpus_list import read_corpus
+from returnn_tf.cli.data.durations import duration
 from returnn_tf.cli.data.zip_writer import write_zip
 from returnn_tf.cli.parser import CommandParser
 from returnn_tf.config import ConfigError, DataError
@@ -66,5 +67,5 @@ def run(args: list[str]) -> int:
     utterances = read_corpus(parsed.corpus, audio_root=parsed.audio_root, segments=parsed.segments)
     encoding = None if parsed.no_audio else Encoding(parsed.format, parsed.sample_rate, parsed.quality)
     count, seconds = write_zip(parsed.output, utterances, encoding, parsed.threads or source.default_processes())
-    print("wrote %s: %d sequences, %.2f hours" % (parsed.output, count, seconds / 3600))
+    print("wrote %s: %d sequences, %s" % (parsed.output, count, duration(seconds)))
     return 0

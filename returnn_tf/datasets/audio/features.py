@@ -155,10 +155,9 @@ class AudioFeatures:
         :return: [frames, dim], float32; [time, channels, dim] with ``num_channels``
         :raises DataError: the audio is empty, has another rate or number of channels, or is too short
         """
-        with self._named("%s: sequence %r" % (self._where, seq_name)):
-            audio = self._prepared(samples, sample_rate, rng)
-            features = np.asarray(self._features(audio, sample_rate, rng), np.float32)
-            return self._finished(features, seq_name)
+        audio = self._prepared(samples, sample_rate, rng)
+        features = np.asarray(self._features(audio, sample_rate, rng), np.float32)
+        return self._finished(features, seq_name)
 
     @staticmethod
     @contextlib.contextmanager

@@ -164,7 +164,7 @@ class UtteranceDataset(Dataset):
         rng = np.random.RandomState(seed) if self._draws_audio else _UNUSED_RNG  # to make one takes 0.2 ms
         try:
             return self.features.extract(samples, rate, rng=rng, seq_name=self.tag(index))
-        except DataError as exc:
+        except (ConfigError, DataError) as exc:
             raise DataError("audio file %r: %s" % (self.file_of(index), exc)) from exc
 
     def _labels(self, index: int, seed: list[int]) -> NDArray[Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable, Optional
 
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import shown
+from returnn_tf.config.user_code import USER_CODE, error_in_config
 from returnn_tf.datasets.combining.functions import call_with_known
 from returnn_tf.datasets.combining.mapping.tensor_dict import NamedTensor, TensorDict
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
@@ -53,7 +56,8 @@ class Mapper:
         where = "%s: map_seq" % self.owner
         for sequence in sequences:
             tensors = self._tensors(sequence)
-            result = call_with_known(where, self.map_seq, tensors, epoch=epoch, seq_idx=sequence.position, rng=rng)
+            with _errors_of("map_seq, sequence %r" % sequence.tag, tensors):
+                result = call_with_known(where, self.map_seq, tensors, epoch=epoch, seq_idx=sequence.position, rng=rng)
             data = self._arrays(where, result)
             yield dataclasses.replace(sequence, data=data)
 
@@ -62,11 +66,12 @@ class Mapper:
     ) -> Iterator[Sequence]:
         counter = _Counter(sequences, self._tensors)
         where = "%s: map_seq_stream" % self.owner
-        results = call_with_known(where, self.map_seq_stream, iter(counter), epoch=epoch, rng=rng)  # type: ignore[arg-type]
+        with _errors_of("map_seq_stream"):
+            results = call_with_known(where, self.map_seq_stream, iter(counter), epoch=epoch, rng=rng)  # type: ignore[arg-type]
         if not isinstance(results, Iterable):
             raise ConfigError("%s has to yield sequences, but returned %s" % (where, shown(results)))
         number, last = 0, 0.0
-        for result in results:
+        for result in _checked(results):
             data = self._arrays(where, result)
             tag = str(_value(result, "seq_tag", "seq-%d" % number))
             fraction = float(_value(result, "complete_frac", last))
@@ -126,6 +131,41 @@ class Mapper:
                 % (where, key, dtype, list(array.shape), spec.dtype, list(sizes))
             )
         return array.astype(object) if dtype == "object" else array
+
+
+@contextlib.contextmanager
+def _errors_of(what: str, tensors: Optional[Mapping[str, Any]] = None) -> Iterator[None]:
+    """Tell which function of the config failed, and in which line.
+
+    :param what: begins the message
+    :param tensors: what it got
+    """
+    try:
+        yield
+    except (ConfigError, DataError):
+        raise
+    except Exception as exc:
+        text = error_in_config(exc) or "%s: %s" % (type(exc).__name__, exc)
+        frames = list(traceback.walk_tb(exc.__traceback__))
+        if isinstance(exc, KeyError) and frames[-1][0].f_globals.get("__name__") == TensorDict.__module__:
+            places = [
+                "%s:%d: " % (frame.f_code.co_filename, line) for frame, line in frames if USER_CODE in frame.f_builtins
+            ]
+            text = "%s%s" % (places[-1] if places else "", text)
+            text += "; the sequence has %s" % ", ".join(tensors) if tensors is not None else ""
+        raise DataError("%s: %s" % (what, text)) from exc
+
+
+def _checked(results: Iterable[Any]) -> Iterator[Any]:
+    with _errors_of("map_seq_stream"):
+        items = iter(results)
+    while True:
+        with _errors_of("map_seq_stream"):
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+        yield item
 
 
 class _Counter:
