@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from returnn_tf.config.errors import ConfigError
+from returnn_tf.config.errors import ConfigError, DataError
 
 CONFIG_MODULE = "__returnn_tf_config__"  # the module name of all code in Python configs
 USER_CODE = "__returnn_tf_user_code__"  # in the builtins of configs and of the files beside them
@@ -70,6 +70,22 @@ def call_of_config(where: str, function: Any, **arguments: Any) -> Any:
             names = ", ".join(arguments) or "no arguments"
             raise ConfigError("%s: %r can't be called with %s: %s" % (where, function, names, exc)) from exc
         raise
+
+
+def result_of_config(
+    where: str, function: Any, *, error: type[ConfigError] | type[DataError] = ConfigError, **arguments: Any
+) -> Any:
+    """Call a function that a config gives; all that goes wrong in it is one error.
+
+    :param where: how errors begin
+    :param error: the class of it
+    """
+    try:
+        return call_of_config(where, function, **arguments)
+    except (ConfigError, DataError, MemoryError):
+        raise
+    except Exception as exc:
+        raise error("%s: %s" % (where, error_in_config(exc) or "%s: %s" % (type(exc).__name__, exc))) from exc
 
 
 def error_in_config(exc: BaseException) -> Optional[str]:

@@ -21,6 +21,7 @@ from returnn_tf.datasets.combining.source import Source
 from returnn_tf.datasets.core import seq_order as orders
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.generating import dim_and_ndim
 from returnn_tf.datasets.core.per_key import is_int
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.stream import StreamDataset
@@ -163,8 +164,8 @@ class CombinedDataset(StreamDataset):
         spec = found[0]
         given = (self.opts.data_dims or {}).get(key)
         if given is not None:
-            dim, ndim = given if isinstance(given, (list, tuple)) else (given, spec.ndim)
-            spec = dataclasses.replace(spec, dim=int(dim), ndim=int(ndim))
+            dim, ndim = dim_and_ndim(given, option="data_dims", ndim=spec.ndim, owner=self._owner())
+            spec = dataclasses.replace(spec, dim=dim, ndim=ndim)
         for number, other in zip(owners, found):
             if (other.dim, other.ndim) != (spec.dim, spec.ndim) and other.dim:
                 raise ConfigError(

@@ -39,7 +39,7 @@ def check_dims(given: Mapping[str, Any], specs: Mapping[str, DataSpec], *, owner
     for key, spec in specs.items():
         if key not in given:
             raise ConfigError("%s lacks the key %r of data_map. %s" % (where, key, did_you_mean(key, given)))
-        dim, ndim = dim_and_ndim(given[key], option="data_dims", ndim=spec.ndim)
+        dim, ndim = dim_and_ndim(given[key], option="data_dims", ndim=spec.ndim, owner=owner)
         fits = dim >= spec.dim if spec.sparse else dim == spec.dim or not spec.dim
         if ndim != spec.ndim or not fits:
             text = "%s: key %r has dim %d and %d axes there, but its dataset has dim %d and %d axes"

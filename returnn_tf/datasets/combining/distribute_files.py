@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import shown
 from returnn_tf.config.options import at_least, option
-from returnn_tf.config.user_code import call_of_config, error_in_config
+from returnn_tf.config.user_code import result_of_config
 from returnn_tf.datasets.combining.base import CombiningDataset, difference
 from returnn_tf.datasets.combining.chained import ChainedEpoch, Link
 from returnn_tf.datasets.combining.delegating import FormatOfInner
@@ -149,13 +149,7 @@ class DistributeFilesDataset(FormatOfInner, CombiningDataset):
     def _make(self, entries: list[Any]) -> Dataset:
         """Create the dataset of some entries."""
         where = "%s: get_sub_epoch_dataset" % self._owner()
-        try:
-            spec = call_of_config(where, lambda: self.opts.get_sub_epoch_dataset(entries))
-        except ConfigError:
-            raise
-        except Exception as exc:
-            text = error_in_config(exc) or "%s: %s" % (type(exc).__name__, exc)
-            raise ConfigError("%s: %s" % (where, text)) from exc
+        spec = result_of_config(where, lambda: self.opts.get_sub_epoch_dataset(entries))
         if not isinstance(spec, Mapping):
             raise ConfigError('%s must return a dict with "class", not %s' % (where, shown(spec)))
         if spec.get("partition_epoch") not in (None, 1):

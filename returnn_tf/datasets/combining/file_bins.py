@@ -11,7 +11,7 @@ from typing import Any
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import shown
-from returnn_tf.config.user_code import call_of_config
+from returnn_tf.config.user_code import result_of_config
 from returnn_tf.datasets.core import safe_files
 
 _FORMS = "a list, a function that returns one, or the name of a .txt (one file per line), .json or .py file with one"
@@ -26,7 +26,7 @@ def read_file_list(given: Any, *, where: str) -> list[Any]:
     :raises DataError: the file is missing or damaged
     """
     if callable(given):
-        given = call_of_config(where, given)
+        given = result_of_config(where, given)
     if isinstance(given, str):
         given = _entries_of_file(given, where)
     if not isinstance(given, (list, tuple)):
@@ -55,7 +55,7 @@ def size_of_entry(entry: Any, *, where: str) -> int:
     size = 0
     for path in _files_of(entry):
         try:
-            size += os.path.getsize(path)
+            size += os.path.getsize(os.fspath(path))  # a number would be that of an open file
         except (OSError, TypeError, ValueError) as exc:
             raise DataError(
                 "%s: file %s cannot be found: %s (current directory: %s)"

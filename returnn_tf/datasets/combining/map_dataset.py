@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import shown
 from returnn_tf.config.options import log_inert, option
-from returnn_tf.config.user_code import call_of_config, error_in_config
+from returnn_tf.config.user_code import error_in_config, result_of_config
 from returnn_tf.datasets.core import seq_order as orders
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
@@ -110,7 +110,7 @@ class MapDatasetWrapper(Dataset):
                     "%s: option 'map_dataset' is %s, but must have the methods __len__ and __getitem__, or be "
                     "a function that returns such an object" % (self._owner(), shown(source))
                 )
-            source = call_of_config("%s: option 'map_dataset'" % self._owner(), source)
+            source = result_of_config("%s: option 'map_dataset'" % self._owner(), source)
         if not hasattr(source, "__getitem__") or not hasattr(source, "__len__"):
             raise ConfigError("%s: map_dataset %s lacks __len__ or __getitem__" % (self._owner(), shown(source)))
         self._source = source

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import at_least, option
+from returnn_tf.config.user_code import result_of_config
 from returnn_tf.datasets.combining.base import CombiningDataset, difference
 from returnn_tf.datasets.combining.chained import ChainedEpoch, Link
 from returnn_tf.datasets.combining.functions import call_with_known
@@ -61,7 +62,7 @@ class VariableDataset(CombiningDataset):
         :raises ConfigError: the function gives none, or one of another format
         """
         where = "%s: get_dataset for epoch %d" % (self._owner(), epoch)
-        spec = call_with_known(where, self.opts.get_dataset, epoch=epoch, self=self)
+        spec = result_of_config(where, lambda: call_with_known(where, self.opts.get_dataset, epoch=epoch, self=self))
         found = next((entry for entry in self._cached if entry[0] is spec or _equal(entry[0], spec)), None)
         if found is None:
             found = spec, self._create(spec, where, epoch)

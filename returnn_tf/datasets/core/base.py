@@ -143,16 +143,16 @@ class Dataset(Corpus):
     @property
     def num_outputs(self) -> dict[str, Any]:
         """Return (dim, number of axes with time) by key, before ``window``; a dict where a dataset says more."""
-        return dict(self._dims())
+        return dict(self._dims_by_key())
 
-    def _dims(self) -> dict[str, tuple[int, int]]:
+    def _dims_by_key(self) -> dict[str, tuple[int, int]]:
         window = self.opts.window
         return {key: (spec.dim // (window if key == "data" else 1), spec.ndim) for key, spec in self.data_specs.items()}
 
     @property
     def all_outputs(self) -> dict[str, Any]:
         """Return ``num_outputs`` with all data keys, also those which some datasets leave out there."""
-        return {**self._dims(), **self.num_outputs}
+        return {**self._dims_by_key(), **self.num_outputs}
 
     @property
     def num_inputs(self) -> int:

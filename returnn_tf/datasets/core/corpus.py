@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import between, from_options
+from returnn_tf.config.user_code import result_of_config
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core import seq_order as orders
 from returnn_tf.datasets.core.base_options import SEED_OFFSETS, BaseOptions
@@ -112,7 +113,9 @@ class Corpus:
         """Return the order of this epoch."""
         if self._ordering is not None:
             return self._ordering
-        return self._parse_ordering(self.opts.seq_ordering(epoch=epoch))
+        return self._parse_ordering(
+            result_of_config("%s: seq_ordering" % self._owner(), self.opts.seq_ordering, epoch=epoch)
+        )
 
     @property
     def random_seed_offset(self) -> int:

@@ -105,13 +105,15 @@ def choose(rng: np.random.RandomState, symbols: SequenceOf[str]) -> str:
     return symbols[rng.randint(0, len(symbols))]
 
 
-def dim_and_ndim(value: object, *, option: str, ndim: int) -> tuple[int, int]:
+def dim_and_ndim(value: object, *, option: str, ndim: int, owner: str = "") -> tuple[int, int]:
     """Return (dim, ndim) from a dim, or from [dim, ndim].
 
     :param option: for the error message
     :param ndim: if only the dim is given
+    :param owner: how the message begins
     """
     parts: list[object] = list(value) if isinstance(value, (list, tuple)) else [value, ndim]
     if len(parts) != 2 or not all(isinstance(part, int) for part in parts):
-        raise ConfigError("option %r: %r must be a dim or [dim, number of axes with time]" % (option, value))
+        where = "%s: option %r" % (owner, option) if owner else "option %r" % option
+        raise ConfigError("%s: %r must be a dim or [dim, number of axes with time]" % (where, value))
     return int(parts[0]), int(parts[1])  # type: ignore[call-overload]

@@ -14,11 +14,25 @@ import stat
 import zlib
 from typing import Any, BinaryIO
 
-from returnn_tf.config import DataError
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import shown
+from returnn_tf.config.user_code import result_of_config
 
 _MEMO_WRITES = ("PUT", "BINPUT", "LONG_BINPUT")
 _NOT_ASCII = re.compile(rb"\\x[89a-f][0-9a-f]")
 MAX_BYTES = 1 << 31  # a decompressed file beyond this size is not a list of sequence tags
+
+
+def path_of(value: Any, *, where: str) -> str:
+    """Return a path that a config gives, or a function that returns it.
+
+    :param where: how errors begin
+    :raises ConfigError: it is none
+    """
+    value = result_of_config(where, value) if callable(value) else value
+    if isinstance(value, str) or (isinstance(value, os.PathLike) and isinstance(os.fspath(value), str)):
+        return os.fspath(value)
+    raise ConfigError("%s must be a path, not %s" % (where, shown(value)))
 
 
 def check_regular(path: str) -> None:

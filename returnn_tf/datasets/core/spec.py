@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from returnn_tf.config import ConfigError, did_you_mean
-from returnn_tf.config.user_code import call_of_config
+from returnn_tf.config.user_code import result_of_config
 from returnn_tf.datasets.core.corpus import Corpus
 from returnn_tf.datasets.core.registry import dataset_class
 
@@ -34,7 +34,7 @@ def parse_dataset_spec(spec: Any, names: Mapping[str, Any] = {}) -> tuple[Any, d
             found: tuple[Any, dict[str, Any]] = spec.__dataset__()
             return found
         if callable(spec):
-            spec = call_of_config("a dataset", spec)
+            spec = result_of_config("the function that returns a dataset", spec)
         elif isinstance(spec, (list, tuple)) and spec and all(isinstance(entry, str) for entry in spec):
             spec = {"class": "HDFDataset", "files": list(spec)}
         elif isinstance(spec, str):

@@ -109,12 +109,12 @@ class StereoHdfDataset(Dataset):
     @property
     def num_outputs(self) -> dict[str, tuple[int, int]]:
         """Return (dim, number of axes with time) of the targets."""
-        return {"classes": self._dims()["classes"]}
+        return {"classes": self._dims_by_key()["classes"]}
 
     @property
     def num_inputs(self) -> int:
         """Return the dim of "data", before ``window``."""
-        return self._dims()["data"][0]
+        return self._dims_by_key()["data"][0]
 
     @property
     def num_seqs(self) -> int:

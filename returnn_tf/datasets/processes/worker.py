@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from typing import Callable, Protocol
 
 from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.user_code import error_in_config
 
 PARENT_CHECK_SECONDS = 1.0
 PARENTS_SIGNALS = [
@@ -79,9 +80,15 @@ class _Broken:
 
 
 def describe_error(exc: Exception) -> tuple[str, str]:
-    """Return class name and text of an exception; user errors unchanged, all others with a traceback."""
+    """Return class name and text of an exception.
+
+    User errors are unchanged, errors in the code of a config have its line, all others a traceback.
+    """
     if isinstance(exc, (ConfigError, DataError)):
         return type(exc).__name__, str(exc)
+    place = error_in_config(exc)
+    if place is not None:
+        return "DataError", place
     return "DataError", "%s: %s\n%s" % (type(exc).__name__, exc, traceback.format_exc())
 
 

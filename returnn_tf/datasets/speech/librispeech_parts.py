@@ -177,7 +177,10 @@ class LibriSpeechIndex:
                 *ids, text = match.groups()
                 audio = part.locate(self._audio_name(*ids))
                 self._numbers.extend([number, *map(int, ids), audio])
-                self._texts.append(self._post_process(text or ""))
+                try:
+                    self._texts.append(self._post_process(text or ""))
+                except DataError as exc:
+                    raise DataError("transcript %r, utterance %s: %s" % (path, "-".join(ids), exc)) from exc
         if len(self._texts) == before:
             raise DataError(
                 "%r has no transcripts <speaker>/<chapter>/<speaker>-<chapter>.trans.txt%s"

@@ -12,6 +12,7 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import between, option
 from returnn_tf.datasets.core.epoch_filter import EpochFilter, limit_mean_length
 from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.core.safe_files import path_of
 from returnn_tf.datasets.files import local_copy
 from returnn_tf.datasets.speech.indexed import UtterancesInFiles
 from returnn_tf.datasets.speech.oggzip_index import OggZipIndex, Part
@@ -75,7 +76,8 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
         """Check all options; nothing of the corpus is read."""
         opts = self.opts
         self.set_up(audio=opts.audio, targets=opts.targets)
-        self._paths = [opts.path] if isinstance(opts.path, str) else [os.fspath(path) for path in opts.path]
+        paths = opts.path if isinstance(opts.path, (list, tuple)) else [opts.path]
+        self._paths = [path_of(path, where="%s: option 'path'" % self._owner()) for path in paths]
         self._names = self._check_names()
         self._filter = EpochFilter.parse(opts.epoch_wise_filter, owner=self._owner())
         self._post_process = make_post_processing(

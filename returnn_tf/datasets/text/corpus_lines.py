@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.datasets.core.safe_files import read_seq_tags
+from returnn_tf.config.user_code import result_of_config
+from returnn_tf.datasets.core.safe_files import path_of, read_seq_tags
 from returnn_tf.datasets.files import local_copy
 from returnn_tf.datasets.text.line_tags import LineTags
 from returnn_tf.datasets.text.lines import TextLines
@@ -41,8 +42,9 @@ class CorpusLines:
 
     def _paths(self) -> list[str]:
         given: Any = self._opts.corpus_file
-        given = given() if callable(given) else given
-        paths = [os.fspath(path() if callable(path) else path) for path in _as_list(given)]
+        where = "%s: corpus_file" % self._where
+        given = result_of_config(where, given) if callable(given) else given
+        paths = [path_of(path, where=where) for path in _as_list(given)]
         if not paths:
             raise ConfigError("%s: corpus_file names no file." % self._where)
         for path in paths:

@@ -7,7 +7,9 @@ import functools
 import re
 from typing import Any, Callable
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.errors import shown
+from returnn_tf.config.user_code import result_of_config
 from returnn_tf.datasets.text.english import expand_abbreviations, normalize_numbers
 
 PostProcessing = Callable[[str], str]
@@ -104,7 +106,7 @@ def make_post_processing(value: Any, *, owner: str = "orth_post_process") -> Pos
     're read'
     """
     if callable(value):
-        return value  # type: ignore[no-any-return]
+        return _Given(value, owner.rpartition(": ")[2])
     if value is None or isinstance(value, (list, tuple)):
         functions = [make_post_processing(entry, owner=owner) for entry in value or ()]
         return functions[0] if len(functions) == 1 else _Chain(functions)
@@ -150,6 +152,24 @@ def _text(node: ast.expr) -> str:
     if not isinstance(value, str):
         raise ValueError("its arguments are texts, not %r" % (value,))
     return value
+
+
+class _Given:
+    """Calls a function of the user.
+
+    :param option: that gives it; what errors are prefixed by names the dataset
+    """
+
+    def __init__(self, function: PostProcessing, option: str) -> None:
+        self.function = function
+        self.option = option
+
+    def __call__(self, text: str) -> str:
+        """Process a text; DataError if the function fails or returns no text."""
+        result = result_of_config(self.option, functools.partial(self.function, text), error=DataError)
+        if not isinstance(result, str):
+            raise DataError("%s returned %s for %s, not a text" % (self.option, shown(result), shown(text, most=100)))
+        return result
 
 
 class _Chain:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import shown
 from returnn_tf.config.options import at_least, option, probability
 from returnn_tf.datasets.text.allophones import Allophone, StateTying, set_context, word_of
 from returnn_tf.datasets.text.lexicon import Lexicon
@@ -19,6 +20,17 @@ _SPLIT_AT = "/", "-"
 
 def _below_one(value: Any) -> Optional[str]:
     return None if 0 <= value < 1 else "must be at least 0 and below 1, else a state lasts forever"
+
+
+def _check_lemma(lemma: Any, where: str) -> None:
+    """Check a lemma of a config."""
+    phons = (lemma or {"phons": [{"phon": ""}]}).get("phons")
+    if not isinstance(phons, (list, tuple)) or not phons or not all(_is_pronunciation(entry) for entry in phons):
+        raise ConfigError("%s is %s, but must be {'phons': [{'phon': 'a b'}, ...]}." % (where, shown(lemma)))
+
+
+def _is_pronunciation(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("phon"), str)
 
 
 @dataclass
@@ -74,6 +86,8 @@ class PhoneSequences:
                 % (where, opts.lexicon_file, opts.silence_lemma_orth)
             )
         self._silence_phone = silence["phons"][0]["phon"]
+        for option_name in ("extra_begin_lemma", "extra_end_lemma"):
+            _check_lemma(getattr(opts, option_name), "%s: %s" % (where, option_name))
         self._tying = StateTying(opts.state_tying_file) if opts.state_tying_file else None
         if self._tying is not None and opts.phoneme_vocab_file:
             raise ConfigError("%s: give phoneme_vocab_file or state_tying_file, not both." % where)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
 from collections.abc import Sequence as SequenceOf
-from typing import Any, Optional
+from typing import Optional
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import from_options
+from returnn_tf.config.user_code import result_of_config
+from returnn_tf.datasets.core.safe_files import path_of
 from returnn_tf.datasets.text.lm_options import LmOptions
 from returnn_tf.datasets.text.phones import PhoneOptions, PhoneSequences
 from returnn_tf.datasets.text.symbols import (
@@ -36,10 +37,12 @@ _MOST_PASSES = 64
 _MOST_SYMBOLS = 1 << 20
 
 
-def file_of(value: Any) -> Optional[str]:
+def _file_of(opts: LmOptions, option: str, where: str) -> Optional[str]:
     """Return a path that a config gives, or a function which returns it; None if there is none."""
-    path = value() if callable(value) else value
-    return os.fspath(path) if path else None
+    where = "%s: %s" % (where, option)
+    value = getattr(opts, option)
+    path = result_of_config(where, value) if callable(value) else value
+    return path_of(path, where=where) if path else None
 
 
 class TextToLabels:
@@ -136,7 +139,7 @@ class SymbolText(TextToLabels):
 
     def __init__(self, opts: LmOptions, where: str) -> None:
         self.opts = opts
-        path = file_of(opts.orth_symbols_file or opts.orth_symbols_map_file)
+        path = _file_of(opts, "orth_symbols_file" if opts.orth_symbols_file else "orth_symbols_map_file", where)
         if path is None:
             raise ConfigError("%s: the function of the symbols returns no file." % where)
         table = read_symbols(path) if opts.orth_symbols_file else read_symbol_map(path)
@@ -156,7 +159,7 @@ class SymbolText(TextToLabels):
             self._after += self._parse_opts.postfix
         elif opts.seq_end_symbol is not None:
             self._after.append(opts.seq_end_symbol)
-        replacements = file_of(opts.orth_replace_map_file)
+        replacements = _file_of(opts, "orth_replace_map_file", where)
         self._replacements = (
             read_replacements(replacements, self._parse_opts, word_based=self._word_based) if replacements else {}
         )

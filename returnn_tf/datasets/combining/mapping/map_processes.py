@@ -68,7 +68,8 @@ class _State:
     @property
     def num_ahead(self) -> int:
         """Return the sequences that it has, but not taken or not given back yet."""
-        return 0 if self.ended else max(self.num_sent - self.num_pulled, 0) + len(self.results)
+        done = self.ended or self.error is not None
+        return 0 if done else max(self.num_sent - self.num_pulled, 0) + len(self.results)
 
 
 class MapProcesses:
@@ -140,11 +141,10 @@ class MapProcesses:
         """Return the next result of a process, dealing sequences to all of them meanwhile; None at its end."""
         while True:
             with self._changed:
-                for other in self._states:
-                    if other.error is not None:
-                        raise other.error
                 if state.results:
                     return state.results.popleft()
+                if state.error is not None:  # told at its place in the epoch, whichever process is the fastest
+                    raise state.error
                 if state.ended:
                     return None
                 waits = state.num_pulled > state.num_sent
