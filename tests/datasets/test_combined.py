@@ -187,6 +187,35 @@ def test_data_dtypes():
     assert next(iter(dataset.sequences(1))).data["data"].dtype == np.float64
 
 
+@pytest.mark.parametrize(
+    "key, dtype, text",
+    [
+        ("data", "int32", "'int32' of key 'data' can't hold float32"),
+        ("data", "foo", "'foo' of key 'data' can't hold float32"),
+        ("labels", "bool", "'bool' of key 'labels' can't hold 1000 labels"),
+        ("labels", "int8", "'int8' of key 'labels' can't hold 1000 labels"),
+        ("labels", "float32", "'float32' of key 'labels' can't hold 1000 labels"),
+    ],
+)
+def test_data_dtypes_that_lose_values(key, dtype, text):
+    dummy = {"class": "DummyDataset", "input_dim": 2, "output_dim": 1000, "num_seqs": 2}
+    options = {"datasets": {"a": dummy}, "data_map": {("a", "data"): "data", ("a", "classes"): "labels"}}
+    with pytest.raises(ConfigError, match=text):
+        Dataset.from_config({"class": "CombinedDataset", **options, "data_dtypes": {key: dtype}})
+    Dataset.from_config({"class": "CombinedDataset", **options, "data_dtypes": {"labels": "int16"}})
+
+
+def test_invalid_lines_of_a_text(tmp_path):
+    (tmp_path / "text").write_text("a\nx\na\n")
+    text = {"class": "LmDataset", "corpus_file": str(tmp_path / "text"), "error_on_invalid_seq": False}
+    text["orth_vocab"] = {"labels": ["a"], "unknown_label": None}
+    options = {"class": "CombinedDataset", "data_map": {("a", "data"): "data"}}
+    with pytest.raises(ConfigError, match="'a' has error_on_invalid_seq=False, but .* give skip_broken_seqs"):
+        Dataset.from_config({**options, "datasets": {"a": text}})
+    dataset = Dataset.from_config({**options, "datasets": {"a": {**text, "skip_broken_seqs": True}}})
+    assert [seq.tag for seq in dataset.sequences(1)] == ["line-0", "line-2"]
+
+
 def test_inner_options():
     """Only the seed offset is inherited; what the inner dataset sets itself stays."""
     parts = {"a": static([1, 2]), "b": static([1], random_seed_offset=7)}

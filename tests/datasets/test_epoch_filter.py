@@ -87,8 +87,10 @@ def test_ranges():
         ({(1, 2): {"max_mean": 7}}, "unknown option 'max_mean'. Did you mean 'max_mean_len'"),
         ({(1, 2): {"max_mean_len": "7"}}, "max_mean_len is '7', but must be a number"),
         ({(1, 2): {"max_mean_len": float("nan")}}, "max_mean_len is nan"),
+        ({(1, 2): {"use_new_filter": "no"}}, "use_new_filter is 'no', not True or False"),
+        ({(1, 2): {"subdirs": 5}}, "subdirs is 5, but must be a list of names"),
     ],
 )
 def test_bad_values(value, text):
     with pytest.raises(ConfigError, match="dataset 'a': option 'epoch_wise_filter'.*" + text):
-        EpochFilter.parse(value, owner="dataset 'a'")
+        EpochFilter.parse(value, owner="dataset 'a'", options=("max_mean_len", "use_new_filter", "subdirs"))

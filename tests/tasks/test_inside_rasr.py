@@ -15,6 +15,7 @@ import pytest
 import returnn_tf.tasks.rasr as package
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.tasks.rasr import interface
+from returnn_tf.tasks.rasr.setup import parse_pairs, read_config
 
 NAMES = Path(package.__file__).parent / "names"
 DIM, CLASSES = 3, 4
@@ -199,6 +200,15 @@ def test_texts_that_are_no_config(config, text, folder):
     write_config()
     with pytest.raises(ConfigError, match=text):
         interface.init(inputDim=3, outputDim=4, config=config)
+
+
+def test_pairs_that_are_no_settings_are_told(folder, capsys):
+    """Those that are settings apply."""
+    write_config()
+    pairs = parse_pairs("action:train,configfile:a.config,num_epochs:7,wrong_key:3")
+    assert read_config(pairs, "train").int("num_epochs") == 7
+    out = capsys.readouterr()
+    assert "pymod-config: wrong_key:3 is no setting" in out.out + out.err and "num_epochs:7" not in out.out + out.err
 
 
 def test_calls_that_are_not_possible(folder):

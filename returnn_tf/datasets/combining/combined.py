@@ -20,7 +20,7 @@ from returnn_tf.datasets.combining.inner import inner_dataset, read_inner
 from returnn_tf.datasets.combining.source import Source
 from returnn_tf.datasets.core import seq_order as orders
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.data_spec import DataSpec, Sequence, can_hold
 from returnn_tf.datasets.core.generating import dim_and_ndim
 from returnn_tf.datasets.core.per_key import is_int
 from returnn_tf.datasets.core.registry import register_dataset
@@ -128,6 +128,11 @@ class CombinedDataset(StreamDataset):
                     "%s: the number of sequences of the dataset %r is unknown. Give it estimated_num_seqs"
                     % (self._owner(), name)
                 )
+            if not self.is_stream and dataset.leaves_out and not dataset.opts.skip_broken_seqs:
+                raise ConfigError(
+                    "%s: the dataset %r has %s, but its sequences are read one by one here; give skip_broken_seqs"
+                    % (self._owner(), name, dataset.leaves_out)
+                )
         if not self.is_stream:
             return
         for name, value in (("partition_epoch", 1), ("repeat_epoch", 1), ("sampling_sizes", None)):
@@ -176,7 +181,11 @@ class CombinedDataset(StreamDataset):
                     )
                 )
         default = "int32" if spec.sparse else "float32" if not spec.is_text else "object"
-        return dataclasses.replace(spec, dtype=(self.opts.data_dtypes or {}).get(key, default))
+        wanted = (self.opts.data_dtypes or {}).get(key, default)
+        if key in (self.opts.data_dtypes or {}) and not can_hold(wanted, spec):
+            what = "%d labels" % spec.dim if spec.sparse else spec.dtype
+            raise ConfigError("%s: data_dtypes: %r of key %r can't hold %s" % (self._owner(), wanted, key, what))
+        return dataclasses.replace(spec, dtype=wanted)
 
     def _mapped(self, number: int, data: Mapping[str, NDArray[Any]], keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
         """Return the data of a sequence of one of the datasets under the keys of this one."""

@@ -84,6 +84,17 @@ class Sequence:
         return {key: num_frames(value) for key, value in self.data.items()}
 
 
+def can_hold(dtype: Any, spec: DataSpec) -> bool:
+    """Return whether arrays of a type can have the values of a data key: all labels, numbers of the same kind."""
+    try:
+        wanted = np.dtype("object" if dtype == "string" else dtype)
+    except TypeError:  # there is no such type
+        return False
+    if spec.sparse:
+        return wanted.kind in "iu" and (not spec.dim or int(np.iinfo(wanted).max) >= spec.dim - 1)
+    return bool(np.can_cast(spec.numpy_dtype, wanted, "same_kind"))
+
+
 def num_frames(value: NDArray[Any]) -> int:
     """Return the size of the time axis (axis 0); 1 if there is none."""
     return int(value.shape[0]) if value.ndim else 1

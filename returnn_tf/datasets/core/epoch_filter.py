@@ -113,4 +113,10 @@ def _entry(key: Any, entry: Any, where: str, options: Collection[str]) -> Mappin
     limit = entry.get("max_mean_len")
     if isinstance(limit, bool) or not isinstance(limit, (int, float, type(None))) or not (limit or 0) >= 0:
         raise ConfigError("%s: %r: max_mean_len is %r, but must be a number >= 0" % (where, key, limit))
+    if not isinstance(entry.get("use_new_filter", False), (bool, int, type(None))):
+        raise ConfigError("%s: %r: use_new_filter is %r, not True or False" % (where, key, entry["use_new_filter"]))
+    parts = entry.get("subdirs")
+    parts = [parts] if isinstance(parts, str) else [] if parts is None else parts
+    if not isinstance(parts, (list, tuple, set)) or not all(isinstance(part, str) for part in parts):
+        raise ConfigError("%s: %r: subdirs is %r, but must be a list of names" % (where, key, parts))
     return dict(entry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import LoggingSettings
+from returnn_tf.config.settings import LoggingSettings, setting_by_key
 from returnn_tf.logging.log import log
 
 ACTIONS = ("train", "forward", "nop")
@@ -43,4 +43,7 @@ def read_config(pairs: dict[str, str], task: str) -> Config:
     config = Config.from_files([pairs["configfile"]], [*given, ("task", task)])
     settings = LoggingSettings(config)
     log.configure([str(target) for target in settings.log], settings.log_verbosity, settings.log_format)
+    for key, value in given:
+        if key not in setting_by_key():
+            log.write(2, "warning: pymod-config: %s:%s is no setting; only code of the config reads it" % (key, value))
     return config
