@@ -29,6 +29,12 @@ def test_malicious_pickle_is_not_executed(tmp_path):
     assert not trace.exists()
 
 
+def test_only_newlines_end_tags(tmp_path):
+    path = tmp_path / "tags.txt"
+    path.write_bytes("a\u2028b\n\nc\x0bd\r\ne\x85".encode())
+    assert read_seq_tags(str(path)) == ["a\u2028b", "c\x0bd", "e\x85"]
+
+
 def test_malicious_text_is_not_executed(tmp_path):
     path, trace = tmp_path / "lens.py", tmp_path / "trace"
     path.write_text("{'a': __import__('os').system('touch %s')}" % trace)

@@ -78,6 +78,11 @@ def read_text(path: str) -> str:
         raise DataError("file %r is not a UTF-8 text file: %s" % (path, exc)) from exc
 
 
+def read_lines(path: str) -> list[str]:
+    """Read the lines of a text file that are not empty; only newlines end them, not all that ``splitlines`` knows."""
+    return [line for line in read_text(path).replace("\r\n", "\n").split("\n") if line]
+
+
 def read_literal(path: str) -> Any:
     """Read a Python literal (numbers, strings, lists, dicts, ...) from a text file."""
     try:
@@ -143,7 +148,7 @@ def _check_sizes(content: bytes) -> None:
 def read_seq_tags(path: str) -> list[str]:
     """Read sequence tags from a text file (one per line, ``.gz`` allowed) or from a ``.pkl`` list."""
     if not path.endswith((".pkl", ".pkl.gz")):
-        return [line for line in read_text(path).splitlines() if line]
+        return read_lines(path)
     content = read_plain_pickle(path)
     if not isinstance(content, (list, tuple, set, frozenset)) or not all(isinstance(tag, str) for tag in content):
         raise DataError("file %r must hold a list of sequence tags, not %s" % (path, type(content).__name__))

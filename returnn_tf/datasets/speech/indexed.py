@@ -7,7 +7,8 @@ from typing import Any, Generic, Optional, Protocol, TypeVar, Union
 
 from numpy.typing import NDArray
 
-from returnn_tf.datasets.core.safe_files import read_text
+from returnn_tf.config import DataError
+from returnn_tf.datasets.core.safe_files import read_lines
 from returnn_tf.datasets.speech.utterances import UtteranceDataset
 
 
@@ -61,8 +62,16 @@ class IndexedUtterances(UtteranceDataset, Generic[SomeIndex]):
         """Return the index of the corpus, which is read when it is needed first."""
         with self._lock:
             if self._index is None:
-                self._index = self.read_index()
+                self._index = self._read_index()
             return self._index
+
+    def _read_index(self) -> SomeIndex:
+        try:
+            return self.read_index()
+        except DataError as exc:  # of a file, which does not know its dataset
+            if str(exc).startswith(self._owner()):
+                raise
+            raise DataError("%s: %s" % (self._owner(), exc)) from exc
 
     @property
     def num_seqs(self) -> int:
@@ -73,7 +82,7 @@ class IndexedUtterances(UtteranceDataset, Generic[SomeIndex]):
         """Return the tags in the file of the option ``segment_file``; None: it is not given, or empty."""
         if not self.opts.segment_file:
             return None
-        return frozenset(read_text(self.opts.segment_file).splitlines()) - {""} or None
+        return frozenset(read_lines(self.opts.segment_file)) or None
 
 
 class UtterancesInFiles(IndexedUtterances[SomeIndexOfFiles]):
