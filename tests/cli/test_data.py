@@ -181,6 +181,13 @@ def test_to_hdf_goes_on_after_an_interruption(kind, tmp_path, monkeypatch, capsy
     assert (parts / "000001.hdf").stat().st_mtime_ns == before and (parts / "000002.hdf").exists()
     assert main(["data", "to-hdf", *arguments[:-4], "--part", "32"]) == 1
     assert "parts of another conversion (of other part). Begin anew by --restart" in capsys.readouterr().err
+    if kind == "stream":  # another version of its code
+        times = config.stat().st_atime_ns, config.stat().st_mtime_ns
+        config.write_text(STREAM + "\n")
+        assert main(["data", "to-hdf", *arguments]) == 1
+        assert "parts of another conversion (of other files). Begin anew" in capsys.readouterr().err
+        config.write_text(STREAM)
+        os.utime(config, ns=times)
     assert main(["data", "to-hdf", *arguments]) == 0
     assert "3 parts of an earlier run are there already" in capsys.readouterr().out
     if kind == "corpus":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import hashlib
 import itertools
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -55,6 +56,7 @@ class Conversion:
             "part": self._part_size,
             "epochs": self._epochs,
             "order": None if self._order is None else _digest(self._order.tobytes()),
+            "files": _digest(repr(list(_states([found.factory.config.recipe().actions, dataset._given]))).encode()),
             "dataset": _digest(re.sub(r" at 0x[0-9a-f]+", "", repr(dataset._given)).encode()),
         }
 
@@ -180,6 +182,19 @@ class Conversion:
 
 class _Stopped(Exception):
     """Another thread has failed, so that this one leaves its part unfinished."""
+
+
+def _states(value: Any) -> Iterator[tuple[str, int, int]]:
+    """Yield name, size and time of the files that a config and the options of a dataset name."""
+    if isinstance(value, str):
+        if len(value) < 4096 and os.path.isfile(value):
+            state = os.stat(value)
+            yield value, state.st_size, state.st_mtime_ns
+    elif isinstance(value, (list, tuple)):
+        for entry in value:
+            yield from _states(entry)
+    elif isinstance(value, dict):
+        yield from _states(list(value.values()))
 
 
 def _unless(stop: threading.Event, batches: Iterator[Batch]) -> Iterator[Batch]:
