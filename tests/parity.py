@@ -26,7 +26,7 @@ def find_cases(*groups: str) -> list[str]:
 
 def numbers_by_prefix(ref: Any, prefix: str) -> dict[str, numpy.ndarray]:
     """All arrays below a prefix."""
-    return {k[len(prefix) :]: ref[k] for k in ref.files if k.startswith(prefix)}
+    return {k[len(prefix) :]: ref[k] for k in ref if k.startswith(prefix)}
 
 
 def valid_mask(value: numpy.ndarray, axes: list[str], sizes: dict[int, numpy.ndarray]) -> numpy.ndarray:
@@ -57,9 +57,10 @@ def assert_close(
 
 
 def load_network(name: str) -> tuple[Any, Any, dict[str, Any]]:
-    """(network with the recorded parameters, the npz, its meta dict)."""
+    """(network with the recorded parameters, the arrays by name, its meta dict)."""
     path = ROOT / (name + ".config")
-    ref = numpy.load(path.with_suffix(".npz"), allow_pickle=False)
+    with numpy.load(path.with_suffix(".npz"), allow_pickle=False) as file:
+        ref = dict(file)
     meta = json.loads(str(ref["meta"]))
     config = returnn_tf.Config.from_file(str(path))
     net = returnn_tf.Network.from_config(config, train=bool(meta["train_flag"]), search=bool(meta["search_flag"]))
@@ -75,7 +76,7 @@ def check_case(name: str) -> None:
     rtol, atol = max(meta.get("rtol", 0.0), 1e-4), max(meta.get("atol", 0.0), 1e-5)
     grads = numbers_by_prefix(ref, "grad/")
     out = net.run(numbers_by_prefix(ref, "in/"), with_grad=bool(grads))
-    for key in ref.files:
+    for key in ref:
         if not (key.startswith("out/") and key.endswith("/axes")):
             continue
         layer = key[len("out/") : -len("/axes")]
@@ -90,7 +91,7 @@ def check_case(name: str) -> None:
     for kind, mine in (("loss/", out.losses), ("error/", out.errors)):
         for layer, expected in numbers_by_prefix(ref, kind).items():
             assert_close(kind + layer, mine[layer], expected, rtol, atol)
-    if "total_loss" in ref.files:
+    if "total_loss" in ref:
         assert_close("total_loss", out.total_loss, ref["total_loss"], rtol, atol)
     for param, expected in grads.items():
         assert_close("grad " + param, out.grads[param], expected, max(rtol, 1e-3), max(atol, 1e-4))
