@@ -145,10 +145,9 @@ class GluedEpoch(Epoch):
             *before, last = (self._reader.sequence(inner).data for inner in self._inner(position))
             parts = [*(self._gluing.changed(data) for data in before), last]
             data = {key: _glued(key, [part[key] for part in parts]) for key in self.keys}
-            data = self.dataset.with_window(data)
         except DataError as exc:
             raise DataError("%s: %s" % (self.place(position), exc)) from None
-        return Sequence(index=self.index(position), tag=self.tag(position), data=data, position=position)
+        return self._made_of(position, data)
 
     def release(self, position: int) -> None:
         """Drop the sequences before this position."""

@@ -79,11 +79,7 @@ class JoinedEpoch(Epoch):
         for key in self.keys:
             name, subkey = self._data_map[key]
             data[key] = sequences[name].data[subkey]
-        try:
-            data = self.dataset.with_window(data)
-        except DataError as exc:
-            raise DataError("%s: %s" % (self.place(position), exc)) from None
-        return Sequence(index=self.index(position), tag=self.tag(position), data=data, position=position)
+        return self._made_of(position, data)
 
     def release(self, position: int) -> None:
         """Drop the sequences before this position."""

@@ -288,6 +288,14 @@ class Epoch(EpochReader):
             raise DataError("%s: %s" % (self.place(position), text)) from exc
         return Sequence(index=index, tag=self.tag(position), data=data, position=position)
 
+    def _made_of(self, position: int, data: dict[str, NDArray[Any]]) -> Sequence:
+        """Return the sequence at this position, with the option ``window`` applied to its data."""
+        try:
+            data = self.dataset.with_window(data)
+        except DataError as exc:
+            raise DataError("%s: %s" % (self.place(position), exc)) from None
+        return Sequence(index=self.index(position), tag=self.tag(position), data=data, position=position)
+
     def _check_lengths(self, position: int, data: dict[str, NDArray[Any]]) -> None:
         lengths = self._known_lengths(position)
         if lengths is None:
