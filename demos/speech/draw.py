@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from typing import Any
 
 import matplotlib
@@ -23,6 +24,10 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "common"))
+
+from bars import draw_bars  # noqa: E402
+
 COLORS = {"blstm": "tab:blue", "conformer": "tab:orange"}
 ERRORS = {"dev_error_ctc": ("CTC", "-"), "dev_error_output/prob": ("attention", "--")}
 
@@ -80,17 +85,8 @@ def draw_results(folder: str) -> None:
     """Draw the word error rates as bars."""
     with open(os.path.join(folder, "results.json"), encoding="utf8") as file:
         rates = json.load(file)
-    figure, axes = pyplot.subplots(figsize=(9, 0.55 * len(rates) + 1.2), layout="constrained")
-    for shift, name in enumerate(SETS):
-        places = np.arange(len(rates)) + 0.4 * shift - 0.2
-        bars = axes.barh(places, [of_sets[name] for of_sets in rates.values()], 0.38, label="new %s" % name)
-        axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=8)
-    axes.set_yticks(range(len(rates)), list(rates), fontsize=8)
-    axes.invert_yaxis()
-    axes.set(xlabel="word error rate, %", xlim=(0, 110))
-    axes.legend(loc="lower right")
-    figure.savefig(os.path.join(folder, "results.png"), dpi=110)
-    pyplot.close(figure)
+    size = (9, 0.55 * len(rates) + 1.2)
+    draw_bars(os.path.join(folder, "results.png"), rates, SETS, size, xlabel="word error rate, %", xlim=(0, 110))
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from typing import Any
 
 import matplotlib
@@ -23,6 +24,10 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "common"))
+
+from bars import draw_bars  # noqa: E402
+
 WEIGHTS = "output/dec_%02d_cross_weights"
 
 
@@ -93,17 +98,8 @@ def draw_results(folder: str) -> None:
     """Draw BLEU as bars."""
     with open(os.path.join(folder, "results.json"), encoding="utf8") as file:
         results = json.load(file)
-    figure, axes = pyplot.subplots(figsize=(8, 2.8), layout="constrained")
-    for shift, name in enumerate(SETS):
-        places = np.arange(len(results)) + 0.4 * shift - 0.2
-        bars = axes.barh(places, [of_sets[name]["BLEU"] for of_sets in results.values()], 0.38, label="new %s" % name)
-        axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=8)
-    axes.set_yticks(range(len(results)), list(results), fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlabel("BLEU")
-    axes.legend()
-    figure.savefig(os.path.join(folder, "results.png"), dpi=110)
-    pyplot.close(figure)
+    scores = {system: {name: of_sets[name]["BLEU"] for name in SETS} for system, of_sets in results.items()}
+    draw_bars(os.path.join(folder, "results.png"), scores, SETS, (8, 2.8), xlabel="BLEU")
 
 
 def main() -> None:
