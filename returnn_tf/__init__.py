@@ -31,6 +31,7 @@ _HOME_OF_NAME = {
     "SpatialDim": "returnn_tf.tensor",
     "Trainer": "returnn_tf.engine.passes.trainer",
     "batch_dim": "returnn_tf.tensor",
+    "export": "returnn_tf.export.export",
     "load_checkpoint": "returnn_tf.engine.checkpoints.of_network",
     "option": "returnn_tf.config.options",
     "register_cell": "returnn_tf.ops.cells",

@@ -15,6 +15,7 @@ from returnn_tf.engine.passes.trainer import Trainer as Trainer
 from returnn_tf.engine.search.searcher import Searcher as Searcher
 from returnn_tf.engine.update.optimizers import Optimizer as Optimizer
 from returnn_tf.engine.update.optimizers import register_optimizer as register_optimizer
+from returnn_tf.export.export import export as export
 from returnn_tf.graph.emit_context import EmitContext as EmitContext
 from returnn_tf.graph.layer import Layer as Layer
 from returnn_tf.graph.loss import Loss as Loss

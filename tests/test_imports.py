@@ -21,6 +21,7 @@ FLOORS = [
     ["layers"],
     ["network"],
     ["engine"],
+    ["export"],
     ["tasks", "compat"],
     ["cli"],
     ["__main__"],

@@ -7,6 +7,7 @@ from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gru import gru_ops, native_gru
 from returnn_tf.native.lstm import lstm_ops, native_lstm
 from returnn_tf.native.mdlstm import mdlstm_ops, native_mdlstm
+from returnn_tf.native.portable import portable_ops
 from returnn_tf.native.self_test import examine
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "native_lstm",
     "native_mdlstm",
     "native_soft_alignment",
+    "portable_ops",
 ]

@@ -6,6 +6,7 @@ import ctypes
 import logging
 import os
 import threading
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
@@ -14,6 +15,7 @@ from returnn_tf.native.cache import note_tested, was_tested
 from returnn_tf.native.comparison import exact_products
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu_test import passes_on_gpus
+from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.native.sources import OPS, SelfTest
 from returnn_tf.util.lazy_tf import tf
 
@@ -33,8 +35,11 @@ def native_op(name: str, self_test: SelfTest) -> Optional[Any]:
 
     :param name: key in `sources.OPS`
     :param self_test: run until it has passed once for the compiled file
-    :return: a module with the ops as functions; None if they cannot be used here. The first time, a warning is logged.
+    :return: a module with the ops as functions; None if they cannot be used here (the first time, a warning is logged),
+        or within `portable_ops`
     """
+    if in_portable_ops():
+        return None
     with _lock_of_locks:
         lock = _locks.setdefault(name, threading.Lock())
     with lock:
@@ -109,6 +114,17 @@ def load(name: str, self_test: SelfTest) -> Any:
                     thread.submit(run_test_on, gpu, ops, self_test).result()
         note_tested(path)
     return ops
+
+
+def libraries_with(op_types: Iterable[str]) -> dict[str, str]:
+    """Return the loaded libraries that have some of these ops: name of the native op -> path.
+
+    :param op_types: types of nodes of a graph, e.g. "RtfLstm"
+    """
+    wanted = set(op_types)
+    loaded = {name: module for name, module in _loaded.items() if module is not None and name in _paths}
+    # the module that TensorFlow makes for a library has a name for each type of op
+    return {name: _paths[name] for name, module in loaded.items() if not wanted.isdisjoint(vars(module))}
 
 
 def c_library(name: str) -> ctypes.CDLL:

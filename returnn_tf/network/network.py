@@ -168,6 +168,8 @@ class Network:
         step: Any = None,
         outputs: Optional[Sequence[Node]] = None,
         with_losses: bool = True,
+        variables: Optional[Mapping[str, Any]] = None,
+        kept: Optional[Any] = None,
     ) -> Lowered:
         """Emit the ops of some layers and of all losses; call it inside a `tf.function`.
 
@@ -175,11 +177,13 @@ class Network:
         :param train: whether dropout etc. are active; default: as the network was planned
         :param step: the global step; default: `global_step`
         :param outputs: the requested layers; default: those whose values are results
+        :param variables: parameter name -> anything that becomes a tensor; default: the variables of this network
+        :param kept: what holds the states that layers keep from batch to batch, see `KeptStates.value` and ``assign``
         """
         with using_config(self.plan.config), using_precision(self.plan.float_dtype, self.plan.mixed_precision):
             return lower(
                 self.plan,
-                self.stored_params,
+                self.stored_params if variables is None else variables,
                 feed,
                 train=self.train if train is None else train,
                 outputs=self.plan.roots() if outputs is None else outputs,
@@ -188,7 +192,7 @@ class Network:
                 seed=self.noise_seed,
                 process_offset=self.noise_seed - self.seed,
                 check_numerics=check_numerics.option(self.plan.config),
-                kept=self.kept,
+                kept=self.kept if kept is None else kept,
             )
 
     def feed_function(

@@ -39,6 +39,22 @@ def scores_of(lowering: Lowering, node: Node) -> Optional[Any]:
     return None
 
 
+def has_scores(node: Node) -> bool:
+    """Return whether `scores_of` will find scores for a planned layer."""
+    if node.output.beam is not None:
+        return True
+    todo, seen = [node], {node}
+    while todo:
+        current = todo.pop(0)
+        if isinstance(current.layer, DecideLayer) and current.sources[0].output.beam is not None:
+            return True
+        if current.output.beam is None:
+            fresh = [source for source in current.sources if source not in seen]
+            todo += fresh
+            seen.update(fresh)
+    return False
+
+
 @register_layer("decide")
 class DecideLayer(Layer):
     """The best hypothesis of a search; without search a copy.

@@ -1,0 +1,68 @@
+"""`export`: writes a network for other programs, runs what was written, and publishes it if it is right."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.options import from_options
+from returnn_tf.engine.support.atomic_files import staging
+from returnn_tf.export.exporters import EXPORTERS, Exporter
+from returnn_tf.export.side_file import write_side_file
+from returnn_tf.network.network import Network
+
+
+def export(net: Network, folder: str, to: str = "saved_model", **options: Any) -> None:
+    """Write a network into a folder, for programs that load it without returnn_tf.
+
+    What was written is loaded and run on a sample, as another program would, and compared with the network. The folder
+    appears when all of this has succeeded.
+
+    :param net: with the parameters to export; planned with ``search=True`` if the graph is to search
+    :param folder: does not exist, or is empty
+    :param to: the target, see ``returnn-tf export --help``
+    :param options: of the target
+    :raises ConfigError: unknown target or option, a folder with files, a layer that the target can't express
+    :raises DataError: the exported graph computes something else, or can't be written
+    """
+    exporter = make_exporter(to, options)
+    check_folder(folder)
+    write_export(exporter, net, folder)
+
+
+def make_exporter(to: str, options: dict[str, Any]) -> Exporter:
+    """Return the exporter of a target, with checked options.
+
+    :raises ConfigError: unknown target or option
+    """
+    cls = EXPORTERS.get(to, "export")
+    made: Exporter = from_options(cls, options, where="export to %s" % to)
+    return made
+
+
+def check_folder(folder: str) -> None:
+    """Check that a folder can be written.
+
+    :raises ConfigError: there is something already
+    """
+    if not folder:
+        raise ConfigError("export: the output folder has an empty name.")
+    if os.path.lexists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
+        raise ConfigError("export: %s exists already. Remove it, or choose another folder." % folder)
+
+
+def write_export(exporter: Exporter, net: Network, folder: str) -> None:
+    """Write an export into a staging folder beside its place, check it, and move it there."""
+    parent, name = os.path.split(os.path.abspath(folder))
+    model = exporter.model(net)
+    try:
+        os.makedirs(parent, exist_ok=True)
+        with staging(parent, name) as temp:
+            exporter.write(model, temp)
+            write_side_file(temp, exporter.class_name, model, exporter.facts)
+            exporter.check(model, temp)
+            check_folder(folder)  # again: something may have appeared meanwhile
+            os.replace(temp, folder)
+    except OSError as exc:
+        raise DataError("%s: %s" % (exc.filename or folder, exc.strerror or exc)) from exc

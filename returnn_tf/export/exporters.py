@@ -1,0 +1,80 @@
+"""The targets of an export: classes with declared options in modules of this folder, and in plug-ins."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
+
+from returnn_tf.config import DataError
+from returnn_tf.config.options import option
+from returnn_tf.config.registry import OptionClasses
+from returnn_tf.export.comparison import difference
+from returnn_tf.export.inference import InferenceModel
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Exporter(abc.ABC):
+    """Writes a network in the format of a target, and runs what it wrote.
+
+    A subclass has a docstring (its first line is shown by ``returnn-tf export --help``), options as fields, and is
+    registered by `register_exporter`.
+    """
+
+    class_name: ClassVar[str] = ""
+    #: For floats, relative to the largest absolute value of the output, or to 1 if that is larger.
+    tolerance: ClassVar[float] = 1e-5
+    #: Whether parameters are written, so that a checkpoint is needed.
+    needs_params: ClassVar[bool] = True
+
+    outputs: list[str] = option([], help="paths of the layers whose values are outputs; default: those of the network")
+
+    def __post_init__(self) -> None:
+        #: Further entries of the side file ``model.json``, set by `write`. "tensors" (name of an input or output ->
+        #: tensor in the graph) becomes a part of their entries.
+        self.facts: dict[str, Any] = {}
+
+    def model(self, net: Any) -> InferenceModel:
+        """Return what is exported of a network.
+
+        :raises ConfigError: an output does not exist, or the target can't express a layer
+        """
+        return InferenceModel(net, self.outputs)
+
+    @abc.abstractmethod
+    def write(self, model: InferenceModel, folder: str) -> None:
+        """Write all files, and set `facts`.
+
+        :param folder: exists and is empty
+        :raises ConfigError: the target can't express a layer; names the layer, and what to choose instead
+        :raises DataError: something that is needed for the target is not installed
+        """
+
+    @abc.abstractmethod
+    def run(self, folder: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Load what was written, with its side file, as another program would, and return the outputs by name.
+
+        :param feed: arrays by input name
+        """
+
+    def check(self, model: InferenceModel, folder: str) -> None:
+        """Compare what was written with the network, on a sample.
+
+        :raises DataError: they differ; names output, largest difference and place
+        """
+        sample = model.sample()
+        found = difference(model.outputs, model.expected(sample), self.run(folder, sample), self.tolerance)
+        if found:
+            raise DataError(
+                "The export to %s does not compute what the network does, so nothing was written: %s."
+                % (self.class_name, found)
+            )
+
+
+EXPORTERS: OptionClasses = OptionClasses("export target", "returnn_tf.export", plugins="returnn_tf.exporters")
+
+#: Class decorator: registers an exporter as ``--to NAME``.
+register_exporter = EXPORTERS.register

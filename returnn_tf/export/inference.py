@@ -1,0 +1,138 @@
+"""`InferenceModel`: a network as a function of named, batch-major tensors, which all exporters write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError
+from returnn_tf.export.sample import random_batch
+from returnn_tf.export.states import ZeroStates
+from returnn_tf.export.tensor_info import LENGTHS, SCORES, TensorInfo, graph_name, input_infos, output_infos
+from returnn_tf.graph.node import Node
+from returnn_tf.layers.search.decide import scores_of
+from returnn_tf.network.feed import batch_major_order, feed_layout
+from returnn_tf.network.lower import Lowered
+from returnn_tf.network.network import Network
+from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.util.lazy_tf import tf
+
+
+class InferenceModel:
+    """A network without losses and dropout, as a function of tensors.
+
+    Names are those of data keys and layers, with "_" in place of all but letters, digits and "_": inputs ``data``,
+    ``data_size0`` (int32 [batch], the lengths of the first axis after batch); outputs ``<layer>``, ``<layer>_size<i>``,
+    and ``<layer>_scores`` [batch, beam] of a search, in which the batch axis of the others is [batch * beam].
+
+    :param net: the network, planned with or without search
+    :param outputs: paths of layers; default: the outputs of the network
+    :raises ConfigError: there is no such layer, or there are no outputs
+    """
+
+    def __init__(self, net: Network, outputs: Sequence[str] = ()) -> None:
+        self.net = net
+        #: The layers whose values are outputs.
+        self.nodes: list[Node] = (
+            list(dict.fromkeys(net.fetch_nodes(outputs))) if outputs else list(net.plan.outputs.values())
+        )
+        if not self.nodes:
+            raise ConfigError('Export: the network has no layer "output", and none has is_output_layer. Name outputs.')
+        #: The data keys that the outputs need.
+        self.keys: list[str] = net.data_keys(self.nodes, with_losses=False)
+        #: Inputs and outputs by name.
+        self.input_infos: dict[str, TensorInfo] = input_infos(net.extern_data, self.keys)
+        self.outputs: dict[str, TensorInfo] = output_infos(self.nodes)
+        self._step = int(net.global_step)
+        self._feed_names = {graph_name(key): key for key in self.keys}
+        for key in self.keys:
+            for i in feed_layout(net.extern_data[key])[1]:
+                self._feed_names["%s_size%d" % (graph_name(key), i)] = "%s/size%d" % (key, i)
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """Return the `tf.TensorSpec` of each input by name."""
+        return {name: tf.TensorSpec(info.shape, info.dtype, name=name) for name, info in self.input_infos.items()}
+
+    def feed_names(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return inputs under the names of `Network.run`: ``data/size0`` for ``data_size0``.
+
+        :raises ConfigError: one is missing
+        """
+        lacking = [name for name in self._feed_names if name not in inputs]
+        if lacking:
+            raise ConfigError("Export: the inputs lack %r." % lacking[0])
+        return {feed: inputs[name] for name, feed in self._feed_names.items()}
+
+    def emit(
+        self,
+        inputs: Mapping[str, Any],
+        variables: Optional[Mapping[str, Any]] = None,
+        states: Optional[Any] = None,
+    ) -> dict[str, Any]:
+        """Emit the ops; call it while any graph is traced. Within `portable_ops`, they need no library.
+
+        :param inputs: tensors by input name
+        :param variables: parameter name -> anything that becomes a tensor; default: the variables of the network
+        :param states: holder of the states that layers keep from call to call, see `returnn_tf.export.states`;
+            default: all begin with zeros in each call
+        :return: tensors by output name
+        """
+        graph = self.net.lower(
+            self.feed_names(inputs),
+            train=False,
+            step=tf.constant(self._step, tf.int64),
+            outputs=self.nodes,
+            with_losses=False,
+            variables=variables,
+            kept=ZeroStates() if states is None else states,
+        )
+        if states is not None:
+            graph.run_updates()
+        found = {name: tensor for node in self.nodes for name, tensor in self._tensors(graph, node).items()}
+        return {name: tf.identity(found[name], name=name) for name in self.outputs}
+
+    def _tensors(self, graph: Lowered, node: Node) -> dict[str, Any]:
+        """Return the tensors of an output: value, lengths and scores."""
+        data, base = node.output, graph_name(node.path)
+        order, offset = batch_major_order(data), 0 if data.batch_axis is None else 1
+        value = transpose(graph.values[node.path], order)
+        found = {base: value}
+        for axis, lens in graph.lens_by_axis(data).items():
+            if not lens.shape.rank and offset:
+                lens = tf.fill([tf.shape(value)[0]], lens)
+            found["%s_size%d" % (base, order.index(int(axis)) - offset)] = lens
+        if base + "_scores" in self.outputs:
+            scores = scores_of(graph.lowering, node)
+            assert scores is not None, "layer %r has no scores" % node.path
+            found[base + "_scores"] = scores
+        return found
+
+    def sample(self, seed: int = 1, *, batch: int = 3, frames: int = 13) -> dict[str, NDArray[Any]]:
+        """Return a ragged batch of random numbers as inputs.
+
+        :param batch: number of sequences
+        :param frames: length of the longest one
+        """
+        feed = random_batch(self.net.extern_data, self.keys, seed=seed, batch=batch, frames=frames)
+        return {name: feed[key] for name, key in self._feed_names.items()}
+
+    def expected(self, sample: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return the outputs of the network itself for inputs: as `Network.run`, without losses.
+
+        :param sample: arrays by input name
+        """
+        names = {feed: name for name, feed in self._feed_names.items()}
+
+        def emit(feed: dict[str, Any]) -> dict[str, Any]:
+            return self.emit({names[key]: tensor for key, tensor in feed.items()})
+
+        function = self.net.feed_function(emit, self.keys)
+        return {name: value.numpy() for name, value in function(self.feed_names(sample)).items()}
+
+    def lengths_of(self, name: str) -> dict[int, str]:
+        """Return which axes of an output have lengths: axis -> name of the output with them."""
+        info = self.outputs[name]
+        return {} if info.kind in (LENGTHS, SCORES) else dict(info.lengths)

@@ -1,0 +1,42 @@
+"""The libraries of native ops that an exported graph needs: private copies, described in the side file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from returnn_tf.native.library import libraries_with
+from returnn_tf.native.portable import portable_ops
+from returnn_tf.native.toolchain import cpu_features
+from returnn_tf.util.lazy_tf import tf
+
+#: Folder of the libraries, within that of the export.
+FOLDER = "native"
+
+
+def maybe_portable(portable: bool) -> AbstractContextManager[None]:
+    """Return the context in which a graph is traced."""
+    return portable_ops() if portable else contextlib.nullcontext()
+
+
+def copy_libraries(types: Iterable[str], folder: str) -> dict[str, Any]:
+    """Copy the libraries of native ops into an export, and describe them for the side file.
+
+    :param types: types of the ops of the graph
+    :param folder: of the export
+    :return: "libraries": relative paths; what they were compiled for: "tensorflow", "machine", "cpu" (its features)
+    """
+    facts: dict[str, Any] = {"libraries": [], "tensorflow": tf.version.VERSION}
+    for path in libraries_with(types).values():
+        relative = os.path.join(FOLDER, os.path.basename(path))
+        os.makedirs(os.path.join(folder, FOLDER), exist_ok=True)
+        shutil.copyfile(path, os.path.join(folder, relative))
+        facts["libraries"].append(relative)
+    if facts["libraries"]:
+        facts.update(machine=platform.machine(), cpu=cpu_features())
+    return facts

@@ -1,0 +1,60 @@
+"""A ragged batch of random numbers for any network, with which an exported graph is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from returnn_tf.network.feed import batch_major_order
+from returnn_tf.tensor import Data, Dim
+
+
+def random_batch(
+    extern_data: Mapping[str, Data], keys: Sequence[str], *, seed: int = 1, batch: int = 3, frames: int = 13
+) -> dict[str, NDArray[Any]]:
+    """Return random sequences, in the names of a feed: "<key>" and "<key>/size<i>".
+
+    The first sequence is the longest; each further dim has shorter sequences (labels are fewer than frames).
+
+    :param keys: data keys
+    :param batch: number of sequences
+    :param frames: length of the longest one
+    """
+    rng = numpy.random.RandomState(seed)
+    lens_of: dict[Dim, NDArray[Any]] = {}
+    feed: dict[str, NDArray[Any]] = {}
+    for key in keys:
+        data = extern_data[key]
+        offset = 0 if data.batch_axis is None else 1
+        shape: list[int] = []
+        for place, axis in enumerate(batch_major_order(data)):
+            dim = data.dims[axis]
+            if dim.size is None and not dim.is_batch:
+                lens = _lens(dim, lens_of, batch, frames)
+                feed["%s/size%d" % (key, place - offset)] = lens
+                shape.append(int(lens.max()))
+            else:
+                shape.append(batch if dim.size is None else dim.size)
+        feed[key] = _values(data, shape, rng)
+    return feed
+
+
+def _lens(dim: Dim, known: dict[Dim, NDArray[Any]], batch: int, frames: int) -> NDArray[Any]:
+    if dim not in known:
+        longest = max(frames - 5 * len(known), 2)
+        known[dim] = numpy.maximum(longest - 2 * numpy.arange(batch), 1).astype("int32")
+    return known[dim]
+
+
+def _values(data: Data, shape: Sequence[int], rng: Any) -> NDArray[Any]:
+    kind = numpy.dtype(object if data.dtype == "string" else data.dtype)
+    if kind.kind == "O":
+        return numpy.full(shape, b"a", object)
+    if data.sparse_dim is not None or kind.kind in "iub":
+        most = 2 if data.sparse_dim is None or data.sparse_dim.size is None else data.sparse_dim.size
+        return numpy.asarray(rng.randint(0, most, shape)).astype(kind)
+    values = rng.normal(0, 1, shape)
+    return numpy.asarray(values + (1j * rng.normal(0, 1, shape) if kind.kind == "c" else 0)).astype(kind)

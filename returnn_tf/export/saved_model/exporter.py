@@ -1,0 +1,60 @@
+"""`SavedModelExporter`: TensorFlow's SavedModel, for TensorFlow in Python, C and C++."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from returnn_tf.config.options import option
+from returnn_tf.export.exporters import Exporter, register_exporter
+from returnn_tf.export.graph_ops import check_ops, op_types
+from returnn_tf.export.inference import InferenceModel
+from returnn_tf.export.native_libraries import copy_libraries, maybe_portable
+from returnn_tf.export.saved_model.run import run_in_process
+from returnn_tf.util.lazy_tf import tf
+
+SIGNATURE = "serving_default"
+
+
+@register_exporter("saved_model")
+class SavedModelExporter(Exporter):
+    """TensorFlow's SavedModel: one signature of named, batch-major tensors, for TensorFlow in Python, C and C++."""
+
+    portable: bool = option(
+        False, help="no native ops: the graph needs no library and runs on other machines, but LSTMs are slower"
+    )
+
+    def write(self, model: InferenceModel, folder: str) -> None:
+        """Write the SavedModel and the libraries of native ops."""
+        with maybe_portable(self.portable):
+            function = tf.function(lambda **inputs: model.emit(inputs), autograph=False)
+            graph = function.get_concrete_function(**model.inputs)
+        check_ops(graph.graph.as_graph_def(), "saved_model")
+        module = tf.Module()
+        module.params = list(graph.variables)
+        # without custom gradients, of which those of loops can't be saved; nobody trains this graph
+        saving = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+        tf.saved_model.save(module, folder, signatures={SIGNATURE: graph}, options=saving)
+        self.facts["signature"] = SIGNATURE
+        self.facts["tensors"] = tensor_names(folder)
+        self.facts["native"] = copy_libraries(op_types(graph.graph.as_graph_def()), folder)
+
+    def run(self, folder: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Run the signature in a new process, in which no library is loaded but those of the export."""
+        return run_in_process(folder, feed)
+
+
+def tensor_names(folder: str) -> dict[str, str]:
+    """Return the name in the graph of each input and output of the signature, for programs that read no protobuf.
+
+    :param folder: of a SavedModel
+    """
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    with open(os.path.join(folder, "saved_model.pb"), "rb") as file:
+        saved = SavedModel.FromString(file.read())
+    signature = saved.meta_graphs[0].signature_def[SIGNATURE]
+    return {name: info.name for part in (signature.inputs, signature.outputs) for name, info in part.items()}

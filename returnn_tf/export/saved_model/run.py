@@ -1,0 +1,49 @@
+"""Runs a SavedModel in a new process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from returnn_tf.config import DataError
+
+_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "process.py")
+_SECONDS = 600.0
+
+
+def run_in_process(folder: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the outputs of an exported SavedModel for inputs, from a process that loads only what the export has.
+
+    :param folder: of the export, with its side file
+    :param feed: arrays by input name
+    :raises DataError: the process failed; gives its last line
+    """
+    with tempfile.TemporaryDirectory() as temp:
+        inputs, outputs = os.path.join(temp, "inputs.npz"), os.path.join(temp, "outputs.npz")
+        numpy.savez(inputs, **{name: _plain(value) for name, value in feed.items()})
+        command = [sys.executable, _PROGRAM, os.path.abspath(folder), inputs, outputs]
+        paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
+        try:
+            done = subprocess.run(
+                command, cwd=temp, env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "PYTHONPATH": paths},
+                capture_output=True, text=True, errors="replace", timeout=_SECONDS,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise DataError("The exported graph in %s did not end within %g seconds." % (folder, _SECONDS)) from None
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or ["exit code %d" % done.returncode]
+            raise DataError("The exported graph in %s can't be run: %s" % (folder, lines[-1]))
+        with numpy.load(outputs, allow_pickle=False) as arrays:
+            return dict(arrays)
+
+
+def _plain(value: NDArray[Any]) -> NDArray[Any]:
+    """Return an array that needs no pickle: strings as bytes of fixed length."""
+    return value.astype("S") if value.dtype.kind == "O" else value

@@ -1,0 +1,59 @@
+"""``model.json`` beside every export: what a program must know that loads it. No TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from returnn_tf._version import __version__
+from returnn_tf.config import DataError
+from returnn_tf.export.inference import InferenceModel
+from returnn_tf.export.tensor_info import as_dict
+
+NAME = "model.json"
+_FORMAT = 1
+
+
+def write_side_file(folder: str, target: str, model: InferenceModel, facts: Mapping[str, Any]) -> None:
+    """Write the side file of an export.
+
+    :param target: name of the exporter
+    :param facts: of the exporter, see `Exporter.facts`
+    """
+    facts = dict(facts)
+    tensors = facts.pop("tensors", {})
+    content = {
+        "format": _FORMAT,
+        "target": target,
+        "returnn_tf": __version__,
+        "search": model.net.search,
+        "inputs": {name: _entry(info, tensors) for name, info in model.input_infos.items()},
+        "outputs": {name: _entry(info, tensors) for name, info in model.outputs.items()},
+        **facts,
+    }
+    with open(os.path.join(folder, NAME), "w", encoding="utf8") as file:
+        json.dump(content, file, indent=2, ensure_ascii=False)
+        file.write("\n")
+
+
+def _entry(info: Any, tensors: Mapping[str, str]) -> dict[str, Any]:
+    tensor = tensors.get(info.name)
+    return {**({"tensor": tensor} if tensor is not None else {}), **as_dict(info)}
+
+
+def read_side_file(folder: str) -> dict[str, Any]:
+    """Return the content of the side file of an export.
+
+    :raises DataError: there is none, or it is not one
+    """
+    path = os.path.join(folder, NAME)
+    try:
+        with open(path, encoding="utf8") as file:
+            content = json.load(file)
+    except (OSError, ValueError) as exc:
+        raise DataError("%s can't be read as the side file of an export: %s" % (path, exc)) from None
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise DataError("%s is not the side file of an export of this version of returnn_tf." % path)
+    return content
