@@ -9,8 +9,9 @@ from returnn_tf._version import __version__
 from returnn_tf.cli.arguments import parse_arguments
 from returnn_tf.cli.commands import register_command
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.config.settings import LoggingSettings, TaskSettings, ignored_settings
+from returnn_tf.config.settings import TaskSettings, ignored_settings
 from returnn_tf.engine.distributed import world
+from returnn_tf.engine.support.log_targets import configure_log
 from returnn_tf.engine.support.signals import STOP_SIGNALS, StopRequest
 from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import find_task
@@ -74,26 +75,3 @@ def read_config(args: list[str]) -> Config:
     config = Config.from_files(parsed.files, parsed.overrides)
     config.behavior_version  # noqa: B018  raises if it is wrong
     return config
-
-
-def configure_log(config: Config) -> None:
-    """Set up the log from ``log``, ``log_verbosity`` and ``log_format``, and warn of misspelt keys.
-
-    :raises ConfigError: a log file can't be written, or a level or format is wrong
-    """
-    try:
-        log.configure(
-            [str(target) for target in LoggingSettings(config).log],
-            LoggingSettings(config).log_verbosity,
-            LoggingSettings(config).log_format,
-        )
-    except OSError as exc:
-        raise ConfigError(
-            "%s: %r can't be written: %s" % (LoggingSettings(config).describe_source("log"), exc.filename, exc.strerror)
-        ) from None
-    except ConfigError:
-        raise
-    except ValueError as exc:
-        raise ConfigError(str(exc)) from None
-    for key, suggestion in config.misspelt_keys():
-        log.warn("%s is not a known setting. Did you mean %r?" % (config.describe_source(key), suggestion))

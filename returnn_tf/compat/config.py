@@ -1,4 +1,4 @@
-"""``from returnn.config import Config, get_global_config``."""
+"""``from returnn.config import Config, get_global_config, set_global_config``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from returnn_tf.config.user_code import config_in_use
 
 register_compat(__name__, "returnn.config", "Config")
 
-__all__ = ["Config", "get_global_config"]
+__all__ = ["Config", "get_global_config", "set_global_config"]
 
 
 def get_global_config(raise_exception: bool = True) -> Any:
@@ -22,3 +22,8 @@ def get_global_config(raise_exception: bool = True) -> Any:
     if config is None and raise_exception:
         raise ConfigError("get_global_config: no config was read.")
     return config
+
+
+def set_global_config(config: Config) -> None:
+    """Make a config the one that `get_global_config` returns."""
+    config.become_global()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from returnn_tf.config import Config
 from returnn_tf.config.compat_modules import register_compat
+from returnn_tf.engine.support.log_targets import configure_log
 
 register_compat(__name__, "returnn.log", "Log")
 
@@ -42,6 +44,13 @@ class _Log:
             _Stream(logging.WARNING if i < 2 else logging.INFO if i < 5 else logging.DEBUG) for i in range(6)
         ]
         self.error, self.v1, self.v2, self.v3, self.v4, self.v5 = self.v
+
+    def init_by_config(self, config: Config) -> None:
+        """Set up the log files and levels of ``log``, ``log_verbosity`` and ``log_format``, as a task does.
+
+        :raises ConfigError: a file can't be written, or a level or format is wrong
+        """
+        configure_log(config)
 
 
 log = _Log()

@@ -31,6 +31,8 @@ REPLACED: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat", m
 #: Modules of other projects that configs import, by name; what is found on the path wins.
 FALLBACK: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat")
 _TENSORFLOW = "tensorflow"
+#: Names with underscores that stand-ins have.
+_FACTS = ("__file__", "__version__", "__long_version__")
 
 
 def register_compat(module: str, name: str, *old_names: str) -> None:
@@ -56,8 +58,8 @@ class _CompatModule(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
-            if name == "__file__" and self._home is not None:
-                return self._home.__file__
+            if name in _FACTS and self._home is not None:
+                return getattr(self._home, name)
             raise AttributeError("module %r has no attribute %r" % (self.__name__, name))
         if self._home is not None:
             with contextlib.suppress(AttributeError):
@@ -152,6 +154,7 @@ _finder = _Finder()
 _user_finder = _UserFinder()
 _lock = threading.RLock()
 _depth = 0
+_served = False
 
 
 @contextlib.contextmanager
@@ -163,6 +166,7 @@ def compat_modules() -> Iterator[None]:
         _depth += 1
         if _depth == 1:
             sys.meta_path.insert(0, _user_finder)
+        if _finder not in sys.meta_path:
             sys.meta_path.append(_finder)
         try:
             yield
@@ -170,10 +174,28 @@ def compat_modules() -> Iterator[None]:
             _depth -= 1
             if _depth == 0:
                 sys.meta_path.remove(_user_finder)
+            if _depth == 0 and not _served:
                 sys.meta_path.remove(_finder)
                 for name, module in _finder.modules.items():
                     if sys.modules.get(name) is module:
                         del sys.modules[name]
+
+
+def serve_package(name: str) -> None:
+    """Let all code of this process import the stand-ins from now on, as job managers and scripts do.
+
+    :param name: "returnn", of the package in ``sys.modules`` in whose place they come
+    """
+    global _served
+    COMPAT.load()
+    with _lock:
+        _served = True
+        if _finder not in sys.meta_path:
+            sys.meta_path.append(_finder)
+    package = _finder.module(name)
+    assert package is not None
+    package.__spec__ = sys.modules[name].__spec__
+    sys.modules[name] = package
 
 
 def import_for_configs(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import os
 from collections.abc import Sequence
 from typing import Any, Optional, TypeVar, Union, overload
 
@@ -10,6 +11,7 @@ from returnn_tf.config import readers
 from returnn_tf.config.recipe import ConfigRecipe
 from returnn_tf.config.settings import NetworkSettings, misspelt
 from returnn_tf.config.store import ConfigStore
+from returnn_tf.config.typed_values import TypedValues
 
 # within the class, these names denote its readers
 _Int = builtins.int
@@ -110,6 +112,23 @@ class Config(ConfigStore):
         """Return the Python value; a text stays a string."""
         value = self.raw(key) if key in self else default
         return value.text if isinstance(value, readers.RawSetting) else value
+
+    def is_true(self, key: _Str, default: _Bool = False) -> _Bool:
+        """Return whether a value is true; that of a text is what it spells."""
+        return bool(self.bool_or_other(key, default))
+
+    def is_typed(self, key: _Str) -> _Bool:
+        """Return whether a key is set to a Python value, not a text."""
+        return key in self.typed_dict
+
+    @property
+    def typed_dict(self) -> TypedValues:
+        """Return the Python values as a dict that can be changed."""
+        return TypedValues(self)
+
+    def load_file(self, path: Union[_Str, os.PathLike[_Str]]) -> None:
+        """Read a further config file into this one, see `load`."""
+        self.load(os.fspath(path))
 
     @property
     def behavior_version(self) -> _Int:

@@ -78,7 +78,7 @@ class ConfigStore:
         folder = os.path.dirname(os.path.abspath(path))
         if folder not in sys.path:
             sys.path.append(folder)  # configs import files next to them, also later from their functions
-        sys.modules[CONFIG_MODULE] = self._module  # the module of classes defined in the config
+        self.become_global()
         before = dict(self._values)
         self._values["__file__"] = os.path.abspath(path)
         with compat_modules():
@@ -90,6 +90,10 @@ class ConfigStore:
                 self._texts.pop(key, None)
                 line = source.lines_of_keys.get(key)
                 self._places[key] = "%s:%d" % (path, line) if line else path
+
+    def become_global(self) -> None:
+        """Make this the config that code gets which asks for one, as the one whose file is read last is."""
+        sys.modules[CONFIG_MODULE] = self._module  # also the module of classes defined in the config
 
     def _load_json(self, path: str, text: str) -> None:
         for key, value in loading.parse_json(path, text).items():
@@ -145,6 +149,17 @@ class ConfigStore:
             return
         old = self._values[key]
         self._set(key, text if isinstance(old, str) else _evaluated(key, text, old, place), place)
+
+    def remove(self, key: str) -> None:
+        """Remove a key that is set.
+
+        :raises ConfigError: it is not
+        """
+        self.raw(key)
+        self._recipe.append(("remove", key))
+        self._texts.pop(key, None)
+        self._values.pop(key, None)
+        self._places.pop(key, None)
 
     # -- reading
 
