@@ -5,9 +5,9 @@ No TensorFlow here: numpy and h5py only.
 
 from returnn_tf.datasets.config import batch_options_from_config, dataset_from_config, dataset_from_config_file
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.batch import Batch
-from returnn_tf.datasets.core.batch_options import BatchOptions, GivenBatchOptions
-from returnn_tf.datasets.core.batching import BatchStats
+from returnn_tf.datasets.core.batches.batch import Batch
+from returnn_tf.datasets.core.batches.batch_options import BatchOptions, GivenBatchOptions
+from returnn_tf.datasets.core.batches.batching import BatchStats
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
 from returnn_tf.datasets.core.generating import GeneratingDataset
 from returnn_tf.datasets.core.registry import dataset_class, dataset_class_names, register_dataset

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import h5py
 import numpy as np
 import pytest
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets import Dataset, HDFDataset
+from returnn_tf.datasets.core.epoch import Epoch
 from returnn_tf.datasets.hdf import rows
+from returnn_tf.datasets.hdf.file import HDFFile
 
 NUM_SEQS = 60
 LAYOUTS = {
@@ -176,3 +180,44 @@ def test_truncated_after_opening_is_an_error(tmp_path):
         file.truncate(3000)
     with pytest.raises(DataError, match="HDF file .* cannot be read .damaged file"):
         list(sequences)
+
+
+@pytest.mark.parametrize("start", [0, 1, 17])
+@pytest.mark.parametrize("order", ["default", "random"])
+def test_sequences_by_blocks_are_those_one_by_one(order, start, both):
+    dataset = Dataset.from_config({"class": "HDFDataset", "files": both[0], "seq_ordering": order})
+    with contextlib.closing(dataset.open_epoch(3, dataset.data_keys)) as epoch:
+        wanted = [epoch.sequence(position) for position in range(start, epoch.num_seqs)]
+    got = list(dataset.sequences(3, start=start))
+    assert len(got) == len(wanted)
+    for mine, other in zip(got, wanted):
+        assert (mine.index, mine.tag, mine.position) == (other.index, other.tag, other.position)
+        assert type(mine.index) is int
+        assert list(mine.data) == list(other.data)
+        for key, value in other.data.items():
+            np.testing.assert_array_equal(mine.data[key], value)
+
+
+def test_nothing_is_done_for_a_single_sequence_of_a_block(both, monkeypatch):
+    dataset = HDFDataset(files=both[0])
+    single = []
+    monkeypatch.setattr(Epoch, "_read", lambda self, position: single.append(position))
+    assert len(list(dataset.sequences(1))) == dataset.num_seqs
+    assert not single
+
+
+def test_wrong_lengths_in_a_block_name_the_sequence(tmp_path, monkeypatch):
+    data, classes = _corpus()
+    read_many = HDFFile.read_many
+
+    def with_a_frame_less(self, key, indices):
+        values = read_many(self, key, indices)
+        return [value[1:] if index == 40 and key == "data" else value for index, value in zip(indices, values)]
+
+    data[40] = np.zeros((5, 6))
+    dataset = HDFDataset(files=[_write(tmp_path / "a.hdf", data, classes)])
+    monkeypatch.setattr(HDFFile, "read_many", with_a_frame_less)
+    found = []
+    with pytest.raises(DataError, match="sequence 'a-40' .position 40 .*has 4 frames, but its length was given as 5"):
+        found.extend(seq.tag for seq in dataset.sequences(1))
+    assert found == ["a-%d" % i for i in range(40)]  # the error comes when it is its turn

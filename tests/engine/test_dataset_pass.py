@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from returnn_tf.config import DataError
-from returnn_tf.datasets.core.batch import Batch
+from returnn_tf.datasets.core.batches.batch import Batch
 from returnn_tf.engine.distributed.world import alone
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, batch_sizes
 from returnn_tf.engine.passes.progress import PassState

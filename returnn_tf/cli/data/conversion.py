@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from returnn_tf.cli.data import source
 from returnn_tf.cli.data.parts import Parts
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.datasets.core.batch import Batch
+from returnn_tf.datasets.core.batches.batch import Batch
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.hdf.file import HDFFile
 from returnn_tf.datasets.hdf.writer import HDFWriter

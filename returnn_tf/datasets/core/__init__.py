@@ -1,1 +1,1 @@
-"""What all datasets share: the base class, epochs, sequence order, slices, batches, options."""
+"""What all datasets share: the base class, epochs, sequence order, batches, options."""

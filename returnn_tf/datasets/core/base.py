@@ -13,26 +13,26 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options
-from returnn_tf.datasets.core.batch import Batch, assemble
-from returnn_tf.datasets.core.batch_options import BatchOptions
-from returnn_tf.datasets.core.batching import BatchStats, SeqFilter, plan_batches
-from returnn_tf.datasets.core.chunking import Chunking
-from returnn_tf.datasets.core.corpus import Corpus
-from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.batches import blocks
+from returnn_tf.datasets.core.batches.batch import Batch, assemble
+from returnn_tf.datasets.core.batches.batch_options import BatchOptions
+from returnn_tf.datasets.core.batches.batching import BatchStats, SeqFilter, plan_batches
+from returnn_tf.datasets.core.batches.chunking import Chunking
+from returnn_tf.datasets.core.batches.slices import ContextWindow, iterate_slices
+from returnn_tf.datasets.core.batches.whole_seqs import WholeSeqs, is_applicable
+from returnn_tf.datasets.core.data_spec import Sequence
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.datasets.core.epoch import Epoch, EpochReader
+from returnn_tf.datasets.core.format import CorpusWithFormat
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
-from returnn_tf.datasets.core.slices import ContextWindow, iterate_slices
 from returnn_tf.datasets.core.spec import parse_dataset_spec
-from returnn_tf.datasets.core.whole_seqs import WholeSeqs, is_applicable
-from returnn_tf.datasets.core.window import stack_frames
 
 # options of the dataset which a call of ``batches`` may replace
 _CUTTING = ("chunking", "min_chunk_size", "chunking_variance", "context_window")
 _RELEASED = 16  # how often sequences that were delivered are dropped
 
 
-class Dataset(Corpus):
+class Dataset(CorpusWithFormat):
     """A corpus of sequences.
 
     A subclass declares its own options in the nested class ``Options``, initialises itself in ``setup`` and implements
@@ -45,7 +45,6 @@ class Dataset(Corpus):
     ['seq-0', 'seq-1', 'seq-2']
     """
 
-    data_specs: dict[str, DataSpec] = {}
     #: whether sequences are read in order only, see ``stream.StreamDataset``
     is_stream = False
     #: whether the settings of a config for the order apply: evaluation data is sorted by length unless its options say
@@ -128,54 +127,6 @@ class Dataset(Corpus):
         """Return how many threads may call `read` at the same time, see `ReadAheadOptions`; 1: it is not read ahead."""
         return 1
 
-    # ---- format
-
-    @property
-    def data_keys(self) -> list[str]:
-        """Return all data keys."""
-        return list(self.data_specs)
-
-    @property
-    def target_list(self) -> list[str]:
-        """Return all data keys but "data"."""
-        return [key for key in self.data_specs if key != "data"]
-
-    @property
-    def num_outputs(self) -> dict[str, Any]:
-        """Return (dim, number of axes with time) by key, before ``window``; a dict where a dataset says more."""
-        return dict(self._dims_by_key())
-
-    def _dims_by_key(self) -> dict[str, tuple[int, int]]:
-        window = self.opts.window
-        return {key: (spec.dim // (window if key == "data" else 1), spec.ndim) for key, spec in self.data_specs.items()}
-
-    @property
-    def all_outputs(self) -> dict[str, Any]:
-        """Return ``num_outputs`` with all data keys, also those which some datasets leave out there."""
-        return {**self._dims_by_key(), **self.num_outputs}
-
-    @property
-    def num_inputs(self) -> int:
-        """Return the dim of "data", before ``window``; 0 if there is no such key."""
-        declared = self.all_outputs.get("data")
-        return int(declared[0]) if isinstance(declared, (tuple, list)) else 0
-
-    @property
-    def labels(self) -> dict[str, list[str]]:
-        """Return class names by key, where known."""
-        return {key: list(spec.labels) for key, spec in self.data_specs.items() if spec.labels is not None}
-
-    @property
-    def leaves_out(self) -> str:
-        """Return the option that lets an epoch lack sequences of its order; empty: none."""
-        return "skip_broken_seqs" if self.opts.skip_broken_seqs else ""
-
-    def with_window(self, data: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Apply the option ``window`` to key "data"."""
-        if self.opts.window > 1 and "data" in data:
-            data = {**data, "data": stack_frames(data["data"], self.opts.window)}
-        return data
-
     # ---- iteration
 
     def sequences(
@@ -199,6 +150,9 @@ class Dataset(Corpus):
         """
         chosen = Chosen(seq_list, seq_order, share, by_itself)
         with contextlib.closing(self.open_epoch(epoch, self.data_keys, chosen)) as reader:
+            if reader.together is not None and blocks.is_applicable(self):
+                yield from blocks.sequences_by_blocks(reader, reader.together, start)
+                return
             num_used = 0
             for position in itertools.count():
                 if not reader.has(position):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from numpy.typing import NDArray
 
@@ -54,6 +54,18 @@ class Together:
             done = stop
         return found
 
+    def block(self, position: int) -> tuple[int, dict[str, SequenceOf[NDArray[Any]]]]:
+        """Return the data of the sequences from a position on that are read together, and the position after them."""
+        if not self._first <= position < self._last:
+            self._read(position)
+        skipped = position - self._first
+        return self._last, {key: values[skipped:] for key, values in self._columns.items()}
+
+    def lengths_of(self, start: int, end: int) -> Optional[dict[str, list[int]]]:
+        """Return the lengths of the sequences from a position to before another one by key, or None."""
+        lengths: Optional[dict[str, list[int]]] = self._dataset.lengths_together(self._order[start:end])
+        return lengths
+
     def _read(self, position: int) -> None:
         """Read a sequence and the next ones.
 
@@ -86,7 +98,7 @@ class Together:
         offset = position - self._start
         return {key: values[offset] for key, values in self._lengths.items()}
 
-    def indices(self, positions: SequenceOf[int]) -> list[int]:
+    def indices(self, positions: Union[slice, SequenceOf[int]]) -> list[int]:
         """Return the corpus indices at these positions."""
         indices: list[int] = self._order[positions].tolist()
         return indices

@@ -11,8 +11,8 @@ from typing import Any, Callable, Optional, Union
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets.config import DatasetOfConfig
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.batch import Batch
-from returnn_tf.datasets.core.batching import BatchStats
+from returnn_tf.datasets.core.batches.batch import Batch
+from returnn_tf.datasets.core.batches.batching import BatchStats
 from returnn_tf.datasets.loading.service import BatchService
 from returnn_tf.datasets.processes.client import ERRORS, death_notice, end_process
 from returnn_tf.datasets.processes.process import start_process

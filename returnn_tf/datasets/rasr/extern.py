@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional, Union
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import above, at_least, option
 from returnn_tf.datasets.core import safe_files
-from returnn_tf.datasets.core.batch import Batch
+from returnn_tf.datasets.core.batches.batch import Batch
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
 from returnn_tf.datasets.core.epoch import EpochReader
 from returnn_tf.datasets.core.registry import register_dataset

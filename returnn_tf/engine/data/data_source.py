@@ -18,7 +18,7 @@ from returnn_tf.datasets import (
     batch_options_from_config,
     dataset_from_config,
 )
-from returnn_tf.datasets.core.batching import BatchStats
+from returnn_tf.datasets.core.batches.batching import BatchStats
 from returnn_tf.datasets.core.declared import Declared, type_mismatch
 from returnn_tf.datasets.core.share import Share
 from returnn_tf.engine.distributed.options import SHARD, HorovodOptions

@@ -8,9 +8,9 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Optional
 
-from returnn_tf.datasets.core.batch import BatchPlan
-from returnn_tf.datasets.core.batch_options import BatchOptions
-from returnn_tf.datasets.core.slices import Slice
+from returnn_tf.datasets.core.batches.batch import BatchPlan
+from returnn_tf.datasets.core.batches.batch_options import BatchOptions
+from returnn_tf.datasets.core.batches.slices import Slice
 
 log = logging.getLogger("returnn_tf.datasets")
 

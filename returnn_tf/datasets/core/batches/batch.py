@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
+from returnn_tf.datasets.core.batches.slices import Slice
 from returnn_tf.datasets.core.declared import Declared
-from returnn_tf.datasets.core.slices import Slice
 from returnn_tf.tensor import SEQ_TAG
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Optional
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import shown
-from returnn_tf.datasets.core.chunking import Chunking
+from returnn_tf.datasets.core.batches.chunking import Chunking
 from returnn_tf.datasets.core.per_key import is_int, per_key
 
 

@@ -11,11 +11,11 @@ from typing import Any, Optional
 
 from numpy.typing import NDArray
 
-from returnn_tf.datasets.core.batch import Batch, BatchPlan, assemble, padded
-from returnn_tf.datasets.core.batch_options import BatchOptions
-from returnn_tf.datasets.core.batching import BatchStats, SeqFilter, limits
+from returnn_tf.datasets.core.batches.batch import Batch, BatchPlan, assemble, padded
+from returnn_tf.datasets.core.batches.batch_options import BatchOptions
+from returnn_tf.datasets.core.batches.batching import BatchStats, SeqFilter, limits
+from returnn_tf.datasets.core.batches.slices import Slice
 from returnn_tf.datasets.core.declared import Declared
-from returnn_tf.datasets.core.slices import Slice
 from returnn_tf.datasets.core.together import Together
 
 
