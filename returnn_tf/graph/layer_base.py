@@ -254,6 +254,10 @@ class LayerBase(Freezable):
         """Return whether a method ``initial_output_value`` defines the value before the first step of a loop."""
         return hasattr(self, "initial_output_value")
 
+    def state_name(self, key: str) -> str:
+        """Return the name that graphs for decoders give to a state, which is carried from step to step of a loop."""
+        return key
+
     @property
     def initializer(self) -> Any:
         """Return what initialises a variable with the value of this layer; None if the value is no constant."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.epoch_value import network_of
 from returnn_tf.config.settings import NetworkSettings, TrainingSettings
@@ -11,12 +13,20 @@ from returnn_tf.tensor import empty_data_keys, extern_data_options, parse_extern
 from returnn_tf.tensor.precision import using_precision
 
 
-def plan_from_config(config: Config, *, train: bool = False, search: bool = False, evaluate: bool = False) -> Plan:
+def plan_from_config(
+    config: Config,
+    *,
+    train: bool = False,
+    search: bool = False,
+    evaluate: bool = False,
+    whole_loops: Sequence[str] = (),
+) -> Plan:
     """Plan the network of a config; needs no TensorFlow, and creates no variables.
 
     :param train: whether dropout etc. are active; losses in loops exist
     :param search: whether to search instead of following the targets
     :param evaluate: whether losses in loops exist without ``train``, for scores of other data
+    :param whole_loops: paths of `rec` layers of which no layer is moved out of the loop
     :raises ConfigError: with layer path and fix
     """
     network = network_of(config)
@@ -42,6 +52,7 @@ def plan_from_config(config: Config, *, train: bool = False, search: bool = Fals
             train=train,
             search=search,
             evaluate=evaluate,
+            whole_loops=whole_loops,
             searched_layers=[searched] if isinstance(searched, str) else searched,
             default_target=settings.target,
             empty_data_keys=empty_data_keys(declared),

@@ -30,6 +30,7 @@ def plan_network(
     search: bool = False,
     evaluate: bool = False,
     searched_layers: Sequence[str] = (),
+    whole_loops: Sequence[str] = (),
     default_target: str = "classes",
     empty_data_keys: Optional[Mapping[str, str]] = None,
     config: Optional[Config] = None,
@@ -41,12 +42,13 @@ def plan_network(
     :param search: whether to search instead of following the targets
     :param evaluate: whether losses in loops exist without ``train``, for scores of other data
     :param searched_layers: layers of a second network that searches, whose losses are computed in training too
+    :param whole_loops: paths of `rec` layers of which no layer is moved out of the loop
     :param default_target: for losses without the option target
     :param empty_data_keys: keys that do not exist -> the reason, for messages
     :param config: the `Config` of the network, for functions defined in it
     :raises ConfigError: with the path of the layer, what is wrong and how to fix it
     """
-    state = BuildState(extern_data, behavior_version, train, search, default_target, evaluate)
+    state = BuildState(extern_data, behavior_version, train, search, default_target, evaluate, whole_loops)
     state.empty_data_keys = dict(empty_data_keys or {})
     builder = NetworkBuilder(network, state, plan_step_network)
     builder.extra_network = ExtraNetworks(builder)

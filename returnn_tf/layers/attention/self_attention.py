@@ -131,6 +131,10 @@ class SelfAttentionLayer(ConcatInputLayer):
         sizes = (("query", key), ("key", key), ("value", size))
         return [Part("%s %d" % (part, head), n) for head in range(self.num_heads) for part, n in sizes]
 
+    def state_name(self, key: str) -> str:
+        """Return "k_left" or "v_left" for the history."""
+        return "%s_left" % key[0] if key in _PARTS else key
+
     def _first_history(self, part: str, data: Data, ctx: EmitContext) -> Any:
         """Return the keys or values before the first step of a loop."""
         return self._empty(ctx, data) if self._kept is None else ctx.kept(part)

@@ -99,6 +99,18 @@ def follow_choice(state: Lowering, choice: Node, later: Sequence[Node], states: 
         resize_beam(state, before, after, batch)
 
 
+def after_step(ended: Any, lens: Any, end: Any, include_eos: bool) -> tuple[Any, Any]:
+    """Return which hypotheses have ended after a step, bool [batch * beam], and their lengths, int32.
+
+    :param ended: which had ended before it
+    :param lens: before it
+    :param end: the value of the layer "end" in the step
+    :param include_eos: whether the step in which it becomes true counts
+    """
+    now = tf.logical_or(ended, end)
+    return now, lens + tf.cast(tf.logical_not(ended if include_eos else now), tf.int32)
+
+
 def steps_taken(ended: Any, lens: Any, step: Any, include_eos: bool) -> Any:
     """Return the number of steps of each hypothesis whose end the loop determines, int32 [batch * beam].
 

@@ -10,9 +10,18 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.emit_node import emit_node
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
-from returnn_tf.layers.loops.hypotheses import Hypotheses, follow_choice, normalized, steps_taken
+from returnn_tf.layers.loops.hypotheses import Hypotheses, after_step, follow_choice, normalized, steps_taken
 from returnn_tf.layers.loops.kept import hold_after_end, keep_states
-from returnn_tf.layers.loops.loop_inputs import in_beam, read_params, shaped, step_array
+from returnn_tf.layers.loops.loop_inputs import (
+    begin_step,
+    check_step,
+    in_beam,
+    initial_states,
+    max_steps,
+    read_params,
+    state_keys,
+    step_array,
+)
 from returnn_tf.layers.loops.loop_plan import LoopPlan
 from returnn_tf.layers.loops.needed_later import needed_after
 from returnn_tf.layers.loops.recompute import recomputed
@@ -36,7 +45,7 @@ class LoopFrame:
         self._ctx = ctx
         self._batch = ctx.lowering.batch_size
         #: The maximum number of steps.
-        self._limit = self._max_steps()
+        self._limit = max_steps(loop, ctx)
         #: In search, every value enters the loop once per hypothesis.
         self._inner = EmitContext(ctx.node, in_beam(ctx.lowering, ctx.node.deps, loop.beam_size, stays=loop.keeps_beam))
         #: In search, where the number of steps is known: [batch * beam].
@@ -55,7 +64,7 @@ class LoopFrame:
         if loop.keeps_beam:  # else values per hypothesis would not have the right size in all of the step
             arrays += self._before_loop()
         search = self._initial_search()
-        states = self._initial_states()
+        states = list(initial_states(loop, self._inner, state_keys(self._node.inner)).values())
         results = [self._result_array(node) for node in loop.written]
         sources = [tf.TensorArray(tf.int32, size=limit, element_shape=[None, loop.beam_size])] if loop.choices else []
         shapes = [state.shape for state in states]
@@ -77,14 +86,6 @@ class LoopFrame:
         self._finish(count, search, results, sources)
         self._keep(search, states)
         return count
-
-    def _max_steps(self) -> Any:
-        """Return the maximum number of steps, int32 scalar."""
-        loop, ctx = self._loop, self._ctx
-        if loop.ending.max_steps is not None:
-            return loop.ending.max_steps(ctx)
-        # One step past the end of the source is tried, and fails, so that the end is never overlooked.
-        return ctx.size(loop.loop_dim) if loop.source_dim is None else ctx.size(loop.source_dim) + 1
 
     # --- before the loop ---
 
@@ -112,15 +113,6 @@ class LoopFrame:
         x = move_axis(self._inner.value(outer), data.rank, data.axes_of(layer.loop_dim)[0], 0)
         self._inner.set_aux(inner, ALL_STEPS, x)
         return step_array(x, self._limit)
-
-    def _initial_states(self) -> list[Any]:
-        states = []
-        for prev, _, initial in self._loop.prevs:
-            states.append(shaped(initial.emit(self._inner, prev.output), prev.output))
-        for node in self._node.inner:
-            for data, start in node.loop_states.values():
-                states.append(shaped(start(EmitContext(node, self._inner.lowering)), data))
-        return states
 
     def _initial_search(self) -> dict[str, Any]:
         loop, batch = self._loop, self._batch
@@ -181,14 +173,11 @@ class LoopFrame:
         :param given: the values known for this step: the slices, then what layers prepared before the loop
         """
         loop, layers = self._loop, self._node.inner
-        state = self._inner.lowering.child()
-        state.loop_index = state.loop_indices[loop.loop_dim] = i
         made = [(node, STEP_INPUT) for node in layers if self._inner.aux(node, STEP_INPUT) is not None]
-        for target, value in zip([*(inner for _, inner in loop.slices), *made], given):
-            state.loop_inputs[target] = value
-        keys: list[Any] = [(node, key) for node in layers for key in node.loop_states]
-        for name, value in zip([prev for prev, _, _ in loop.prevs] + keys, carried):
-            state.loop_inputs[name] = value
+        keys = state_keys(layers)
+        inputs = dict(zip([*(inner for _, inner in loop.slices), *made], given))
+        inputs.update(zip([*(prev for prev, _, _ in loop.prevs), *keys], carried))
+        state = begin_step(loop, self._inner.lowering, i, inputs)
         hyps = self._hypotheses(i, search)
         state.hypotheses = hyps if loop.choices else None
         state.ended = None if hyps is None else hyps.ended
@@ -198,8 +187,7 @@ class LoopFrame:
                 follow_choice(
                     state, node, needed_after(loop, layers, self._node.deps, position, hyps), keys, self._batch
                 )
-        if state.updates:
-            raise ValueError("a layer in the loop updates variables in each step, which is not supported")
+        check_step(state)
         hold_after_end(loop, state, layers, self._lens())
         new_states = [state.values[of] for _, of, _ in loop.prevs] + [state.next_states[name] for name in keys]
         source = None if hyps is None else hyps.source
@@ -228,11 +216,9 @@ class LoopFrame:
         if loop.choices:
             index = hyps.source + tf.expand_dims(tf.range(tf.shape(hyps.source)[0]), 1) * loop.beam_size
             lens = tf.gather(lens, tf.reshape(index, [-1]))
-        before, ended = hyps.ended, hyps.ended
+        ended = hyps.ended
         if loop.ending.end is not None:
-            ended = tf.logical_or(before, state.values[loop.ending.end])
-            counts = tf.logical_not(before if loop.ending.include_eos else ended)
-            lens += tf.cast(counts, tf.int32)
+            ended, lens = after_step(ended, lens, state.values[loop.ending.end], loop.ending.include_eos)
         result = {"ended": ended, "lens": lens}
         if loop.choices:
             result["scores"] = hyps.scores

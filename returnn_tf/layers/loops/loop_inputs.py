@@ -1,18 +1,67 @@
-"""The inputs of a loop: parameters, arrays read step by step, and values once per hypothesis of a search."""
+"""The inputs of a loop: parameters, arrays read step by step, first states, values once per hypothesis of a search."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import LayerAsParam, Node
 from returnn_tf.layers.loops.hypotheses import PER_SEQUENCE, PerSequence, resize_beam
+from returnn_tf.layers.loops.loop_plan import LoopPlan
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 
-def read_params(ctx: EmitContext, nodes: list[Node]) -> None:
+def max_steps(loop: LoopPlan, ctx: EmitContext) -> Any:
+    """Return the maximum number of steps, int32 scalar."""
+    if loop.ending.max_steps is not None:
+        return loop.ending.max_steps(ctx)
+    # One step past the end of the source is tried, and fails, so that the end is never overlooked.
+    return ctx.size(loop.loop_dim) if loop.source_dim is None else ctx.size(loop.source_dim) + 1
+
+
+def state_keys(nodes: Iterable[Node]) -> list[tuple[Node, str]]:
+    """Return the states that layers carry from step to step."""
+    return [(node, key) for node in nodes for key in node.loop_states]
+
+
+def initial_states(loop: LoopPlan, ctx: EmitContext, keys: Iterable[tuple[Node, str]]) -> dict[Any, Any]:
+    """Return what a step gets in the first step: the values of ``prev:`` by their nodes, and states by their keys.
+
+    :param ctx: of the node that runs the loop
+    :param keys: see `state_keys`
+    """
+    states: dict[Any, Any] = {}
+    for prev, _, initial in loop.prevs:
+        states[prev] = shaped(initial.emit(ctx, prev.output), prev.output)
+    for node, key in keys:
+        data, start = node.loop_states[key]
+        states[node, key] = shaped(start(EmitContext(node, ctx.lowering)), data)
+    return states
+
+
+def begin_step(loop: LoopPlan, outer: Lowering, index: Any, inputs: Mapping[Any, Any]) -> Lowering:
+    """Return a lowering for the layers of one step.
+
+    :param outer: has the values from outside
+    :param index: of the step, int32 scalar
+    :param inputs: what the step reads: by node the slices and the values of ``prev:``, by key the states
+    """
+    state = outer.child()
+    state.loop_index = state.loop_indices[loop.loop_dim] = index
+    state.loop_inputs.update(inputs)
+    return state
+
+
+def check_step(state: Lowering) -> None:
+    """Check that the layers of a step have no effect but their values."""
+    if state.updates:
+        raise ValueError("a layer in the loop updates variables in each step, which is not supported")
+
+
+def read_params(ctx: EmitContext, nodes: Sequence[Node]) -> None:
     """Read the parameters of layers, including those in inner loops."""
     for node in nodes:
         inner = type(ctx)(node, ctx.lowering)

@@ -154,6 +154,8 @@ class MaskedComputationLayer(Layer):
             if node.layer.history_grows and node.loop_states:  # it cannot be held, but may skip unselected steps
                 mask_history(node, self.mask)
         self._stateful = [node for node in self._unit_nodes if node.loop_states and not node.layer.history_grows]
+        for node in self._stateful:
+            ctx.depend(node)
         data: Data = self.inner.output
         self._check_fixed_shape(ctx)
         batch = batch_of(self.mask.output)

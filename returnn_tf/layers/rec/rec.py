@@ -29,6 +29,7 @@ _STEP_NETWORK_OPTIONS = (
     "declare_rec_time",
     "optimize_move_layers_out",
     "checkpoint_steps",
+    "reverse_stochastic_var_order",
 )
 
 
@@ -114,6 +115,10 @@ class RecLayer(ConcatInputLayer):
         None, help="step network: compute layers outside the loop where possible"
     )
 
+    reverse_stochastic_var_order: Optional[bool] = option(
+        None, help="step network: in a single step for a decoder, list the choices from the last to the first"
+    )
+
     needs_sources = False
     iterates_unit = True
     has_memory = True  # of a cell, see `CellStep`
@@ -167,6 +172,11 @@ class RecLayer(ConcatInputLayer):
         """Return the state that `hidden_state_of` looks up; None before planning, and for a step network."""
         cell = self._run.cell if hasattr(self, "_run") else None
         return None if cell is None else cell.state
+
+    def state_name(self, key: str) -> str:
+        """Return "state", or e.g. "state/c" for the cell state of an LSTM."""
+        keys = () if self.hidden_state is None else self.hidden_state.keys
+        return "state/%s" % keys[int(key)] if keys else "state"
 
     def gives_initial_output(self) -> bool:
         """Return whether the unit is a cell, whose initial state provides the initial output."""

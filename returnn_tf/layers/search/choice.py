@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config import did_you_mean
-from returnn_tf.config.options import LayerRef, LayerRefs, OptionError, option, probability
+from returnn_tf.config.options import LayerRef, LayerRefs, OptionError, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
@@ -16,19 +15,12 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.search.choice_scores import log_probs_of
 from returnn_tf.layers.search.choice_step import ChoiceStep
 from returnn_tf.layers.search.choice_truth import true_label
+from returnn_tf.layers.search.sampling import SamplingOptions, gold_probability
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
 _INPUT_TYPES = ("prob", "log_prob", "logits", "regression")
 _RECOMBINE = ("max", "sum")
-
-
-@dataclasses.dataclass(frozen=True)
-class SamplingOptions:
-    """The options of ``scheduled_sampling``."""
-
-    enable: bool = option(True, help="draw labels in training")
-    gold_mixin_prob: Optional[float] = option(0.0, help="probability of taking the target instead", check=probability)
 
 
 @register_layer("choice")
@@ -106,6 +98,9 @@ class ChoiceLayer(Layer):
     explicit_search_sources: Optional[LayerRefs] = option(
         None, help="the previous choices, if no source leads to them", refs=True
     )
+    score_dependent: bool = option(
+        True, help="in a single step for a decoder: whether it gets the scores, else it only gives the label"
+    )
     num_beams: Optional[int] = option(None, help="obsolete", inert="beam_size applies")
 
     beam_size_option = "beam_size"
@@ -166,26 +161,9 @@ class ChoiceLayer(Layer):
             raise OptionError("unknown recombine %r. %s" % (self.recombine, did_you_mean(self.recombine, _RECOMBINE)))
         if self.recombine and self.recombine_by is None and (self.keep_beams or len(self.sources) > 1):
             raise OptionError("recombine without recombine_by is for a single source and without keep_beams.")
-        self._check_sampling()
+        self._gold_prob = gold_probability(self.scheduled_sampling)
         if ctx.loop_dim is None and not ctx.in_step:
             raise ctx.error("chooses labels in a loop: put it into the unit of a 'rec' layer.")
-
-    def _check_sampling(self) -> None:
-        """Return the option scheduled_sampling as the probability of the target."""
-        given = self.scheduled_sampling
-        if isinstance(given, Mapping):
-            opts = SamplingOptions(**given)
-            gold = opts.gold_mixin_prob or 0.0 if opts.enable else 1.0
-        elif isinstance(given, (bool, int, float)):
-            gold = 1.0 - float(given)
-        else:
-            gold = -1.0
-        if not 0.0 <= gold <= 1.0:
-            raise OptionError(
-                "scheduled_sampling must be True, a probability, or {'gold_mixin_prob': probability}, not %r."
-                % (given,)
-            )
-        self._gold_prob = gold
 
     @property
     def searches(self) -> bool:

@@ -65,6 +65,7 @@ class Crossing:
             losses=state.loop_losses,
             search=parent.search,
             knows_axis=knows_axis(owner, parent, self.specs),
+            whole=owner.path in state.whole_loops,
         )
         warn_of_loop(owner.path, self.layers)
         state.omitted_losses.update(dict.fromkeys(self.layers.omitted_losses()))

@@ -21,6 +21,7 @@ class StepLayers:
     :param specs: of the layers inside
     :param losses: whether losses of layers in loops are computed
     :param knows_axis: whether the option ``axis`` names an axis with known lengths
+    :param whole: whether no layer is moved out of the loop
     """
 
     def __init__(
@@ -32,9 +33,11 @@ class StepLayers:
         losses: bool,
         search: bool,
         knows_axis: bool = False,
+        whole: bool = False,
     ) -> None:
         self._layer = layer
         self._has_source = has_source
+        self._whole = whole or layer.optimize_move_layers_out is False
         self._losses, self.knows_axis = losses, knows_axis
         self.search = search
         self.target: Any = layer.target
@@ -54,7 +57,7 @@ class StepLayers:
         links = self.links
         forced = []
         for name, spec in self.specs.items():
-            if self._layer.optimize_move_layers_out is False or spec.cls.only_in_step() or name == "end":
+            if self._whole or spec.cls.only_in_step() or name == "end":
                 if not self.follows_target(spec):
                     forced.append(name)
             cells = [*links[name].now, *links[name].prev]

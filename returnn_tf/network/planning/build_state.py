@@ -20,6 +20,7 @@ class BuildState:
 
     :param train: whether the network is for training
     :param evaluate: whether losses of layers in loops are computed without that
+    :param whole_loops: paths of `rec` layers of which no layer is moved out of the loop
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class BuildState:
         search: bool,
         default_target: str,
         evaluate: bool = False,
+        whole_loops: Iterable[str] = (),
     ) -> None:
         self.extern_data = {key: data.map_dims(Dim.declared) for key, data in extern_data.items()}
         #: Data keys that do not exist -> the reason, for messages.
@@ -39,6 +41,7 @@ class BuildState:
         self.train = train
         self.loop_losses = train or evaluate
         self.search = search
+        self.whole_loops = frozenset(whole_loops)
         self.nodes: list[Node] = []
         self.extern: dict[str, Node] = {}
         self.outputs: dict[str, Node] = {}
