@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any, Optional
 
@@ -84,7 +85,7 @@ def file_name(tag: str) -> str:
 def describe(sequence: Sequence, keys: list[str], specs: dict[str, DataSpec], limit: int) -> Iterator[str]:
     """Yield the lines on a sequence.
 
-    :param limit: labels or frames to print
+    :param limit: labels or frames to print; ``sys.maxsize``: all, with all features
     """
     yield "%s (position %d, index %d in the corpus)" % (sequence.tag, sequence.position, sequence.index)
     for key in keys:
@@ -119,7 +120,8 @@ def _labels(value: NDArray[Any], names: tuple[str, ...], limit: int) -> str:
 
 def _frames(value: NDArray[Any], limit: int) -> Iterator[str]:
     rows = value.reshape(1, -1) if value.ndim < 2 else value
-    with np.printoptions(precision=_PRECISION, linewidth=120, threshold=24, edgeitems=4, suppress=True):
+    threshold = 24 if limit < sys.maxsize else limit
+    with np.printoptions(precision=_PRECISION, linewidth=120, threshold=threshold, edgeitems=4, suppress=True):
         for row in rows[:limit]:
             yield str(row[:limit] if value.ndim < 2 else row).replace("\n", " ")
     length = len(value) if value.ndim else 1

@@ -51,6 +51,10 @@ class CorpusWithFormat(Corpus):
         """Return class names by key, where known."""
         return {key: list(spec.labels) for key, spec in self.data_specs.items() if spec.labels is not None}
 
+    def stored_dtype(self, key: str) -> str:
+        """Return the type in which a copy of the dataset stores a data key."""
+        return self.data_specs[key].dtype
+
     @property
     def leaves_out(self) -> str:
         """Return the option that lets an epoch lack sequences of its order; empty: none."""

@@ -36,6 +36,10 @@ class GeneratingDataset(Dataset):
         if self.opts.window > 1:
             self.data_specs["data"] = window_spec(self.data_specs["data"], self.opts.window, self._owner())
 
+    def stored_dtype(self, key: str) -> str:
+        """Return the type in which a copy of the dataset stores a data key: that in which networks compute."""
+        return str(self.data_specs[key].as_extern_data()["dtype"])
+
     def _check_num_seqs(self) -> Optional[int]:
         value = self.opts.num_seqs
         if value is None or value == float("inf"):

@@ -20,6 +20,7 @@ from returnn_tf.config.user_code import result_of_config
 
 _MEMO_WRITES = ("PUT", "BINPUT", "LONG_BINPUT")
 _NOT_ASCII = re.compile(rb"\\x[89a-f][0-9a-f]")
+_NUMBERS = ("inf", "-inf", "nan")
 MAX_BYTES = 1 << 31  # a decompressed file beyond this size is not a list of sequence tags
 
 
@@ -83,10 +84,30 @@ def read_lines(path: str) -> list[str]:
     return [line for line in read_text(path).replace("\r\n", "\n").split("\n") if line]
 
 
+class _Numbers(ast.NodeTransformer):
+    """Replaces by these numbers the forms in which Python programs write infinity and NaN: inf, float('inf')."""
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        """Return the number of a name."""
+        return _number(node, node.id)
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        """Return the number of a call of float with a text."""
+        argument = node.args[0] if len(node.args) == 1 and not node.keywords else None
+        if isinstance(node.func, ast.Name) and node.func.id == "float" and isinstance(argument, ast.Constant):
+            return _number(node, argument.value)
+        return node
+
+
+def _number(node: ast.expr, name: Any) -> ast.expr:
+    is_number = isinstance(name, str) and name in _NUMBERS
+    return ast.copy_location(ast.Constant(float(name)), node) if is_number else node
+
+
 def read_literal(path: str) -> Any:
-    """Read a Python literal (numbers, strings, lists, dicts, ...) from a text file."""
+    """Read a Python literal (numbers, also inf and nan, strings, lists, dicts, ...) from a text file."""
     try:
-        return ast.literal_eval(read_text(path).strip())
+        return ast.literal_eval(_Numbers().visit(ast.parse(read_text(path).strip(), mode="eval")))
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as exc:
         raise DataError(
             "file %r does not hold a Python literal such as {'tag': 12, ...}: %s" % (path, str(exc)[:200])
@@ -153,6 +174,14 @@ def read_seq_tags(path: str) -> list[str]:
     if not isinstance(content, (list, tuple, set, frozenset)) or not all(isinstance(tag, str) for tag in content):
         raise DataError("file %r must hold a list of sequence tags, not %s" % (path, type(content).__name__))
     return list(content)
+
+
+def read_text_dict(path: str) -> dict[str, Any]:
+    """Read a dict with strings as keys, a Python literal in a text file (``.gz`` allowed)."""
+    content = read_literal(path)
+    if not isinstance(content, dict) or not all(isinstance(tag, str) for tag in content):
+        raise DataError("file %r must hold a dict from tags to texts, not %s" % (path, type(content).__name__))
+    return content
 
 
 def read_seq_lens(path: str) -> dict[str, float]:

@@ -63,8 +63,8 @@ class HDFWriter:
         if self.labels and dim is not None and len(self.labels) != dim:
             raise ConfigError("HDFWriter: %d labels for dim %d" % (len(self.labels), dim))
         self._check_target()
-        self._temp = temporary_name(filename)
         remove_stale(filename)
+        self._temp = temporary_name(filename)
         try:
             os.makedirs(os.path.dirname(os.path.abspath(filename)), exist_ok=True)
             self._file: Optional[h5py.File] = self._start_file()
@@ -76,24 +76,22 @@ class HDFWriter:
             raise DataError("HDF file %r can't be written: %s. Choose another path" % (filename, reason)) from exc
 
     def _check_target(self) -> None:
-        exists = os.path.exists(self.filename)
-        if exists and not (self._extend or self._replace):
-            raise DataError("HDF file %r exists already; remove it or choose another name" % self.filename)
-        if not exists and self._extend:
+        if os.path.exists(self.filename):
+            if not (self._extend or self._replace):
+                raise DataError("HDF file %r exists already; remove it or choose another name" % self.filename)
+        elif self._extend:
             raise DataError("HDF file %r does not exist, so it cannot be extended" % self.filename)
 
     def _start_file(self) -> h5py.File:
         try:
-            if self._extend:
-                shutil.copyfile(self.filename, self._temp)
-                file = h5py.File(self._temp, "a")
-                self._read_state(file)
-            else:
-                file = h5py.File(self._temp, "w")
+            if not self._extend:
+                return h5py.File(self._temp, "w")
+            shutil.copyfile(self.filename, self._temp)
+            file = h5py.File(self._temp, "a")
+            self._read_state(file)
             return file
         except Exception:
-            if os.path.exists(self._temp):
-                os.unlink(self._temp)
+            self.remove_temporary()
             raise
 
     def _read_state(self, file: h5py.File) -> None:
@@ -127,17 +125,15 @@ class HDFWriter:
         batch = len(seq_tag)
         if not batch:
             return
-        targets = {
-            key: [np.asarray(value[b]) for b in range(batch)] for key, value in self._checked(extra, batch).items()
-        }
+        checked = self._checked(extra, batch)
+        targets = {key: [np.asarray(value[b]) for b in range(batch)] for key, value in checked.items()}
         if inputs is None:
             self.insert_sequences(None, seq_tag, targets)
             return
         inputs = np.asarray(inputs)
         lengths = self._axis_lengths(inputs, seq_len, batch)
-        frames = [
-            _cut_and_join(inputs[b], {axis: int(size[b]) for axis, size in lengths.items()}) for b in range(batch)
-        ]
+        sizes_of = [{axis: int(size[b]) for axis, size in lengths.items()} for b in range(batch)]
+        frames = [_cut_and_join(inputs[b], sizes) for b, sizes in enumerate(sizes_of)]
         if len(lengths) > 1:
             sizes = np.stack([lengths[axis] for axis in sorted(lengths)], axis=1).astype(np.int32)
             targets["sizes"] = list(sizes)
@@ -156,9 +152,9 @@ class HDFWriter:
         :param seq_tag: their names
         :param targets: key -> further data of each, [time, ...] or []
         """
-        if self._streams is None:
-            raise DataError("HDFWriter %r is closed" % self.filename)
         streams = self._streams
+        if streams is None:
+            raise DataError("HDFWriter %r is closed" % self.filename)
         if not len(seq_tag):
             return
         self._check_keys(targets)
@@ -245,6 +241,14 @@ class HDFWriter:
             raise
 
     def _complete(self, file: h5py.File) -> None:
+        self._write_facts(file)
+        file.flush()
+        self._streams = None
+        file.close()
+        self._file = None
+
+    def _write_facts(self, file: h5py.File) -> None:
+        """Write what is known at the end only."""
         assert self._streams is not None
         attrs = file.attrs
         attrs["numTimesteps"] = self.num_timesteps
@@ -254,10 +258,6 @@ class HDFWriter:
         attrs["numSeqs"] = self.num_seqs
         if "labels" not in file:
             self._streams.write_labels("labels", [str(name) for name in self.labels])
-        file.flush()
-        self._streams = None
-        file.close()
-        self._file = None
 
     def _publish(self) -> None:
         with open(self._temp, "rb") as handle:

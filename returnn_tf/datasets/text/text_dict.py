@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
@@ -16,10 +15,8 @@ from returnn_tf.config.options import option
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.safe_files import read_text
+from returnn_tf.datasets.core.safe_files import read_text_dict
 from returnn_tf.datasets.vocabulary import make_vocabulary
-
-_NUMBERS = {"inf": math.inf, "nan": math.nan}
 
 
 @register_dataset()
@@ -63,7 +60,7 @@ class TextDictDataset(Dataset):
 
     def _texts(self) -> dict[str, list[tuple[float, str]]]:
         if self._content is None:
-            table = _read_dict(self.opts.filename)
+            table = read_text_dict(self.opts.filename)
             self._content = {tag: self._checked(tag, item) for tag, item in table.items()}
             self._tags = list(self._content)
         return self._content
@@ -131,22 +128,3 @@ def _is_scored(entry: Any) -> bool:
         and isinstance(entry[0], (int, float))
         and isinstance(entry[1], str)
     )
-
-
-class _Numbers(ast.NodeTransformer):
-    """Replaces the names inf and nan, which Python writes for such numbers, by these."""
-
-    def visit_Name(self, node: ast.Name) -> Any:
-        """Return the number of a name."""
-        return ast.copy_location(ast.Constant(_NUMBERS[node.id]), node) if node.id in _NUMBERS else node
-
-
-def _read_dict(path: str) -> dict[str, Any]:
-    text = read_text(path)
-    try:
-        content = ast.literal_eval(_Numbers().visit(ast.parse(text.strip(), mode="eval")))
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as exc:
-        raise DataError("file %r is no Python dict such as {'tag': ...}: %s" % (path, str(exc)[:200])) from None
-    if not isinstance(content, dict) or not all(isinstance(tag, str) for tag in content):
-        raise DataError("file %r must hold a dict from tags to texts, not %s" % (path, type(content).__name__))
-    return content

@@ -81,7 +81,8 @@ def _line(entry: Entry) -> str:
     return "[%s]" % ", ".join(_pair(pair) for pair in entry)
 
 
-def _python(rows: Sequence[tuple[str, Entry]]) -> str:
+def as_python_dict(rows: Sequence[tuple[str, Entry]]) -> str:
+    """Return the text of a file with a dict from tag to entry, in Python syntax."""
     return "{\n%s}\n" % "".join("%r: %s,\n" % (tag, _value(entry)) for tag, entry in rows)
 
 
@@ -104,4 +105,4 @@ def _quoted(text: str) -> str:
     return str(text) if isinstance(text, ArrayText) else repr(text)
 
 
-_FORMATS: dict[str, Callable[[list[tuple[str, Entry]]], str]] = {"txt": _text, "py": _python}
+_FORMATS: dict[str, Callable[[list[tuple[str, Entry]]], str]] = {"txt": _text, "py": as_python_dict}

@@ -230,16 +230,16 @@ def test_best_of_a_beam(tmp_path):
 @pytest.mark.parametrize(
     "content, options, text",
     [
-        ("{'x': ", {}, "is no Python dict"),
+        ("{'x': ", {}, "does not hold a Python literal"),
         ("['x']", {}, "must hold a dict from tags"),
         ("{1: 'a'}", {"item_format": "single"}, "must hold a dict from tags"),
-        ("{'x': open('y')}", {}, "is no Python dict"),
-        ("{'x': infinity}", {}, "is no Python dict"),
+        ("{'x': open('y')}", {}, "does not hold a Python literal"),
+        ("{'x': infinity}", {}, "does not hold a Python literal"),
         ("{'x': []}", {}, r"'x' has \[\], but must have a list of \(score, text\)"),
         ("{'x': [('a', 1.0)]}", {}, "'x' has .*must have a list of"),
         ("{'x': [(1.0, 'a')]}", {"item_format": "single"}, "Set item_format to 'list_with_scores'"),
         ("{}", {}, "is empty: it has no sequences"),
-        ("", {}, "is no Python dict"),
+        ("", {}, "does not hold a Python literal"),
         ("{'x': 'a'}", {"filename": "nothing"}, "'nothing' does not exist"),
         ("{'x': 'a'}", {"item_format": "best"}, "item_format"),
         (

@@ -1,0 +1,1 @@
+"""What several tools share: their dataset, its sequences, and text files."""

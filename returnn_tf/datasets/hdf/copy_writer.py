@@ -1,0 +1,116 @@
+"""Copies of datasets as HDF files, with the layout of RETURNN's copies."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import h5py
+import numpy as np
+
+from returnn_tf.config import DataError
+from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.hdf.writer import HDFWriter
+
+#: Keys that are not copied: they hold the text that other keys encode.
+TEXT_KEYS = ("orth", "raw")
+
+
+class CopyWriter(HDFWriter):
+    """Writes the sequences of a dataset: main data without names, targets with names of all labels.
+
+    Tags and names are byte strings of a fixed length, with room for a null byte. A key "data" that is not the input, as
+    in a dataset of targets alone, is stored as "classes". An existing file is replaced when all is written.
+
+    :param dataset: the dataset
+    :param keys: of the sequences to be written, see `copied_keys`
+    """
+
+    def __init__(self, filename: str, dataset: Dataset, keys: list[str]) -> None:
+        specs = {key: dataclasses.replace(dataset.data_specs[key], dtype=dataset.stored_dtype(key)) for key in keys}
+        self._input = _input_key(dataset, keys)
+        self._name_of = {key: _stored_name(key, keys) for key in keys if key != self._input}
+        main = specs.get(self._input)
+        self._names = {name: _label_names(name, specs[key]) for key, name in self._name_of.items()}
+        super().__init__(
+            filename,
+            dim=main.dim if main is not None else None,
+            ndim=main.ndim if main is not None else None,
+            extra_type={name: _declared(specs[key]) for key, name in self._name_of.items()},
+            replace=True,
+        )
+        self._dtype = main.numpy_dtype if main is not None else None
+        self._num_inputs = dataset.num_inputs or self.dim or 1
+
+    def insert(self, sequence: Sequence) -> None:
+        """Append a sequence."""
+        targets = {name: [sequence.data[key]] for key, name in self._name_of.items()}
+        frames = None
+        if self._input:
+            value = np.asarray(sequence.data[self._input], self._dtype)
+            frames = [value if value.ndim else value.reshape(1)]
+        self.insert_sequences(frames, [sequence.tag], targets)
+
+    def _write_facts(self, file: h5py.File) -> None:
+        """Write tags and names in their final form."""
+        tags = [tag.decode("utf8") if isinstance(tag, bytes) else str(tag) for tag in file["seqTags"][:]]
+        del file["seqTags"]
+        file.create_dataset("seqTags", data=_fixed(tags))
+        for name, labels in self._names.items():
+            del file["targets/labels/" + name]
+            file.create_dataset("targets/labels/" + name, data=_fixed(labels))
+        if self._input:
+            file.attrs["inputPattSize"] = self._num_inputs
+
+
+def copied_keys(dataset: Dataset) -> list[str]:
+    """Return the keys of a dataset that are copied.
+
+    :raises DataError: there are none
+    """
+    keys = [key for key in dataset.data_keys if key not in TEXT_KEYS]
+    if not keys:
+        raise DataError("dataset %r has no key to copy, only %s" % (dataset.name, ", ".join(dataset.data_keys)))
+    return keys
+
+
+def write_copy(filename: str, dataset: Dataset, keys: list[str], found: Iterable[Sequence]) -> int:
+    """Write sequences of a dataset to a file; return their number.
+
+    :param keys: which the sequences have
+    :raises DataError: there are no sequences, or the file can't be written
+    """
+    writer = CopyWriter(filename, dataset, keys)
+    with writer:
+        for sequence in found:
+            writer.insert(sequence)
+        if not writer.num_seqs:
+            raise DataError("dataset %r: there are no sequences to write to %r" % (dataset.name, filename))
+    return writer.num_seqs
+
+
+def _input_key(dataset: Dataset, keys: list[str]) -> str:
+    """Return the key of the main data: the only one that is no target, or "data"; empty if there is none."""
+    inputs = [key for key in keys if key not in dataset.target_list]
+    return inputs[0] if len(inputs) == 1 else "data" if "data" in inputs else ""
+
+
+def _stored_name(key: str, keys: list[str]) -> str:
+    return "classes" if key == "data" and "classes" not in keys else key
+
+
+def _declared(spec: DataSpec) -> tuple[Any, int, str]:
+    return spec.dim, max(spec.ndim, 1), "string" if spec.is_text else spec.dtype
+
+
+def _label_names(name: str, spec: DataSpec) -> list[str]:
+    if spec.labels:
+        return list(spec.labels)
+    return ["%s-class-%d" % (name, index) for index in range(max(spec.dim, 1))]
+
+
+def _fixed(texts: list[str]) -> Any:
+    encoded = [text.encode("utf8") for text in texts]
+    return np.array(encoded, "S%d" % (max(map(len, encoded), default=0) + 1))

@@ -1,0 +1,54 @@
+"""The scripts in ``tools/`` that have the names of RETURNN's: what there is, and how they are started."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from returnn_tf.cli.main import main
+from returnn_tf.cli.tool.registry import TOOLS
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = {
+    path.name: match.group(1)
+    for path in sorted((ROOT / "tools").glob("*.py"))
+    if (match := re.search(r'main\(\["tool", "([^"]+)"', path.read_text()))
+}
+
+
+def test_each_tool_has_a_script():
+    assert sorted(SCRIPTS.values()) == sorted(name for name, _ in TOOLS.items())
+    for script, tool in SCRIPTS.items():
+        assert script.replace("-", "_") == tool.replace("-", "_") + ".py"
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_can_be_executed(script):
+    path = ROOT / "tools" / script
+    assert os.access(path, os.X_OK) and path.read_text().startswith("#!/usr/bin/env python3\n")
+
+
+@pytest.mark.parametrize("name", SCRIPTS.values())
+def test_help(name, capsys):
+    assert main(["tool", name, "--help"]) == 0
+    assert "returnn-tf tool %s" % name in capsys.readouterr().out
+
+
+def test_list_of_all(capsys):
+    assert main(["tool", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(re.search(r"^  %s  +\w" % name, out, re.M) for name in SCRIPTS.values())
+    assert main(["tool"]) == 2 and main(["tool", "dump-datasets"]) == 2
+    assert "Did you mean 'dump-dataset'?" in capsys.readouterr().err
+
+
+def test_runs_in_an_empty_environment(tmp_path):
+    """From anywhere, without PATH, HOME or PYTHONPATH."""
+    command = [sys.executable, str(ROOT / "tools" / "dump-dataset.py"), "{'class': 'Task12AX', 'num_seqs': 2}"]
+    done = subprocess.run([*command, "--endseq", "-1", "--type", "null"], cwd=tmp_path, env={}, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"2 sequences\n", b"")
