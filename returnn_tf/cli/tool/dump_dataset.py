@@ -17,7 +17,7 @@ from returnn_tf.cli.tool.shared.dump_types import TYPES, DumpOptions
 from returnn_tf.cli.tool.shared.frame_statistics import FrameStatistics
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.config import batch_options_from_config
-from returnn_tf.datasets.core.batch_options import BatchOptions
+from returnn_tf.datasets.core.batches.batch_options import BatchOptions
 from returnn_tf.datasets.core.epoch import EpochReader
 
 _DOC = """
