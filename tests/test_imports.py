@@ -55,7 +55,7 @@ INNER_FLOORS = {
     ],
     "network": [
         ["feed", "planning", "result"],
-        ["draw", "feed_function", "initial_values", "kept_states", "loops", "lower"],
+        ["draw", "feed_function", "initial_values", "kept_states", "loops", "lower", "requested"],
         ["plan_network"],
         ["plan_config"],
         ["network"],

@@ -36,7 +36,7 @@ class InferenceModel:
         self.net = net
         #: The layers whose values are outputs.
         self.nodes: list[Node] = (
-            list(dict.fromkeys(net.fetch_nodes(outputs))) if outputs else list(net.plan.outputs.values())
+            list(dict.fromkeys(net.plan.find_nodes(outputs, "outputs"))) if outputs else list(net.plan.outputs.values())
         )
         if not self.nodes:
             raise ConfigError('Export: the network has no layer "output", and none has is_output_layer. Name outputs.')

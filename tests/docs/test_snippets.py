@@ -12,7 +12,15 @@ from tests.docs.run_page import blocks_of, same
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "native_ops" / "README.md", *ROOT.glob("docs/*.md")]
-WITH_CODE = ["README", "docs/data", "docs/extending", "docs/planning", "docs/precision", "docs/python-api"]
+WITH_CODE = [
+    "README",
+    "docs/data",
+    "docs/export",
+    "docs/extending",
+    "docs/planning",
+    "docs/precision",
+    "docs/python-api",
+]
 
 
 @pytest.mark.parametrize("page", WITH_CODE)

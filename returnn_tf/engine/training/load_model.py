@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint, model_dir, preload
@@ -13,9 +15,12 @@ from returnn_tf.engine.support import devices
 from returnn_tf.logging.log import log
 from returnn_tf.network.describe import log_templates
 from returnn_tf.network.network import Network
+from returnn_tf.network.requested import with_outputs
 
 
-def load_network(config: Config, *, search: bool = False) -> tuple[Network, ModelChoice]:
+def load_network(
+    config: Config, *, search: bool = False, losses: bool = True, outputs: Sequence[str] = (), random: bool = False
+) -> tuple[Network, ModelChoice]:
     """Return the network, planned as for training so that losses inside loops exist, and its checkpoint.
 
     Parameters set by ``preload_from_files`` are not read from the checkpoint. The global step is that of the
@@ -24,6 +29,10 @@ def load_network(config: Config, *, search: bool = False) -> tuple[Network, Mode
 
     :param config: with ``load``, or ``model`` and optionally ``load_epoch``
     :param search: plan it for search instead
+    :param losses: whether losses inside loops are needed; without them nothing is planned for training
+    :param outputs: paths of layers that are planned even if nothing needs them, see `with_outputs`
+    :param random: whether there may be no checkpoint, as with ``allow_random_model_init``; the network is then the last
+        one
     :raises ConfigError: there is no checkpoint
     :raises DataError: it is damaged or does not fit the network
     """
@@ -31,11 +40,11 @@ def load_network(config: Config, *, search: bool = False) -> tuple[Network, Mode
     choice = model_dir.choose_intact(config, report_invalid)
     # a checkpoint without epoch in its name has the network after all pretraining
     last = max(TrainingSettings(config).num_epochs, schedule.pretrain_epochs + 1)
-    random = choice.path is None and CheckpointSettings(config).allow_random_model_init
-    entry = schedule.at(choice.epoch or (1 if random else last))
+    first = choice.path is None and CheckpointSettings(config).allow_random_model_init
+    entry = schedule.at(choice.epoch or (1 if first else last))
     devices.set_up(config)
-    net_config = with_beam_size(entry.config) if search else entry.config
-    net = Network.from_config(net_config, train=not search, search=search)
+    net_config = with_outputs(with_beam_size(entry.config) if search else entry.config, outputs)
+    net = Network.from_config(net_config, train=losses and not search, search=search)
     log_templates(net.plan)
     values = {} if choice.path is None else checkpoint.read(choice.path)
     lacking = {name: variable for name, variable in net.stored_params.items() if name not in values}
@@ -45,7 +54,7 @@ def load_network(config: Config, *, search: bool = False) -> tuple[Network, Mode
     if choice.path is not None:
         checkpoint_params.assign(rest, values, source="The checkpoint %s" % choice.path)
         log.write(3, "Loaded %s" % choice.path)
-    elif random:
+    elif first or random:
         log.write(2, "There is no checkpoint; %d parameters have random values." % len(rest))
     elif rest or not loaded:
         raise ConfigError(_nothing_to_load(CheckpointSettings(config).model))

@@ -81,17 +81,18 @@ class Plan:
         """Return all layers by path."""
         return {node.path: node for node in self.nodes}
 
-    def find_nodes(self, names: Sequence[str]) -> list[Node]:
+    def find_nodes(self, names: Sequence[str], what: str = "fetch") -> list[Node]:
         """Return layers by path.
 
+        :param what: how an error begins: where the names come from
         :raises ConfigError: one is not part of the planned network
         """
         by_path = self.by_path()
         for name in names:
             if name not in by_path:
                 raise ConfigError(
-                    "fetch: layer %r is not part of the network. Nothing needs it, unless it has "
-                    "is_output_layer=True. %s" % (name, did_you_mean(name, by_path))
+                    "%s: layer %r is not part of the network. Nothing needs it, unless it has "
+                    "is_output_layer=True. %s" % (what, name, did_you_mean(name, by_path))
                 )
         return [by_path[name] for name in names]
 
