@@ -34,6 +34,12 @@ class CheckpointSettings(SettingGroup):
     save_every_minutes: float = setting(
         0.0, help="also write checkpoints within epochs, after n minutes; 0: none", check=at_least(0), between_runs=True
     )
+    write_meta_graph: bool = setting(
+        True,
+        help="also write the graph of the network beside each checkpoint, as .meta file for other programs; the "
+        "environment variable RETURNN_TF_META_GRAPH=0 disables it, too",
+        between_runs=True,
+    )
     save_epoch1_initial_model: bool = setting(False, help="write the initial model as epoch 0")
     cleanup_old_models: Any = setting(
         None,

@@ -15,6 +15,7 @@ from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint, model_dir
 from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
 from returnn_tf.engine.checkpoints.cleanup import epochs_to_delete, options_from_config
+from returnn_tf.engine.checkpoints.meta_graphs import BuildGraph, MetaGraphs
 from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
 from returnn_tf.engine.learning_rate.file import EpochData, format_epochs
 from returnn_tf.engine.passes.progress import Progress
@@ -23,6 +24,7 @@ from returnn_tf.engine.support.background import Background
 from returnn_tf.engine.support.fingerprint import fingerprint, settings
 from returnn_tf.logging.log import log
 from returnn_tf.logging.text import bytes_text
+from returnn_tf.network.planning.plan import Plan
 from returnn_tf.util.lazy_tf import tf
 
 _MIN_KEPT = 2  # minimum number of checkpoints kept, whatever the options
@@ -35,10 +37,11 @@ class Saver:
     """Writes the checkpoints of a training run under the path prefix ``model``; none without it or with ``dry_run``.
 
     :param writes: False if another process writes the files
+    :param build_graph: makes the content of the files ``.meta``, see `MetaGraphs`; None: there are none
     :raises ConfigError: wrong options, or the folder can't be written
     """
 
-    def __init__(self, config: Config, *, writes: bool = True) -> None:
+    def __init__(self, config: Config, *, writes: bool = True, build_graph: Optional[BuildGraph] = None) -> None:
         wanted = CheckpointSettings(config)
         self.model: Optional[str] = model_dir.written_model(config) or None
         self._writes = writes and self.model is not None
@@ -49,6 +52,7 @@ class Saver:
         self._fingerprint, self._settings = fingerprint(config), settings(config)
         self._cleanup = options_from_config(config)
         self._background = Background()
+        self.graphs = MetaGraphs(build_graph if self._writes and wanted.write_meta_graph else None)
         self._last_time = time.monotonic()
         self._last_place = (0, 0)  # epoch, and number of its last step
         self._wanted = False  # a checkpoint is due
@@ -125,11 +129,17 @@ class Saver:
             progress=None if progress is None else progress.as_json(),
         )
         params, state = _snapshot(trainer.net.stored_params), {**_snapshot(trainer.state()), **kept}
-        self._background.submit(lambda: self._write(prefix, key, params, state, info))
+        plan = trainer.net.plan
 
-    def _write(self, prefix: str, key: tuple[int, float], params: Any, state: Any, info: CheckpointInfo) -> None:
-        checkpoint.save(prefix, params, state, info)
+        def write() -> None:
+            checkpoint.save(prefix, params, state, info)
+            self._written(prefix, key, plan)
+
+        self._background.submit(write)
+
+    def _written(self, prefix: str, key: tuple[int, float], plan: Plan) -> None:
         model_dir.write_index(str(self.model))
+        self.graphs.add(plan, prefix)
         log.write(3, "Saved %s" % prefix)
         self._drop_steps(prefix, key)
 
@@ -184,7 +194,8 @@ class Saver:
         freed: dict[str, int] = {}
         for path in old:
             try:
-                freed[path] = checkpoint.delete(path)
+                with self.graphs.lock:
+                    freed[path] = checkpoint.delete(path)
             except OSError as exc:
                 if path not in self._undeletable:
                     self._undeletable.add(path)

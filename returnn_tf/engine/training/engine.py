@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 from returnn_tf.config import Config, DataError
 from returnn_tf.config.settings import CheckpointSettings, LoggingSettings, TrainingSettings
+from returnn_tf.engine.checkpoints.meta_graphs import BuildGraph
 from returnn_tf.engine.distributed.faulty_rank import find_faulty_rank
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.distributed.world import start as start_world
@@ -35,13 +36,20 @@ class Engine:
 
     :param stop: whether a signal requests a stop
     :param world: the processes which train together; default: those of the config
+    :param build_graph: function(training plan) -> content of the files ``.meta`` beside the checkpoints; None: no files
     :raises ConfigError: something in the config is wrong, or another run trains the model; nothing was written
     :raises DataError: a data file or checkpoint is wrong
     """
 
-    def __init__(self, config: Config, stop: Optional[StopRequest] = None, world: Optional[World] = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        stop: Optional[StopRequest] = None,
+        world: Optional[World] = None,
+        build_graph: Optional[BuildGraph] = None,
+    ) -> None:
         self.world: World = start_world(config) if world is None else world
-        self._parts = parts = TrainingParts(config, stop or StopRequest(), self.world)
+        self._parts = parts = TrainingParts(config, stop or StopRequest(), self.world, build_graph)
         self.config = config
         self.schedule = parts.schedule
         self.first_epoch, self.last_epoch = parts.first_epoch, parts.last_epoch
@@ -69,6 +77,7 @@ class Engine:
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         try:
             self._parts.end_dumps(complete=kind is None)
+            self._parts.end_graphs(complete=kind is None)
             self._parts.status.ended(error)
             self.close()
         except DataError as exc:
@@ -89,6 +98,7 @@ class Engine:
         :raises NonFiniteError: loss or gradient became NaN or Inf; the last checkpoint was written before
         """
         self._parts.status.begin(self.last_epoch, self.learning_rates.filename)
+        self._parts.expect_graphs()
         if self.first_epoch > self.last_epoch:
             log.write(1, "All %i epochs are done; there is nothing to train." % self.last_epoch)
         if self._parts.resume.begun is None:

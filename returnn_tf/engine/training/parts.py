@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Optional
 
 from returnn_tf.config import Config
 from returnn_tf.config.settings import CheckpointSettings, TrainingSettings, check_settings
+from returnn_tf.engine.checkpoints import meta_graphs
 from returnn_tf.engine.checkpoints.lock import ModelLock
+from returnn_tf.engine.checkpoints.meta_graphs import BuildGraph
 from returnn_tf.engine.checkpoints.model_dir import written_model
 from returnn_tf.engine.checkpoints.saver import Saver
+from returnn_tf.engine.checkpoints.selection import find_checkpoints
 from returnn_tf.engine.data.training_data import TrainingData
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.monitoring.reports import Reports
@@ -30,12 +34,16 @@ class TrainingParts:
 
     :param stop: whether a signal requests a stop
     :param world: the processes which train together
+    :param build_graph: makes the files ``.meta`` beside the checkpoints
     :raises ConfigError: something in the config is wrong, or another run trains the model; nothing was written
     :raises DataError: a data file or checkpoint is wrong
     """
 
-    def __init__(self, config: Config, stop: StopRequest, world: World) -> None:
+    def __init__(
+        self, config: Config, stop: StopRequest, world: World, build_graph: Optional[BuildGraph] = None
+    ) -> None:
         check_settings(config)
+        self._build_graph = build_graph
         self.config = config
         self.world = world
         self._stop = stop
@@ -63,6 +71,22 @@ class TrainingParts:
             sinks.close()
         else:
             sinks.abort()
+
+    def expect_graphs(self) -> None:
+        """Let the files ``.meta`` be written beside checkpoints of an earlier run, which was killed before it did."""
+        if self.saver.graphs.wanted:
+            lacking = meta_graphs.lacking(find_checkpoints(str(self.saver.model)))
+            same = [
+                lacking[epoch] for epoch in lacking if self.schedule.at(max(epoch, 1)).same_network(self.setup.entry)
+            ]
+            self.saver.graphs.expect(self.setup.net.plan, same)
+
+    def end_graphs(self, *, complete: bool) -> None:
+        """Complete the files ``.meta``, or stop building them."""
+        if complete:
+            self.saver.graphs.finish()
+        else:
+            self.saver.graphs.cancel()
 
     def config_of(self, epoch: int) -> Config:
         """Return the config with the settings of an epoch."""
@@ -142,7 +166,7 @@ class TrainingParts:
 
     def _open_outputs(self) -> None:
         """Open the outputs: checkpoints, status file, learning-rate file and event files."""
-        self.saver = Saver(self.config, writes=self.world.is_chief)
+        self.saver = Saver(self.config, writes=self.world.is_chief, build_graph=self._build_graph)
         self._resources.callback(self.saver.close)
         self.status = RunStatus(self.config, self.world, self._stop)
         fixed = start_epoch_fixed(self.config)
