@@ -49,6 +49,9 @@ class LayerBase(Freezable):
     is_connector: ClassVar[bool] = False
     #: Parameter scope where the layer is the unit of another one, such as `masked_computation`.
     scope_as_unit: ClassVar[str] = ""
+    #: The scope inside that of the layer in which its parameters are, and the output of an exported graph; a
+    #: ``name_scope`` replaces both.
+    inner_scope: ClassVar[str] = ""
     #: Whether a network inside is a part of the network around, so that in a loop ``prev:`` in it refers to its layers.
     steps_with_loop: ClassVar[bool] = False
     #: Whether the hidden state of its only source is its own too, as for a copy.

@@ -189,7 +189,7 @@ class PlanContext(PlannedAxes):
             )
         self.node.loop_states[key] = (data, initial)
 
-    def keep(self, key: str, name: str, data: Data, *, resets: bool, is_param: bool = True) -> None:
+    def keep(self, key: str, name: str, data: Data, *, resets: bool, is_param: bool = True, fed: bool = False) -> None:
         """Declare a tensor that is kept from batch to batch; `emit` uses ``ctx.kept`` and ``ctx.keep``.
 
         For a layer in the step of a loop, the key is that of its `loop_state`, and the loop keeps it.
@@ -197,8 +197,9 @@ class PlanContext(PlannedAxes):
         :param name: relative to the scope of the layer, e.g. "rec/keep_state_h"
         :param resets: whether it is zero in the first batch of each pass over a dataset
         :param is_param: whether to list it among the parameters
+        :param fed: whether another program keeps it, see `KeptSpec`
         """
-        self.node.kept[key] = KeptSpec(self._full_name(name), data, resets, is_param, self.node.path)
+        self.node.kept[key] = KeptSpec(self._full_name(name), data, resets, is_param, self.node.path, fed)
 
     # --- further layers ---
 

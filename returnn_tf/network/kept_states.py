@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from returnn_tf.config import DataError
+from returnn_tf.config import ConfigError, DataError
 from returnn_tf.graph.after_step.kept_state import KeptSpec
 from returnn_tf.util.lazy_tf import tf
 
@@ -27,6 +27,8 @@ class KeptStates:
         self.variables: dict[str, Any] = {}
         self._flags: dict[str, Any] = {}
         for name, spec in specs.items():
+            if spec.fed:
+                continue
             shape = tf.TensorShape(spec.variable_shape)
             first = tf.zeros(spec.first_shape, spec.data.dtype)
             self.variables[name] = tf.Variable(first, shape=shape, trainable=False, name="kept")
@@ -81,6 +83,12 @@ class KeptStates:
 
         :param sizes: of the axes; that of an axis which grows does not matter
         """
+        if spec.fed:
+            raise ConfigError(
+                "Layer %r: initial_state 'placeholder' is for graphs that another program runs, which feeds the "
+                "state: returnn-tf compile_tf_graph makes them. Here write 'zeros' or 'keep_over_epoch'."
+                % spec.layer_path
+            )
         var, flags = self.variables[spec.name], self._flags
         batch = spec.data.batch_axis
         start = tf.stack([
@@ -126,6 +134,8 @@ class KeptStates:
             return
         fresh = bool(self._flags["fresh"].numpy())
         for name, spec in self.specs.items():
+            if spec.fed:
+                continue
             axis = spec.data.batch_axis
             if axis is None or spec.data.dims[axis].expr is not None or (spec.resets and fresh):
                 continue

@@ -15,7 +15,7 @@ from returnn_tf.config.options import declared_options
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.loss import Loss
 from returnn_tf.graph.registry import LAYERS, LOSSES
-from tests.layers.nets import LENS, fails, feed, net_of, template
+from tests.layers.nets import LENS, feed, net_of, template
 
 PACKAGE = os.path.dirname(returnn_tf.__file__)
 CLASSES = [(name, cls) for registry in (LAYERS, LOSSES) for name, cls in registry.items()]
@@ -145,8 +145,10 @@ def test_with_effect(caplog: pytest.LogCaptureFixture) -> None:
     {"class": "rec", "unit": "lstm", "n_out": 3, "from": "data"},
 ], ids=["self_attention", "rec"])  # fmt: skip
 def test_state_of_a_placeholder(layer: Any) -> None:
-    """It is refused with the reason and what to write."""
-    fails({**layer, "initial_state": "placeholder"}, "graphs that another program runs.* (Declare|Use)")
+    """Only another program can feed it: here it is refused with the reason and what to write."""
+    net = net_of({"output": {**layer, "initial_state": "placeholder"}})
+    with pytest.raises(ConfigError, match=r"(?s)Layer 'output'.* graphs that another program runs.* Here write"):
+        net.run(feed())
 
 
 @pytest.mark.parametrize("limit, kept", [(10.0, 0), (100.0, 1), (1000.0, 2), (1e6, 3)])

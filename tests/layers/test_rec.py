@@ -268,7 +268,6 @@ LAST = {"class": "get_last_hidden_state", "from": "rec"}
             {"output": rec(initial_state="rec2"), "rec2": rec(unit="gru")},
             "has the state of one tensor, but this unit has c",
         ),
-        ({"output": rec(initial_state="placeholder")}, "placeholder"),
         ({"rec": rec(), "output": {**LAST, "key": "s"}}, "the state of source 'rec' has no key 's'. Known: "),
         ({"rec": rec(), "output": {**LAST, "key": 0}}, "has no key 0"),
         (

@@ -17,6 +17,7 @@ class KeptSpec(Freezable):
     :param resets: whether it is zero in the first batch of each pass over a dataset
     :param is_param: whether it is listed among the parameters, without being stored with them
     :param layer_path: the layer that keeps it
+    :param fed: whether another program keeps it: it runs the exported graph, feeds the state and fetches the last one
     """
 
     name: str
@@ -24,6 +25,7 @@ class KeptSpec(Freezable):
     resets: bool
     is_param: bool
     layer_path: str
+    fed: bool = False
 
     @property
     def variable_shape(self) -> tuple[int | None, ...]:

@@ -6,13 +6,12 @@ from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.layers.rec.initial_state import NO_PLACEHOLDER
 from returnn_tf.ops.frames.shape import expand_at
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 #: Values of the option -> whether the history is empty at the start of a pass over a dataset; None: always.
-INITIAL_STATES = {"zeros": None, "keep_over_epoch": True, "keep_over_epoch_no_init": False}
+INITIAL_STATES = {"zeros": None, "keep_over_epoch": True, "keep_over_epoch_no_init": False, "placeholder": False}
 _MASK = "mask"
 
 
@@ -23,18 +22,27 @@ class KeptHistory:
     :param resets: whether it is empty at the start of a pass over a dataset
     :param last_only: whether only the frames of the last batch are kept
     :param in_step: whether a loop carries it, from step to step
+    :param fed: whether another program keeps it, see `KeptSpec`
     """
 
     def __init__(
-        self, ctx: PlanContext, parts: dict[str, Data], *, resets: bool, last_only: bool, in_step: bool
+        self,
+        ctx: PlanContext,
+        parts: dict[str, Data],
+        *,
+        resets: bool,
+        last_only: bool,
+        in_step: bool,
+        fed: bool = False,
     ) -> None:
         self._last_only = last_only
         for name, data in parts.items():
             if data.batch_axis != 0:
                 raise ctx.error("initial_state needs a batch axis in the source, to keep a history for each sequence.")
-            ctx.keep(name, "keep_state_%s_left" % name[0], data, resets=resets, is_param=in_step)
+            variable = "%s_%s_left" % ("initial_state_placeholder" if fed else "keep_state", name[0])
+            ctx.keep(name, variable, data, resets=resets, is_param=in_step and not fed, fed=fed)
         history = Data((data.dims[0], data.dims[-3]), "bool")
-        ctx.keep(_MASK, "keep_state_mask", history, resets=resets, is_param=False)
+        ctx.keep(_MASK, "keep_state_mask", history, resets=resets, is_param=False, fed=fed)
 
     def extended(self, ctx: EmitContext, name: str, x: Any) -> Any:
         """Put the history in front of the keys or values of this batch, and keep them; [batch, ..., time, head, size].
@@ -102,12 +110,10 @@ def kept_history(ctx: PlanContext, layer: Any, parts: dict[str, Data], *, in_ste
         if layer.restrict_state_to_last_seq:
             raise ctx.error("restrict_state_to_last_seq needs a state: set initial_state to 'keep_over_epoch'.")
         return None
-    if given == "placeholder":
-        raise ctx.error("initial_state: %s. Use 'keep_over_epoch'." % NO_PLACEHOLDER)
     if given not in INITIAL_STATES:
         raise ctx.error(
-            "initial_state must be None, 'zeros', 'keep_over_epoch' or 'keep_over_epoch_no_init' here, not %r."
-            % (given,)
+            "initial_state must be None, 'zeros', 'keep_over_epoch', 'keep_over_epoch_no_init' or 'placeholder' here, "
+            "not %r." % (given,)
         )
     if layer.key_shift is not None:
         raise ctx.error("key_shift has no vectors for the frames of earlier batches. Remove it or initial_state.")
@@ -117,4 +123,5 @@ def kept_history(ctx: PlanContext, layer: Any, parts: dict[str, Data], *, in_ste
         resets=bool(INITIAL_STATES[given]),
         last_only=layer.restrict_state_to_last_seq,
         in_step=in_step,
+        fed=given == "placeholder",
     )

@@ -22,9 +22,6 @@ INITIAL_KEYWORDS = ("zeros", "ones", "var", "keep_over_epoch", "keep_over_epoch_
 #: Those that mean the last state of the batch before -> whether it is zero at the start of a pass over a dataset.
 KEPT = {"keep_over_epoch": True, "keep_over_epoch_no_init": False}
 
-#: Why ``initial_state`` can't be "placeholder".
-NO_PLACEHOLDER = "'placeholder' is for graphs that another program runs and feeds, which is not supported"
-
 _CONSTANTS = {"zeros": 0.0, "ones": 1.0}
 
 
@@ -159,14 +156,16 @@ class _Planner:
         if not isinstance(given, (str, bool)) and given in (0, 1):
             return InitialState(constant=float(given))
         if given == "placeholder":
-            raise ctx.error("%s: %s. Declare the state as a data key, and write 'data:<key>'." % (what, NO_PLACEHOLDER))
+            placeholder = "%sinitial_state_placeholder_%s" % (self._prefix, name)
+            ctx.keep(str(index), placeholder, state.data, resets=False, is_param=False, fed=True)
+            return InitialState(kept=str(index))
         if isinstance(given, str) and given in KEPT:
             variable = "%skeep_state_%s" % (self._prefix, name)
             ctx.keep(str(index), variable, state.data, resets=KEPT[given])
             return InitialState(kept=str(index))
         raise ctx.error(
-            "%s must be 'zeros', 'ones', 'var', 'keep_over_epoch', 'keep_over_epoch_no_init', 0, 1, a layer or a dict, "
-            "not %r." % (what, given)
+            "%s must be 'zeros', 'ones', 'var', 'keep_over_epoch', 'keep_over_epoch_no_init', 'placeholder', 0, 1, a "
+            "layer or a dict, not %r." % (what, given)
         )
 
     def _part_of_layer(self, node: Node, what: str, key: Optional[str]) -> InitialState:

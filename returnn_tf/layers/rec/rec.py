@@ -120,6 +120,7 @@ class RecLayer(ConcatInputLayer):
     )
 
     needs_sources = False
+    inner_scope = "rec"
     iterates_unit = True
     has_memory = True  # of a cell, see `CellStep`
     computes_all_steps = True

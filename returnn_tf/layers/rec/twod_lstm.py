@@ -56,6 +56,7 @@ class TwoDLstmLayer(Layer):
             "output": {"class": "copy", "from": "loop"}}
     """
 
+    inner_scope = "rec"
     computes_all_steps = True
     pooling: str = option("last", help="how a row becomes one vector: last, max or mean over its valid source frames")
     size_target: Optional[str] = option(

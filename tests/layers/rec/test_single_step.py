@@ -211,7 +211,6 @@ def test_given_state_outside_of_loops() -> None:
     ({"state": "m"}, "state: layer 'm' has no hidden state"),
     ({"state": ["m"]}, "option 'state' must be"),
     ({"initial_state": ["zeros"]}, "initial_state is a list of 1 entries, but the state of this unit is c and h"),
-    ({"initial_state": "placeholder"}, "initial_state: 'placeholder' is for graphs that another program runs"),
     ({"state": "wrong", "unit": "gru"}, "state: layer 'wrong' is"),
 ])  # fmt: skip
 def test_bad_options(options: dict[str, Any], match: str) -> None:

@@ -1,0 +1,243 @@
+"""Builds the graph of a plan: placeholders, variables, all layers, and the collections that decoders read.
+
+The order: ``builder = GraphBuilder(plan)``; then `emit_network` or, within `GraphBuilder.emitting`, ops of one's own;
+then `meta_graph`, which seals it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Optional
+
+from returnn_tf.config import ConfigError
+from returnn_tf.config.user_code import using_config
+from returnn_tf.export.meta import names
+from returnn_tf.export.meta.exact_names import named, placeholder
+from returnn_tf.export.meta.inputs import Inputs
+from returnn_tf.export.meta.side_effects import SideEffects, assignments
+from returnn_tf.export.meta.states import States, select
+from returnn_tf.export.meta.variables import Variables, small_initial_values
+from returnn_tf.graph.node import Node
+from returnn_tf.network.feed import batch_major_order
+from returnn_tf.network.lower import Lowered, lower
+from returnn_tf.network.planning.plan import Plan
+from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.tensor import Data
+from returnn_tf.tensor.precision import using_precision
+from returnn_tf.util.lazy_tf import tf
+
+
+class GraphBuilder:
+    """A graph in the making.
+
+    :param plan: of the network; no checkpoint is needed, as the variables stay variables
+    :param train: whether dropout etc. are active; None: a placeholder decides, which needs a plan with ``train=True``
+    :param losses: whether losses and errors are computed, too
+    """
+
+    def __init__(self, plan: Plan, *, train: Optional[bool] = False, losses: bool = False) -> None:
+        self.plan, self.train, self.losses = plan, train, losses
+        embedded = small_initial_values(plan)
+        self.graph: Any = tf.Graph()
+        with self.emitting():
+            #: The inputs by their names in `lower`.
+            self.inputs = Inputs(plan)
+            #: The parameters and the global step.
+            self.variables = Variables(plan, embedded)
+            #: The states that layers keep from run to run.
+            self.states = States(plan)
+            self.train_flag = self._train_flag() if train is None else None
+        #: What other programs run besides the outputs.
+        self.side_effects = SideEffects(self.graph)
+        #: Layer path -> its tensors and axes.
+        self.outputs: dict[str, dict[str, Any]] = {}
+        #: Names of losses and errors -> tensors.
+        self.scores: dict[str, Any] = {}
+        self._meta_graph: Optional[Any] = None
+
+    @contextlib.contextmanager
+    def emitting(self) -> Iterator[None]:
+        """Make this the graph in which ops are made, with the config and the precision of the plan."""
+        plan = self.plan
+        with self.graph.as_default(), using_config(plan.config):
+            with using_precision(plan.float_dtype, plan.mixed_precision):
+                yield
+
+    def _train_flag(self) -> Any:
+        return named(placeholder(names.FED_TRAIN_FLAG, tf.bool, []), names.TRAIN_FLAG)
+
+    # --- the network ---
+
+    def lower(self, outputs: Sequence[Node], *, train: Optional[bool] = None, only_if: Any = None) -> Lowered:
+        """Emit layers and what they need, within `emitting`; layers with side effects add these to `side_effects`.
+
+        :param outputs: the requested layers
+        :param train: default: as the graph
+        :param only_if: bool scalar: a condition on updates of running statistics and the like
+        """
+        train = bool(self.train) if train is None else train
+        with self.side_effects.collecting():
+            lowered = lower(
+                self.plan,
+                self.variables.params,
+                self.inputs.feed,
+                train=train,
+                outputs=outputs,
+                with_losses=self.losses,
+                step=self.variables.global_step.read_value(),
+                kept=self.states,
+            )
+            if only_if is None:
+                lowered.run_updates()
+            elif lowered.updates:
+                done = tf.cond(only_if, lambda: _updated(lowered), lambda: tf.constant(0))
+                self.side_effects.ops.append(done.op)
+        return lowered
+
+    def emit_network(self) -> None:
+        """Emit all layers, their outputs, losses and side effects."""
+        nodes = list(self.plan.nodes)
+        with self.emitting():
+            self._add_inputs()
+            if self.train_flag is None:
+                lowered = self.lower(nodes)
+                self.states.finish()
+                for node in nodes:
+                    self._add_output(lowered, node, lowered.lowering.values[node])
+                self.scores = _scores(lowered)
+            else:
+                self._emit_both(nodes, self.train_flag)
+            self._name_scores()
+            self.side_effects.finish(self.states, in_training=self.train is not False)
+
+    def _emit_both(self, nodes: Sequence[Node], flag: Any) -> None:
+        """Emit the network as in training and as otherwise; the flag selects the results and the side effects."""
+        states = self.states
+        with tf.name_scope("training"):
+            training = self.lower(nodes, train=True, only_if=flag)
+        in_training = states.take_last()
+        otherwise = self.lower(nodes, train=False, only_if=tf.logical_not(flag))
+        states.select(flag, in_training)
+        states.finish()
+        for node in nodes:
+            pair = training.lowering.values[node], otherwise.lowering.values[node]
+            self._add_output(otherwise, node, select(flag, *pair))
+        both = _scores(training), _scores(otherwise)
+        self.scores = {name: select(flag, both[0][name], value) for name, value in both[1].items() if name in both[0]}
+
+    def _add_inputs(self) -> None:
+        """Name the data keys like the outputs of layers, also those that no layer uses."""
+        feed = self.inputs.feed
+        for key, data in self.plan.extern_data.items():
+            if data.batch_axis is None or data.time_axis is None:
+                continue
+            now = batch_major_order(data)
+            order = output_order(data)
+            lengths = {
+                order.index(axis) - 1: feed["%s/size%d" % (key, now.index(axis) - 1)] for axis in data.dynamic_axes
+            }
+            value = transpose(feed[key], [now.index(axis) for axis in order])
+            self._name_output("data:" + key, names.input_scope(key), value, data, lengths)
+
+    def _add_output(self, lowered: Lowered, node: Node, value: Any) -> None:
+        """Name the output of a layer with batch and time axis."""
+        data = node.output
+        if node.layer.is_connector or node.extern_key is not None or data.batch_axis is None or time_axis(data) is None:
+            return
+        order = output_order(data)
+        value = transpose(value, order)
+        lengths = {}
+        for axis, lens in lowered.lens_by_axis(data).items():
+            if lens.shape.rank == 0:
+                lens = tf.fill([tf.shape(value)[0]], lens)
+            lengths[order.index(axis) - 1] = lens
+        self._name_output(node.path, names.output_scope(node), value, data, lengths)
+
+    def _name_output(self, path: str, scope: str, value: Any, data: Data, lengths: Mapping[int, Any]) -> None:
+        """Add ops for an output and its lengths.
+
+        :param value: in the order batch, time, others, features
+        :param lengths: by axis, not counting the batch axis
+        """
+        tensor = named(value, "%s/%s" % (scope, names.OUTPUT))
+        sizes = {i: named(lens, "%s/%s" % (scope, names.LENGTHS % i)) for i, lens in sorted(lengths.items())}
+        kinds = data.axis_kinds
+        self.outputs[path] = {
+            "layer": path,
+            "tensor": tensor.name,
+            "axes": [kinds[axis] for axis in output_order(data)],
+            "lengths": {str(i): lens.name for i, lens in sizes.items()},
+        }
+        tf.compat.v1.add_to_collection(names.LAYER_OUTPUTS, json.dumps(self.outputs[path]))
+
+    def _name_scores(self) -> None:
+        """Name losses and errors ``losses/<layer>/loss``, ``.../error`` and ``.../count``."""
+        for name, value in self.scores.items():
+            self.scores[name] = named(value, "losses/" + names.op_name(name))
+
+    # --- the end ---
+
+    def add_to_collection(self, name: str, items: Iterable[Any]) -> None:
+        """Add ops, tensors, variables or texts to a collection; an empty one is left out."""
+        for item in items:
+            self.graph.add_to_collection(name, item)
+
+    def add_summaries(self, name: str) -> None:
+        """Add an op of this name with all summaries: the scores, mean and standard deviation of each parameter."""
+        if not name or names.op_name(name) != name:
+            raise ConfigError("--summaries_tensor_name: %r can't be the name of an op." % name)
+        with self.emitting():
+            made = [tf.compat.v1.summary.scalar(key, value) for key, value in self.scores.items()]
+            for param, var in self.variables.params.items():
+                value = var.read_value()
+                if value.dtype.is_floating:
+                    mean, variance = tf.nn.moments(tf.cast(tf.reshape(value, [-1]), tf.float32), [0])
+                    key = names.op_name(param)
+                    made.append(tf.compat.v1.summary.scalar(key + "_mean", mean))
+                    made.append(tf.compat.v1.summary.scalar(key + "_stddev", tf.sqrt(variance)))
+            merged = tf.compat.v1.summary.merge(made) if made else tf.constant(b"")
+            named(merged, name)
+
+    def meta_graph(self) -> Any:
+        """Add the saver, and return the `MetaGraphDef`; afterwards the graph can't be changed."""
+        if self._meta_graph is None:
+            with self.graph.as_default():
+                restored = self.variables.restored
+                saver = tf.compat.v1.train.Saver(restored, max_to_keep=2**31 - 1, name="save")
+                self._meta_graph = tf.compat.v1.train.export_meta_graph(
+                    graph=self.graph, saver_def=saver.as_saver_def(), clear_devices=False
+                )
+            self.graph.finalize()
+        return self._meta_graph
+
+    def graph_def(self) -> Any:
+        """Return the `GraphDef` alone, without the ops of the saver."""
+        return self.graph.as_graph_def(add_shapes=True)
+
+
+def time_axis(data: Data) -> Optional[int]:
+    """Return the time axis; of a layer that was moved out of a loop, the axis of the steps."""
+    if data.time_axis is not None:
+        return data.time_axis
+    return next((axis for axis, dim in enumerate(data.dims) if dim.is_loop), None)
+
+
+def output_order(data: Data) -> list[int]:
+    """Return the axes of a template in the order batch, time, others, features."""
+    first = [axis for axis in (data.batch_axis, time_axis(data)) if axis is not None]
+    last = [] if data.feature_axis is None or data.feature_axis in first else [data.feature_axis]
+    return [*first, *(axis for axis in range(data.rank) if axis not in first + last), *last]
+
+
+def _updated(lowered: Lowered) -> Any:
+    """Emit the updates in a branch; whoever needs its result does them all."""
+    lowered.run_updates()
+    with tf.control_dependencies(assignments(tf.compat.v1.get_default_graph().get_operations())):
+        return tf.constant(0)
+
+
+def _scores(lowered: Lowered) -> dict[str, Any]:
+    kinds = {"loss": lowered.losses, "error": lowered.errors, "count": lowered.counts}
+    return {"%s/%s" % (layer, kind): value for kind, values in kinds.items() for layer, value in values.items()}
