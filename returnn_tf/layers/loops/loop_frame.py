@@ -22,6 +22,7 @@ from returnn_tf.layers.loops.loop_inputs import (
     state_keys,
     step_array,
 )
+from returnn_tf.layers.loops.loop_outputs import StepResult, run_loop, sizes_before
 from returnn_tf.layers.loops.loop_plan import LoopPlan
 from returnn_tf.layers.loops.needed_later import needed_after
 from returnn_tf.layers.loops.recompute import recomputed
@@ -65,25 +66,22 @@ class LoopFrame:
             arrays += self._before_loop()
         search = self._initial_search()
         states = list(initial_states(loop, self._inner, state_keys(self._node.inner)).values())
-        results = [self._result_array(node) for node in loop.written]
-        sources = [tf.TensorArray(tf.int32, size=limit, element_shape=[None, loop.beam_size])] if loop.choices else []
+        results = self._results()
         shapes = [state.shape for state in states]
 
         def go_on(i: Any, _states: Any, search: Any, *_: Any) -> Any:
             more = i < limit
             return tf.logical_and(more, tf.logical_not(tf.reduce_all(search["ended"]))) if loop.ending.end else more
 
-        def body(i: Any, carried: Any, search: Any, collected: Any, sources: Any) -> Any:
+        def body(i: Any, carried: Any, search: Any, written: Any) -> Any:
             values, new_states, search, source = self._run_step(self._within_source(i), arrays, carried, search)
             for state, shape in zip(new_states, shapes):
                 state.set_shape(shape)
-            written = [array.write(i, value) for array, value in zip(collected, values)]
-            return i + 1, new_states, search, written, [array.write(i, source) for array in sources]
+            return i + 1, new_states, search, [array.write(i, x) for array, x in zip(written, [*values, source])]
 
-        count, states, search, results, sources = tf.while_loop(
-            go_on, body, (tf.constant(0), states, search, results, sources), maximum_iterations=limit
-        )
-        self._finish(count, search, results, sources)
+        start = (tf.constant(0), states, search, [result.array for result in results])
+        count, states, search, written = run_loop(go_on, body, start, limit)
+        self._finish(count, search, [result.all_steps(array, count) for result, array in zip(results, written)])
         self._keep(search, states)
         return count
 
@@ -129,8 +127,12 @@ class LoopFrame:
             value.set_shape([None, *value.shape[1:]])
         return search
 
-    def _result_array(self, node: Node) -> Any:
-        return tf.TensorArray(node.output.dtype, size=self._limit, element_shape=node.output.static_shape)
+    def _results(self) -> list[StepResult]:
+        """Return what each step writes: values of layers and, in search, the entries that hypotheses continue."""
+        loop, is_full = self._loop, self._loop.ending.end is None
+        kinds = [(n.output.dtype, sizes_before(self._ctx.lowering, n.output, loop.beam_size)) for n in loop.written]
+        kinds += [("int32", [self._batch, loop.beam_size])] if loop.choices else []
+        return [StepResult(dtype, sizes, self._limit, is_full=is_full) for dtype, sizes in kinds]
 
     # --- one step ---
 
@@ -227,7 +229,7 @@ class LoopFrame:
 
     # --- after the loop ---
 
-    def _finish(self, count: Any, search: dict[str, Any], results: Any, sources: Any) -> None:
+    def _finish(self, count: Any, search: dict[str, Any], results: list[Any]) -> None:
         ctx, loop = self._ctx, self._loop
         dim, beam = loop.ending.time_dim, loop.beam_size
         size = count
@@ -238,7 +240,7 @@ class LoopFrame:
                 ctx.lowering.beam_dims[dim] = beam
         entries = None
         if loop.choices:
-            entries = read_backwards(sources[0].gather(tf.range(count)), beam)
+            entries = read_backwards(results[-1], beam)
             scores = ctx.lowering.beam_scores[loop.path] = self._final_scores(count, size, search)
             if loop.ending.end is not None:
                 best = tf.argmax(scores, axis=1, output_type=tf.int32)
@@ -246,8 +248,7 @@ class LoopFrame:
                 ctx.lowering.not_ended[loop.path] = tf.reduce_sum(tf.cast(tf.logical_not(ended), tf.int32))
         names = [node.path for node in loop.collected]
         names += [step_output_name(node, name) for node, name in loop.constrained]
-        for node, name, array in zip(loop.written, names, results):
-            value = array.gather(tf.range(count))
+        for node, name, value in zip(loop.written, names, results):
             if not loop.back_prop and value.dtype.is_floating:
                 value = tf.stop_gradient(value)
             value.set_shape([None, *node.output.static_shape])

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Callable, Optional
 
+from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.ops.cells.base import Cell, Params, State
 from returnn_tf.ops.cells.lstm import LstmCell
 from returnn_tf.ops.cells.lstm_loop import lstm_loop
 from returnn_tf.ops.cells.time_axis import state_at
+from returnn_tf.ops.frames.stacked import stacked
 from returnn_tf.util.lazy_tf import tf
 
 Kernel = Callable[
@@ -22,6 +24,8 @@ after the end of a sequence may hold anything: the caller replaces them."""
 
 def kernel_for(cell: Cell) -> Kernel:
     """Return the function that runs a cell over all frames in plain TensorFlow."""
+    if in_portable_ops():  # `lstm_loop` keeps for its gradient what converters can't express
+        return step_loop
     return plain_lstm if isinstance(cell, LstmCell) and cell.is_plain else step_loop
 
 
@@ -33,14 +37,16 @@ def step_loop(
     state: State,
     seed: Optional[tf.Tensor],
 ) -> tuple[tf.Tensor, State]:
-    """Run `Cell.step` in a loop, for any cell; see `Kernel`. A sequence keeps its state after its end."""
+    """Run `Cell.step` in a loop, for any cell; see `Kernel`. A sequence keeps its state after its end.
+
+    Converters to other formats (ONNX, TensorFlow Lite) only know loops like this one: an array is read at the loop
+    counter, or created for the loop, written at the counter in each step, and stacked after it.
+    """
     n_frames, batch = tf.shape(z)[0], tf.shape(z)[1]
     weights = cell.prepare(params, batch=batch, seed=seed)
     inputs = tf.TensorArray(z.dtype, n_frames, element_shape=z.shape[1:]).unstack(z)
-    # Entry 0 is a dummy, such that the array can be stacked without any frame.
-    outputs = tf.TensorArray(z.dtype, n_frames + 1, element_shape=[None, cell.n_out])
-    outputs = outputs.write(0, tf.zeros([batch, cell.n_out], z.dtype))
-    ends = None if lengths is None else tf.cast(lengths, tf.int32)[:, None]
+    outputs = tf.TensorArray(z.dtype, n_frames, element_shape=[z.shape[1], cell.n_out])
+    ends = None if lengths is None else tf.expand_dims(tf.cast(lengths, tf.int32), 1)
     frame_noise = seed is not None and cell.step_noise
 
     def frame(t: tf.Tensor, state: State, outputs: tf.TensorArray) -> tuple[tf.Tensor, State, tf.TensorArray]:
@@ -48,12 +54,12 @@ def step_loop(
         if ends is not None:
             running = t < ends
             new = tuple(tf.where(running, after, before) for after, before in zip(new, state))
-        return t + 1, new, outputs.write(t + 1, output)
+        return t + 1, new, outputs.write(t, output)
 
     _, state, outputs = tf.while_loop(
         lambda t, *_: t < n_frames, frame, (0, tuple(state), outputs), parallel_iterations=1
     )
-    return outputs.stack()[1:], state
+    return stacked(outputs, [batch if z.shape[1] is None else z.shape[1], cell.n_out]), state
 
 
 def _frame_seed(seed: Optional[tf.Tensor], t: tf.Tensor) -> tf.Tensor:

@@ -15,12 +15,12 @@ def frame_mask(lengths: tf.Tensor, n_frames: tf.Tensor) -> tf.Tensor:
     :param n_frames: int scalar
     :return: bool [n_frames, batch]
     """
-    return tf.range(n_frames)[:, None] < tf.cast(lengths, tf.int32)[None, :]
+    return tf.expand_dims(tf.range(n_frames), 1) < tf.expand_dims(tf.cast(lengths, tf.int32), 0)
 
 
 def zero_padding(x: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
     """Zero ``x`` [time, batch, n] in the frames after the end of each sequence."""
-    return tf.where(frame_mask(lengths, tf.shape(x)[0])[:, :, None], x, tf.zeros([], x.dtype))
+    return tf.where(tf.expand_dims(frame_mask(lengths, tf.shape(x)[0]), 2), x, tf.zeros([], x.dtype))
 
 
 def reverse_sequences(x: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
@@ -34,10 +34,10 @@ def reverse_sequences(x: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
     """
     shape = tf.shape(x)
     n_frames, batch = shape[0], shape[1]
-    time = tf.range(n_frames)[:, None]
-    lengths = tf.cast(lengths, tf.int32)[None, :]
+    time = tf.expand_dims(tf.range(n_frames), 1)
+    lengths = tf.expand_dims(tf.cast(lengths, tf.int32), 0)
     source = tf.where(time < lengths, lengths - 1 - time, time)
-    rows = tf.reshape(source * batch + tf.range(batch)[None, :], [-1])
+    rows = tf.reshape(source * batch + tf.expand_dims(tf.range(batch), 0), [-1])
 
     def permute(y: tf.Tensor) -> tf.Tensor:
         flat = tf.reshape(y, tf.concat([[n_frames * batch], shape[2:]], axis=0))

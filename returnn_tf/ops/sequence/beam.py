@@ -68,14 +68,14 @@ def read_backwards(source_beams: Any, last_beam: int) -> Any:
     :return: [steps, batch, beam]: for each final hypothesis, its entry at the end of each step
     """
     batch = tf.shape(source_beams)[1]
-    final = tf.tile(tf.range(last_beam)[None], [batch, 1])
+    final = tf.tile(tf.expand_dims(tf.range(last_beam), 0), [batch, 1])
 
     def back(entry: Any, source: Any) -> Any:
         return tf.gather(source, entry, batch_dims=1)
 
     # The entry at the end of step t is the one at the start of step t + 1.
-    starts = tf.scan(back, source_beams, initializer=final, reverse=True)
-    return tf.concat([starts[1:], final[None]], axis=0)
+    starts = tf.scan(back, tf.reverse(source_beams, [0]), initializer=final)  # reverse=True can't be converted
+    return tf.concat([tf.reverse(starts, [0])[1:], tf.expand_dims(final, 0)], axis=0)
 
 
 def along_hypotheses(values: Any, entries: Any, batch_axis: int) -> Any:

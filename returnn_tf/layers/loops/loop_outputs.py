@@ -1,0 +1,71 @@
+"""Loops, and the values that they write in each step, for all steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
+
+from returnn_tf.graph.lowering import Lowering
+from returnn_tf.native.portable import in_portable_ops
+from returnn_tf.ops.frames.stacked import stacked
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+
+def run_loop(go_on: Callable[..., Any], body: Callable[..., Any], start: Sequence[Any], limit: Any) -> Any:
+    """Run `tf.while_loop`.
+
+    :param limit: the maximum number of steps, which ``go_on`` must respect as well
+    """
+    # The limit speeds up the backward pass. The converter to ONNX takes a constant one for int64, also in the body.
+    return tf.while_loop(go_on, body, tuple(start), maximum_iterations=None if in_portable_ops() else limit)
+
+
+class StepResult:
+    """What a loop writes in each step, in one array that is stacked at its end.
+
+    :param dtype: of an entry
+    :param sizes: of an entry: ints or int32 scalars; None where it is not known before the loop
+    :param limit: the maximum number of steps
+    :param is_full: whether there are always that many steps
+    """
+
+    def __init__(self, dtype: tf.DType, sizes: list[Any], limit: Any, *, is_full: bool) -> None:
+        self._sizes, self._is_full = sizes, is_full
+        #: To be written in each step at the index of the step.
+        self.array = tf.TensorArray(dtype, size=limit, element_shape=[_static(size) for size in sizes])
+
+    def all_steps(self, array: Any, count: Any) -> Any:
+        """Return the written values.
+
+        :param array: `array` at the end of the loop
+        :param count: the number of steps, int32 scalar
+        :return: [steps, ...]
+        """
+        if self._is_full or in_portable_ops():
+            known = [-1 if size is None else size if _static(size) is None else _static(size) for size in self._sizes]
+            values = stacked(array, known)
+            # Other formats can't gather. There, the array has just the entries that were written.
+            return values if self._is_full else values[:count]
+        return array.gather(tf.range(count))
+
+
+def sizes_before(lowering: Lowering, data: Data, beam: int) -> list[Any]:
+    """Return the sizes of the value of a step, None where they are not known before the loop.
+
+    :param lowering: outside of the loop
+    :param beam: hypotheses per sequence
+    """
+    sizes: list[Any] = list(data.static_shape)
+    for axis, dim in enumerate(data.dims):
+        if dim.is_batch and dim.expr is None and dim not in lowering.sizes:
+            sizes[axis] = lowering.batch_size * beam
+    return sizes
+
+
+def _static(size: Any) -> Optional[int]:
+    """Return a size as an int if it is known while tracing."""
+    if size is None or isinstance(size, int):
+        return size
+    value = tf.get_static_value(size)
+    return None if value is None else int(value)

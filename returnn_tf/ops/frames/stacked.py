@@ -1,0 +1,26 @@
+"""The entries of a `tf.TensorArray` in one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from returnn_tf.util.lazy_tf import tf
+
+
+def stacked(array: tf.TensorArray, shape: Sequence[Any]) -> tf.Tensor:
+    """Stack all entries of an array; unlike `tf.TensorArray.stack`, also if there are none, or some are not written.
+
+    :param array: what is not written counts as zeros
+    :param shape: the sizes of an entry, ints or int32 scalars; -1: any, then one entry must have been written
+    :return: [entries, *shape]
+    """
+    if array.flow.dtype != tf.variant:  # eager, or loops made of TensorFlow 1's ops
+        return array.stack()
+    x = tf.raw_ops.TensorListStack(
+        input_handle=array.flow,
+        element_shape=tf.convert_to_tensor(list(shape), tf.int32),
+        element_dtype=array.dtype,
+    )
+    x.set_shape([None, *(size if isinstance(size, int) and size >= 0 else None for size in shape)])
+    return x
