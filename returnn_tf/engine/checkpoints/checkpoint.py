@@ -74,10 +74,10 @@ def _write(prefix: str, params: Mapping[str, Any], state: Mapping[str, Any], inf
     with files.staging(folder, name) as temp:
         stored = dict(params)
         stored[GLOBAL_STEP] = tf.constant(info.step, "int64")
-        _write_bundle(os.path.join(temp, name), stored)
+        write_bundle(os.path.join(temp, name), stored)
         names = [name + suffix for suffix in _BUNDLE]
         if state:
-            _write_bundle(os.path.join(temp, name + _STATE), state)
+            write_bundle(os.path.join(temp, name + _STATE), state)
             names = [name + _STATE + suffix for suffix in _BUNDLE] + names
         manifest = {"format": _FORMAT, **asdict(info), "files": files.describe(temp, names)}
         with open(os.path.join(temp, name + _MANIFEST), "w", encoding="utf8") as file:
@@ -86,7 +86,8 @@ def _write(prefix: str, params: Mapping[str, Any], state: Mapping[str, Any], inf
         files.publish(temp, folder, names + [name + _MANIFEST])
 
 
-def _write_bundle(prefix: str, values: Mapping[str, Any]) -> None:
+def write_bundle(prefix: str, values: Mapping[str, Any]) -> None:
+    """Write ``.index`` and ``.data`` of a checkpoint, name -> variable or array; not atomic."""
     names = sorted(values)
     tensors = [tf.convert_to_tensor(values[name]) for name in names]
     tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors)
