@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from numpy.typing import NDArray
@@ -65,13 +65,23 @@ class Exporter(abc.ABC):
 
         :raises DataError: they differ; names output, largest difference and place
         """
-        sample = model.sample()
-        found = difference(model.outputs, model.expected(sample), self.run(folder, sample), self.tolerance)
-        if found:
-            raise DataError(
-                "The export to %s does not compute what the network does, so nothing was written: %s."
-                % (self.class_name, found)
+        for sample in self.samples(model):
+            found = difference(
+                model.outputs, model.expected(sample), self.run(folder, sample), self.largest_difference()
             )
+            if found:
+                raise DataError(
+                    "The export to %s does not compute what the network does, so nothing was written: %s."
+                    % (self.class_name, found)
+                )
+
+    def largest_difference(self) -> float:
+        """Return the tolerance for the options, see `tolerance`."""
+        return self.tolerance
+
+    def samples(self, model: InferenceModel) -> Iterator[dict[str, NDArray[Any]]]:
+        """Yield the inputs for which `check` compares what was written with the network."""
+        yield model.sample()
 
 
 EXPORTERS: OptionClasses = OptionClasses("export target", "returnn_tf.export", plugins="returnn_tf.exporters")

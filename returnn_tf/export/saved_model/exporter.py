@@ -33,11 +33,7 @@ class SavedModelExporter(Exporter):
             function = tf.function(lambda **inputs: model.emit(inputs), autograph=False)
             graph = function.get_concrete_function(**model.inputs)
         check_ops(graph.graph.as_graph_def(), "saved_model")
-        module = tf.Module()
-        module.params = list(graph.variables)
-        # without custom gradients, of which those of loops can't be saved; nobody trains this graph
-        saving = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-        tf.saved_model.save(module, folder, signatures={SIGNATURE: graph}, options=saving)
+        save(graph, folder)
         self.facts["signature"] = SIGNATURE
         self.facts["tensors"] = tensor_names(folder)
         self.facts["native"] = copy_libraries(op_types(graph.graph.as_graph_def()), folder)
@@ -45,6 +41,18 @@ class SavedModelExporter(Exporter):
     def run(self, folder: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Run the signature in a new process, in which no library is loaded but those of the export."""
         return run_in_process(folder, feed)
+
+
+def save(graph: Any, folder: str) -> None:
+    """Write a traced function as the signature of a SavedModel.
+
+    :param graph: concrete function of named tensors, with a dict of outputs
+    """
+    module = tf.Module()
+    module.params = list(graph.variables)
+    # without custom gradients, of which those of loops can't be saved; nobody trains this graph
+    saving = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    tf.saved_model.save(module, folder, signatures={SIGNATURE: graph}, options=saving)
 
 
 def tensor_names(folder: str) -> dict[str, str]:

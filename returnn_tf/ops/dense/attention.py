@@ -6,14 +6,15 @@ import string
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from returnn_tf.ops.dense.einsum import einsum
 from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.util.lazy_tf import tf
 
 
 def product_sum(operands: Sequence[tuple[Any, Sequence[Hashable]]], out: Sequence[Hashable]) -> Any:
-    """Multiply tensors with labelled axes, and sum over the labels missing in the result.
+    """Multiply two tensors with labelled axes, and sum over the labels missing in the result.
 
-    :param operands: (tensor, a label for each of its axes)
+    :param operands: two of (tensor, a label for each of its axes)
     :param out: labels of the result, in order
     """
     letters: dict[Hashable, str] = {}
@@ -21,7 +22,7 @@ def product_sum(operands: Sequence[tuple[Any, Sequence[Hashable]]], out: Sequenc
     for _, labels in operands:
         terms.append("".join(letters.setdefault(label, string.ascii_letters[len(letters)]) for label in labels))
     equation = "%s->%s" % (",".join(terms), "".join(letters[label] for label in out))
-    return full(tf.einsum(equation, *(reduced(x) for x, _ in operands)))
+    return full(einsum(equation, *(reduced(x) for x, _ in operands)))
 
 
 def left_only_mask(size: Any) -> Any:

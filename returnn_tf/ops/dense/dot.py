@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 from typing import Any, NamedTuple
 
+from returnn_tf.ops.dense.einsum import einsum
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.util.lazy_tf import tf
 
@@ -29,7 +30,7 @@ def contract(x1: Any, x2: Any, axes: DotAxes) -> Any:
     out = [names1[i] for i in axes.common1 + axes.var1] + [names2[j] for j in axes.var2]
     first = "".join(names1[i] for i in range(len(names1)))
     second = "".join(names2[j] for j in range(len(names2)))
-    return tf.einsum("%s,%s->%s" % (first, second, "".join(out)), x1, x2)
+    return einsum("%s,%s->%s" % (first, second, "".join(out)), x1, x2)
 
 
 def gather_rows(x1: Any, x2: Any, axes: DotAxes, *, sparse: int) -> Any:

@@ -1,0 +1,41 @@
+"""Which layers the ops of a traced graph belong to, for messages about ops that a target does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from returnn_tf.export.graph_ops import all_ops
+from returnn_tf.graph.emit_node import op_scope
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.registry import LAYERS
+from returnn_tf.network.planning.plan import Plan
+
+
+def layers_of_ops(plan: Plan, graph_def: Any, types: Collection[str]) -> dict[Node, list[str]]:
+    """Return the layers that emitted ops of some types, and which of these types each one has.
+
+    Layers of loops and subnetworks are found too: the innermost one counts.
+
+    :param graph_def: traced from a network of the plan, functions included
+    :param types: of ops, e.g. "StridedSlice"
+    """
+    nodes = [node for node in plan.by_path().values() if node.layer.class_name in LAYERS]  # not what loops add
+    scopes = {op_scope(node.path): node for node in nodes}
+    found: dict[Node, set[str]] = {}
+    for op in all_ops(graph_def):
+        node = _innermost(op.name, scopes) if op.op in types else None
+        if node is not None:
+            found.setdefault(node, set()).add(op.op)
+    return {node: sorted(names) for node, names in found.items()}
+
+
+def _innermost(name: str, scopes: dict[str, Node]) -> Any:
+    """Return the layer of an op by its name, e.g. "loop/loop/while/loop/output/MatMul"."""
+    parts = name.split("/")[:-1]
+    for end in range(len(parts), 0, -1):
+        for start in range(end):  # the longest scope that ends here
+            node = scopes.get("/".join(parts[start:end]))
+            if node is not None:
+                return node
+    return None

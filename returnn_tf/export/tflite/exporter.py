@@ -1,0 +1,133 @@
+"""`TFLiteExporter`: a file for TFLite's interpreter."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional
+
+import numpy
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.options import at_least, option
+from returnn_tf.export.exporters import Exporter, register_exporter
+from returnn_tf.export.graph_ops import check_ops, op_types
+from returnn_tf.export.inference import InferenceModel
+from returnn_tf.export.layers_of_ops import layers_of_ops
+from returnn_tf.export.saved_model.exporter import save
+from returnn_tf.export.tensor_info import TensorInfo
+from returnn_tf.export.tflite.conversion import QUANTIZE, ConversionError, convert
+from returnn_tf.export.tflite.interpreter import run_model, tensor_names
+from returnn_tf.graph.node import Node
+from returnn_tf.native.portable import portable_ops
+from returnn_tf.util.lazy_tf import tf
+
+FILE = "model.tflite"
+#: Largest difference with quantised weights, relative to the largest value of an output (at least 1).
+_QUANTIZED_TOLERANCE = {"float16": 1e-2, "dynamic_range": 1e-1}
+
+
+@register_exporter("tflite")
+class TFLiteExporter(Exporter):
+    """TFLite: one file for the interpreter on phones and boards; by default one sequence at a time, of any length."""
+
+    batch: int = option(1, help="number of sequences in a run; 0: any number", check=at_least(0))
+    frames: Optional[int] = option(
+        None,
+        help="size of all time axes of the inputs, to which shorter sequences are padded; default: any",
+        check=at_least(1),
+    )
+    select_tf_ops: bool = option(
+        False, help="allow ops that TFLite lacks and TensorFlow has: programs then have to link TFLite's Flex delegate"
+    )
+    quantize: str = option("none", help="how weights are stored; computation is less exact then", choices=QUANTIZE)
+
+    def largest_difference(self) -> float:
+        """Return the tolerance: larger for quantised weights."""
+        return _QUANTIZED_TOLERANCE.get(self.quantize, self.tolerance)
+
+    def write(self, model: InferenceModel, folder: str) -> None:
+        """Write the file."""
+        specs = {
+            name: tf.TensorSpec(self._fixed_shape(info), info.dtype, name=name)
+            for name, info in model.input_infos.items()
+        }
+        with portable_ops():
+            graph = tf.function(lambda **inputs: model.emit(inputs), autograph=False).get_concrete_function(**specs)
+        graph_def = graph.graph.as_graph_def()
+        check_ops(graph_def, self.class_name)
+        try:
+            with tempfile.TemporaryDirectory() as temp:
+                save(graph, temp)
+                content, tf_ops = convert(temp, select_tf_ops=self.select_tf_ops, quantize=self.quantize)
+        except ConversionError as exc:
+            raise ConfigError(self._refusal(exc, layers_of_ops(model.net.plan, graph_def, exc.ops))) from exc
+        path = os.path.join(folder, FILE)
+        with open(path, "wb") as file:
+            file.write(content)
+        self._try(model, path, graph_def)
+        self.facts["tensors"] = tensor_names(path)
+        self.facts["graph"] = FILE
+        self.facts["batch"], self.facts["frames"] = self.batch or None, self.frames
+        self.facts["quantize"], self.facts["tolerance"] = self.quantize, self.largest_difference()
+        self.facts["tf_ops"] = tf_ops
+
+    def _try(self, model: InferenceModel, path: str, graph_def: Any) -> None:
+        """Run the file once.
+
+        :raises ConfigError: the interpreter refuses an op for its options, e.g. a Fourier transform of a certain size
+        """
+        try:
+            run_model(path, next(self.samples(model)))
+        except DataError as exc:
+            kinds = [name.replace("_", "") for name in re.findall(r"\(([A-Z0-9_]+)\) failed", str(exc))]
+            types = [name for name in op_types(graph_def) if any(kind.startswith(name.upper()) for kind in kinds)]
+            named = layers_of_ops(model.net.plan, graph_def, types)
+            where = " of " + ", ".join("the layer %r (class %r)" % (n.path, n.layer.class_name) for n in named)
+            raise ConfigError(
+                "export to tflite: TFLite's interpreter refuses an op%s: %s. Choose another target, e.g. saved_model."
+                % (where if named else "", str(exc).partition(": ")[2].rstrip("."))
+            ) from exc
+
+    def _fixed_shape(self, info: TensorInfo) -> list[Optional[int]]:
+        fixed = {"B": self.batch or None, "T": self.frames}
+        return [fixed.get(axis) if size is None else size for axis, size in zip(info.axes, info.shape)]
+
+    def _refusal(self, exc: ConversionError, layers: Mapping[Node, list[str]]) -> str:
+        """Say which layers need what TFLite does not have, and what to choose instead."""
+        named = ["%r (class %r: %s)" % (n.path, n.layer.class_name, ", ".join(ops)) for n, ops in layers.items()]
+        what = "the %s %s" % ("layer" if len(named) == 1 else "layers", ", ".join(named)) if named else str(exc)
+        ways = ["choose another target, such as saved_model"]
+        if not self.select_tf_ops:
+            ways.insert(0, "allow ops of TensorFlow by the option select_tf_ops (programs then need the Flex delegate)")
+        if exc.is_loop and not self.batch:
+            ways.insert(0, "fix the number of sequences, as by batch 1, which loops need")
+        ways[0] = ways[0][0].upper() + ways[0][1:]
+        return "export to tflite: TFLite has no ops for %s. %s." % (what, ", or ".join(ways))
+
+    def run(self, folder: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Run the file by TFLite's interpreter in Python."""
+        return run_model(os.path.join(folder, FILE), feed)
+
+    def samples(self, model: InferenceModel) -> Iterator[dict[str, NDArray[Any]]]:
+        """Yield inputs of the sizes that the file has, with padding."""
+        if not self.batch and not self.frames:
+            yield from super().samples(model)
+            return
+        count = self.batch or 3
+        sample = model.sample(batch=3 * count, frames=self.frames or 13)
+        for first in range(0, 3 * count, count):
+            yield {
+                name: self._cut(model.input_infos[name], value, slice(first, first + count))
+                for name, value in sample.items()
+            }
+
+    def _cut(self, info: TensorInfo, value: NDArray[Any], rows: slice) -> NDArray[Any]:
+        """Return some sequences of an input, padded to the fixed number of frames."""
+        if "B" in info.axes:
+            value = value[(slice(None),) * info.axes.index("B") + (rows,)]
+        more = [(self.frames or size) - size if axis == "T" else 0 for axis, size in zip(info.axes, value.shape)]
+        return numpy.pad(value, [(0, max(n, 0)) for n in more])
