@@ -31,8 +31,9 @@ class Encoding:
     format: str
     sample_rate: Optional[int] = None
     quality: Optional[float] = None
+    reads_files: bool = True
 
-    def encode(self, utterance: Utterance) -> tuple[bytes, float]:
+    def encode(self, utterance: Utterance) -> tuple[Optional[bytes], float]:
         """Return the content of its audio file, and its duration in seconds.
 
         A whole file that has this format and rate already is copied.

@@ -39,6 +39,7 @@ class Utterance:
     start: float = 0.0
     end: Optional[float] = None
     further: dict[str, Any] = field(default_factory=dict)
+    relative_audio: Optional[str] = None  # as it stands in the corpus
 
     @property
     def is_whole_file(self) -> bool:
@@ -133,6 +134,7 @@ def _seconds(text: Optional[str], place: str) -> Optional[float]:
 
 def _read_bliss(path: str, root: str) -> Iterator[Utterance]:
     segments = list(read_bliss(path))
+    seen: dict[str, int] = {}
     common = os.path.commonpath([os.path.dirname(s.audio or "") or "." for s in segments]) if segments else ""
     for segment in segments:
         start, end = segment.seconds
@@ -140,6 +142,9 @@ def _read_bliss(path: str, root: str) -> Iterator[Utterance]:
         if segment.audio is not None:
             recording = os.path.relpath(os.path.splitext(segment.audio)[0], common or ".")
             member = "%s/%s_%s" % (_member(recording), segment.start or "0", segment.end or "end")
+        seen[member] = seen.get(member, 0) + 1
+        if seen[member] > 1:  # e.g. the tracks of a recording
+            member += "_%d" % seen[member]
         yield Utterance(
             place="%s, segment %r" % (path, segment.name),
             name=segment.name,
@@ -149,6 +154,7 @@ def _read_bliss(path: str, root: str) -> Iterator[Utterance]:
             start=start,
             end=end,
             further={"speaker_name": segment.speaker},
+            relative_audio=segment.audio,
         )
 
 
