@@ -65,7 +65,7 @@ class LoopFrame:
         if loop.keeps_beam:  # else values per hypothesis would not have the right size in all of the step
             arrays += self._before_loop()
         search = self._initial_search()
-        states = list(initial_states(loop, self._inner, state_keys(self._node.inner)).values())
+        states = list(initial_states(loop.prevs, self._inner, state_keys(self._node.inner)).values())
         results = self._results()
         shapes = [state.shape for state in states]
 

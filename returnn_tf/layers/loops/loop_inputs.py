@@ -9,6 +9,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import LayerAsParam, Node
 from returnn_tf.layers.loops.hypotheses import PER_SEQUENCE, PerSequence, resize_beam
+from returnn_tf.layers.loops.loop_nodes import InitialOutput
 from returnn_tf.layers.loops.loop_plan import LoopPlan
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -27,14 +28,17 @@ def state_keys(nodes: Iterable[Node]) -> list[tuple[Node, str]]:
     return [(node, key) for node in nodes for key in node.loop_states]
 
 
-def initial_states(loop: LoopPlan, ctx: EmitContext, keys: Iterable[tuple[Node, str]]) -> dict[Any, Any]:
+def initial_states(
+    prevs: Iterable[tuple[Node, Node, InitialOutput]], ctx: EmitContext, keys: Iterable[tuple[Node, str]]
+) -> dict[Any, Any]:
     """Return what a step gets in the first step: the values of ``prev:`` by their nodes, and states by their keys.
 
+    :param prevs: see `LoopPlan`
     :param ctx: of the node that runs the loop
     :param keys: see `state_keys`
     """
     states: dict[Any, Any] = {}
-    for prev, _, initial in loop.prevs:
+    for prev, _, initial in prevs:
         states[prev] = shaped(initial.emit(ctx, prev.output), prev.output)
     for node, key in keys:
         data, start = node.loop_states[key]

@@ -42,6 +42,7 @@ class LoopPlan(Freezable):
     :param swap_memory: the same, if there is a GPU
     :param back_prop: whether the backward pass goes through the loop
     :param source_dim: the axis of the source, if the loop finds its end itself and may not run past that of the source
+    :param length_deps: nodes outside that the number of steps depends on, besides the inputs
     :param constrained: (layer of the step, option): the values that it constrains are wanted for all steps too
     :param collected: nodes of the step whose values are wanted for all steps; determined last
     """
@@ -57,6 +58,7 @@ class LoopPlan(Freezable):
     swap_memory: bool = False
     back_prop: bool = True
     source_dim: Optional[Dim] = None
+    length_deps: list[Node] = dataclasses.field(default_factory=list)
     constrained: list[tuple[Node, str]] = dataclasses.field(default_factory=list)
     collected: list[Node] = dataclasses.field(default_factory=list)
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Callable
+from typing import Callable, TypeVar
+
+T = TypeVar("T")
 
 
 class Zone(enum.Enum):
@@ -68,9 +70,9 @@ def find_zones(links: Mapping[str, Links], roots: Iterable[str], forced: Iterabl
     return Zones(zones, reasons)
 
 
-def reachable(starts: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
+def reachable(starts: Iterable[T], following: Callable[[T], Iterable[T]]) -> set[T]:
     """Return everything reachable, the starts included."""
-    seen: set[str] = set()
+    seen: set[T] = set()
     todo = list(starts)
     while todo:
         name = todo.pop()

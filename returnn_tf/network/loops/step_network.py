@@ -160,12 +160,13 @@ class StepNetwork(Endings):
         for initial in initials.values():
             if initial.node is not None:
                 run.depend(initial.node)
-        for dep in self._length_deps:
-            run.depend(dep)
+        loop.length_deps = list(self._length_deps)
         if loop.ending.time_dim is None:
             known = self.parent.node_with_dim(run, self.time_dim)
             if known is not None:  # determines the number of steps, even if no step uses it otherwise
-                run.depend(known)
+                loop.length_deps.append(known)
+        for dep in loop.length_deps:
+            run.depend(dep)
         run.output = Data((), "int32")
         self.parent.sink.append(run)
         self._run, self._loop = run, loop

@@ -1,0 +1,124 @@
+"""What a step reads from outside of its loop: kept in variables from the run of the encoder on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from returnn_tf.config import ConfigError
+from returnn_tf.export.meta.names import op_name
+from returnn_tf.export.steps.variables import StepVariables
+from returnn_tf.graph.lowering import Lowering
+from returnn_tf.graph.node import Node
+from returnn_tf.layers.loops.loop_nodes import EnterLayer
+from returnn_tf.network.feed import batch_major_order
+from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.tensor import Data, Dim, DimKind
+from returnn_tf.util.lazy_tf import tf
+
+
+class BaseValues:
+    """The values of outer layers and the lengths of their axes, batch-major, once per sequence.
+
+    :param nodes: the outer layers
+    :param where: how errors begin
+    """
+
+    def __init__(self, nodes: Sequence[Node], where: str) -> None:
+        self.nodes = list(nodes)
+        self._where = where
+        self._names: dict[Node, str] = {}
+        self._sizes: dict[Dim, str] = {}
+        for node in self.nodes:
+            if node.output.beam is not None:
+                raise ConfigError(
+                    "%s: layer %r has the hypotheses of another search, %r. Only one search can be left to a decoder; "
+                    "take its best hypothesis by a layer of class 'decide'." % (where, node.path, node.output.beam.of)
+                )
+            self._names[node] = self._unique("base_value_" + _layer_name(node), self._names.values())
+            for dim in node.output.dims:
+                if dim.is_dynamic and dim not in self._sizes:
+                    name = op_name("base_size_" + (dim.description or "time").replace("/", "_").replace(":", "_"))
+                    self._sizes[dim] = self._unique(name, self._sizes.values())
+
+    def _unique(self, name: str, known: Any) -> str:
+        taken = set(known)
+        return next(n for n in [name, *("%s_%d" % (name, i) for i in range(1, len(taken) + 1))] if n not in taken)
+
+    def size_name(self, steps: Dim) -> Optional[str]:
+        """Return the name of the lengths of the axis that a loop runs over; None if no value has it.
+
+        :param steps: the axis of the steps
+        """
+        found = [name for dim, name in self._sizes.items() if dim is steps or dim.as_kind(DimKind.LOOP) is steps]
+        return found[0] if found else None
+
+    def make(self, variables: StepVariables, outer: Lowering) -> None:
+        """Make the variables, and set them in the run of the encoder.
+
+        :param outer: has the values
+        """
+        for dim, name in self._sizes.items():
+            if dim in outer.lens_over:
+                raise ConfigError(
+                    "%s: the lengths of the axis %s vary with the frames of other axes, which a graph for single steps "
+                    "can't keep." % (self._where, dim)
+                )
+            lens = outer.get_lens(dim)
+            variables.make(name, (None,) if lens.shape.rank else (), "int32", lens)
+        for node, name in self._names.items():
+            data = node.output
+            value = transpose(outer.values[node], batch_major_order(data))
+            variables.make(name, batch_major_shape(data), data.dtype, value)
+
+    def enter(self, state: Lowering, variables: StepVariables, entries: Any) -> None:
+        """Set the values of outer layers in a lowering, once per entry of the batch of the step.
+
+        :param entries: number of these, a multiple of the number of sequences: those of a sequence are side by side
+        """
+        for dim, name in self._sizes.items():
+            lens = variables.value(name)
+            state.lens[dim] = self._repeated(lens, entries) if lens.shape.rank else lens
+        for node, name in self._names.items():
+            data, value = node.output, variables.value(name)
+            if data.batch_axis is not None:
+                value = self._repeated(value, entries)
+            value = from_batch_major(value, data)
+            state.values[node] = value
+            for axis, dim in enumerate(data.dims):
+                if dim.is_dynamic:
+                    state.sizes.setdefault(dim, tf.shape(value)[axis])
+
+    def _repeated(self, value: Any, entries: Any) -> Any:
+        seqs = tf.shape(value)[0]
+        times = entries // tf.maximum(seqs, 1)
+        text = "%s: the states have entries for hypotheses, which must be a multiple of the sequences:" % self._where
+        check = tf.debugging.Assert(tf.equal(times * seqs, entries), [text, entries, seqs])
+        with tf.control_dependencies([check]):
+            times = tf.identity(times)
+        # Copies nothing in the usual case of one sequence and one hypothesis.
+        result = tf.cond(tf.equal(times, 1), lambda: value, lambda: tf.repeat(value, times, axis=0))
+        result.set_shape(value.shape)
+        return result
+
+
+def _layer_name(node: Node) -> str:
+    """Return the name of a layer in those of variables: of a source of the loop, that of its layer."""
+    while isinstance(node.layer, EnterLayer):
+        node = node.sources[0]
+    if node.extern_key is not None:
+        return "data" if node.extern_key == "data" else "data__" + op_name(node.extern_key)
+    return op_name(node.path)
+
+
+def batch_major_shape(data: Data) -> tuple[Any, ...]:
+    """Return the sizes of the batch-major axes of a template, None where they are unknown."""
+    return tuple(data.dims[axis].size for axis in batch_major_order(data))
+
+
+def from_batch_major(value: Any, data: Data) -> Any:
+    """Return a batch-major tensor in the layout of a template."""
+    order = batch_major_order(data)
+    value = transpose(value, [order.index(axis) for axis in range(data.rank)])
+    value.set_shape(data.static_shape)
+    return value

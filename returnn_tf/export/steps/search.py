@@ -1,0 +1,249 @@
+"""Beam search over a graph for single steps: label by label, with numpy, by the rules of the layer ``choice``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, Optional
+
+import numpy
+from numpy.typing import NDArray
+
+from returnn_tf.config import DataError
+from returnn_tf.export.steps.client import States, StepDecoder
+
+Array = NDArray[Any]
+#: (index of the choice, step, scores [batch, beam, labels]) -> (source, label), each [batch, new beam].
+Pick = Callable[[int, int, Array], "tuple[Array, Array]"]
+
+_OTHERS = numpy.float32(-1e30)
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoiceOptions:
+    """How a choice ranks hypotheses, see the layer ``choice``."""
+
+    beam_size: int
+    prob_scale: float = 1.0
+    base_beam_score_scale: float = 1.0
+    length_normalization: bool = True
+    length_normalization_exponent: float = 1.0
+    independent_of_batch: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchOptions:
+    """How a search ranks hypotheses, and when it ends.
+
+    :param choices: in the order of the decoder
+    :param include_eos: whether the label that ends a sequence is part of it
+    :param lengths: variable with the numbers of steps, if these are known before the search
+    :param end_label: of the last choice: ends a hypothesis, for a graph without a layer "end" and known lengths
+    :param max_steps: limit of the number of steps, besides that of the graph
+    """
+
+    choices: Sequence[ChoiceOptions]
+    include_eos: bool = False
+    lengths: Optional[str] = None
+    end_label: Optional[int] = None
+    max_steps: Optional[int] = None
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any], **changes: Any) -> SearchOptions:
+        """Return the options of the config, as ``model.json`` has them.
+
+        :param facts: the entry "steps"
+        :param changes: of options of the search or of all its choices
+        :raises DataError: the choices use what this search does not know
+        """
+        if facts["not_in_steps"]:
+            raise DataError(
+                "StepDecoder does not search with %s, which the choices of the network use."
+                % ", ".join(facts["not_in_steps"])
+            )
+        names = {field.name for field in dataclasses.fields(ChoiceOptions)}
+        own = {name: value for name, value in changes.items() if name in names and value is not None}
+        rest = {name: value for name, value in changes.items() if name not in names and value is not None}
+        choices = [ChoiceOptions(**{**{n: v for n, v in c.items() if n in names}, **own}) for c in facts["choices"]]
+        known = {"include_eos": facts["include_eos"], "lengths": facts["lengths"]}
+        return cls(choices, **{**known, **rest})
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchResult:
+    """The hypotheses of a search, best first.
+
+    :param labels: of each choice int32 [batch, beam, steps], 0 after the end
+    :param lengths: int32 [batch, beam]
+    :param scores: [batch, beam], as the search of the network gives them
+    """
+
+    labels: list[Array]
+    lengths: Array
+    scores: Array
+
+
+class StepSearch:
+    """A search over a graph for single steps.
+
+    :raises DataError: the graph has choices without scores
+    """
+
+    def __init__(self, decoder: StepDecoder, options: SearchOptions) -> None:
+        if decoder.scored != decoder.choices:
+            raise DataError(
+                "The search can't decide on choices without scores: %s."
+                % ", ".join(name for name in decoder.choices if name not in decoder.scored)
+            )
+        self._decoder, self._options = decoder, options
+        self._last = options.choices[-1]
+        self._independent = self._last.independent_of_batch
+
+    def run(self, states: States, seqs: int, beam: int = 1, pick: Optional[Pick] = None) -> SearchResult:
+        """Search until all hypotheses have ended.
+
+        :param states: before the first step, ``beam`` entries for each sequence
+        :param seqs: number of sequences
+        :param pick: decides on the labels instead of the scores; the scores of the result are those of its labels
+        """
+        decoder, choices = self._decoder, self._options.choices
+        scores = numpy.zeros([seqs, beam], numpy.float32)
+        history = [numpy.zeros([seqs, beam, 0], numpy.int32) for _ in choices]
+        self._known = self._known_lengths(seqs)
+        step = 0
+        while True:
+            labels = [h[:, :, -1].reshape(-1) for h in history] if step else None
+            decoder.begin(labels if labels is None or len(labels) > 1 else labels[0], states)
+            ended, lens = self._ended(history, step)
+            if not self._goes_on(ended, step):
+                break
+            history = [numpy.pad(h, [(0, 0), (0, 0), (0, 1)]) for h in history]
+            for k, choice in enumerate(choices):
+                log_probs = decoder.scores(decoder.scored[k]).reshape(seqs, beam, -1)
+                combined = self._combined(choice, k, log_probs, scores, ended, history, step)
+                counts = self._counts(ended, lens, step)
+                if pick is not None:
+                    source, label = pick(k, step, combined)
+                else:
+                    source, label = _best(_ranks(choice, combined, counts, ended), choice.beam_size)
+                scores = _at(_at(combined, source), label[:, :, None])[:, :, 0]
+                entries = (source + numpy.arange(seqs)[:, None] * beam).reshape(-1)
+                history = [_at(h, source) for h in history]
+                history[k][:, :, -1] = label
+                ended, lens = _at(ended, source), None if lens is None else _at(lens, source)
+                beam = source.shape[1]
+                if k + 1 < len(choices):
+                    decoder.reorder(entries)
+                    decoder.set_label(decoder.scored[k], label.reshape(-1))
+                else:
+                    states = decoder.select(decoder.states(step + 1), entries)
+            step += 1
+        return self._result(history, scores, ended, lens, step)
+
+    # --- the end ---
+
+    def _known_lengths(self, seqs: int) -> Optional[Array]:
+        if self._options.lengths is None:
+            return None
+        found = self._decoder.session.read(["IO/%s:0" % self._options.lengths])[0]
+        return numpy.broadcast_to(found, [seqs])
+
+    def _ended(self, history: Sequence[Array], step: int) -> tuple[Array, Optional[Array]]:
+        """Return which hypotheses had ended before this step, and their lengths if these are not known before."""
+        shape, options = history[-1].shape[:2], self._options
+        flags, lens = self._decoder.ended(), self._decoder.lengths()
+        if flags is not None and lens is not None:
+            return flags.reshape(shape), lens.reshape(shape)
+        if self._known is not None:
+            last = self._known if options.include_eos or self._independent else self._known + 1
+            return numpy.broadcast_to(step >= last[:, None], shape), None
+        if options.end_label is None:
+            return numpy.zeros(shape, bool), None
+        found = history[-1] == options.end_label
+        first = numpy.where(found.any(2), found.argmax(2) if step else 0, step)
+        return found.any(2), (first + (options.include_eos & found.any(2))).astype(numpy.int32)
+
+    def _goes_on(self, ended: Array, step: int) -> bool:
+        options = self._options
+        if options.max_steps is not None and step >= options.max_steps:
+            return False
+        if options.end_label is not None and ended.all():
+            return False
+        if self._known is not None and step >= self._known.max(initial=0):
+            return False
+        return self._decoder.goes_on()
+
+    def _counts(self, ended: Array, lens: Optional[Array], step: int) -> Array:
+        """Return the number of steps of each hypothesis before this one."""
+        if self._known is not None:
+            return numpy.broadcast_to(numpy.minimum(step, self._known)[:, None], ended.shape)
+        steps = numpy.full(ended.shape, step)
+        return steps if lens is None else numpy.where(ended, lens + (not self._options.include_eos), steps)
+
+    def _result(
+        self, history: list[Array], scores: Array, ended: Array, lens: Optional[Array], step: int
+    ) -> SearchResult:
+        last, eos = self._last, self._options.include_eos
+        lengths = numpy.full(scores.shape, step, numpy.int32) if lens is None else lens.astype(numpy.int32)
+        if self._known is not None:
+            lengths = numpy.broadcast_to(self._known[:, None], scores.shape).astype(numpy.int32)
+        if any(choice.length_normalization for choice in self._options.choices):
+            if self._independent:
+                counts = lengths if self._known is not None else self._counts(ended, lens, step)
+                scores = scores / numpy.maximum(counts, 1).astype(scores.dtype) ** last.length_normalization_exponent
+            else:
+                scores = scores / numpy.float32(lengths.max(initial=0) + (0 if eos else 1))
+        inside = numpy.arange(lengths.max(initial=0)) < lengths[:, :, None]
+        labels = [numpy.where(inside, h[:, :, : inside.shape[2]], 0) for h in history]
+        return SearchResult(labels, lengths, scores.astype(numpy.float32))
+
+    # --- scores ---
+
+    def _combined(
+        self,
+        choice: ChoiceOptions,
+        k: int,
+        log_probs: Array,
+        base: Array,
+        ended: Array,
+        history: list[Array],
+        step: int,
+    ) -> Array:
+        """Return the scores of all continuations, [batch, beam, labels]."""
+        before = numpy.zeros_like(ended, numpy.int32)
+        if self._independent and step:
+            before = history[k][:, :, -2]
+        fixed = numpy.where(numpy.arange(log_probs.shape[2]) == before[:, :, None], numpy.float32(0), _OTHERS)
+        log_probs = numpy.where(ended[:, :, None], fixed, log_probs)
+        if choice.length_normalization and k == 0 and not self._independent and step:
+            factor = numpy.float32(((step + 1.0) / step) ** choice.length_normalization_exponent)
+            base = numpy.where(ended, base * factor, base)
+        scaled: Array = choice.prob_scale * log_probs + choice.base_beam_score_scale * base[:, :, None]
+        return scaled.astype(numpy.float32)
+
+
+def _ranks(choice: ChoiceOptions, combined: Array, counts: Array, ended: Array) -> Array:
+    """Return the values that continuations are ranked by."""
+    if not (choice.independent_of_batch and choice.length_normalization):
+        return combined
+    steps = numpy.maximum(counts + ~ended, 1).astype(combined.dtype)
+    ranks: Array = combined / steps[:, :, None] ** choice.length_normalization_exponent
+    return ranks
+
+
+def _best(ranks: Array, count: int) -> tuple[Array, Array]:
+    """Return source and label of the best continuations, best first; ties go to the lower index.
+
+    There are fewer than ``count`` if there are not as many continuations.
+    """
+    seqs, _, labels = ranks.shape
+    order = numpy.argsort(-ranks.reshape(seqs, -1), axis=1, kind="stable")[:, :count]
+    return (order // labels).astype(numpy.int32), (order % labels).astype(numpy.int32)
+
+
+def _at(values: Array, index: Array) -> Array:
+    """Return the entries of the second axis; with an index per entry [batch, beam, 1] those of the third one."""
+    if index.ndim == 3:
+        return numpy.take_along_axis(values, index, 2)
+    found: Array = values[numpy.arange(values.shape[0])[:, None], index]
+    return found

@@ -1,0 +1,115 @@
+"""A meta graph in a session, loaded in the order of RASR: graph, all initialisers without feeds, checkpoint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Optional
+
+import numpy
+from numpy.typing import NDArray
+
+from returnn_tf.config import DataError
+from returnn_tf.util.lazy_tf import tf
+
+_INPUT = "extern_data/placeholders/%s/%s"
+
+
+class GraphSession:
+    """A session of a meta graph. It knows nothing of the network but what the file says.
+
+    :param meta: path of the ``.meta`` file
+    :param checkpoint: prefix of the checkpoint; None: the parameters stay as the graph initialises them
+    :param libraries: paths of the libraries of native ops that the graph needs
+    :raises DataError: a file is missing or damaged
+    """
+
+    def __init__(self, meta: str, checkpoint: Optional[str] = None, libraries: Iterable[str] = ()) -> None:
+        from tensorflow.core.framework import variable_pb2
+        from tensorflow.core.protobuf import meta_graph_pb2
+
+        for path in libraries:
+            tf.load_op_library(path)
+        self._path = meta
+        graph_def: Any = meta_graph_pb2.MetaGraphDef()
+        try:
+            with open(meta, "rb") as file:
+                graph_def.ParseFromString(file.read())
+        except OSError as exc:
+            raise DataError("%s: %s" % (meta, exc.strerror or exc)) from exc
+        except Exception as exc:
+            raise DataError("%s is not a meta graph." % meta) from exc
+        self._meta = graph_def
+        #: The variables by name, such as "IO/i:0".
+        self._variables: dict[str, Any] = {}
+        for text in graph_def.collection_def["variables"].bytes_list.value:
+            found = variable_pb2.VariableDef.FromString(text)
+            self._variables[found.variable_name] = found
+        with tf.Graph().as_default() as graph:
+            tf.import_graph_def(graph_def.graph_def, name="")
+        self._session = tf.compat.v1.Session(graph=graph)
+        self._session.run([found.initializer_name for found in self._variables.values()])
+        if checkpoint is not None:
+            self._restore(checkpoint)
+
+    def _restore(self, checkpoint: str) -> None:
+        if not os.path.exists(checkpoint + ".index"):
+            raise DataError("There is no checkpoint %s: the file %s.index is missing." % (checkpoint, checkpoint))
+        saver = self._meta.saver_def
+        try:
+            self._session.run(saver.restore_op_name, {saver.filename_tensor_name: checkpoint})
+        except tf.errors.OpError as exc:
+            text = exc.message.partition("\n")[0]
+            raise DataError("The checkpoint %s does not fit the graph %s: %s" % (checkpoint, self._path, text)) from exc
+
+    def close(self) -> None:
+        """Close the session."""
+        self._session.close()
+
+    def collection(self, name: str) -> list[str]:
+        """Return the names in a collection of ops or variables, empty if there is none."""
+        return list(self._meta.collection_def[name].node_list.value) if name in self._meta.collection_def else []
+
+    def run(self, ops: Sequence[str], feed: Mapping[str, Any]) -> None:
+        """Run ops by name.
+
+        :param feed: tensor name -> array
+        """
+        self._session.run([[], list(ops)], dict(feed))
+
+    def read(self, variables: Sequence[str]) -> list[NDArray[Any]]:
+        """Return the values of variables by name."""
+        found: list[NDArray[Any]] = self._session.run([self._variables[name].snapshot_name for name in variables])
+        return found
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Set variables: feed their initial values, and run their initialisers."""
+        found = [(self._variables[name], value) for name, value in values.items()]
+        feed = {variable.initial_value_name: value for variable, value in found}
+        self._session.run([variable.initializer_name for variable, _ in found], feed)
+
+    def has(self, variable: str) -> bool:
+        """Return whether there is a variable of this name."""
+        return variable in self._variables
+
+    def dtype(self, variable: str) -> Any:
+        """Return the numpy type of a variable."""
+        tensor = self._session.graph.get_tensor_by_name(self._variables[variable].snapshot_name)
+        return tensor.dtype.as_numpy_dtype
+
+    def feed(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arrays by the names of their placeholders.
+
+        :param values: ``<key>`` -> batch-major array, ``<key>/size<i>`` -> int32 [batch]
+        :raises DataError: there is no such input
+        """
+        feed = {}
+        for name, value in values.items():
+            key, _, axis = name.partition("/size")
+            tensor = _INPUT % (key, key) + ("_dim%s_size" % axis if axis else "") + ":0"
+            try:
+                found = self._session.graph.get_tensor_by_name(tensor)
+            except (KeyError, ValueError):
+                raise DataError("The graph %s has no input %r." % (self._path, tensor)) from None
+            feed[tensor] = value if found.dtype == tf.string else numpy.asarray(value, found.dtype.as_numpy_dtype)
+        return feed
