@@ -7,6 +7,7 @@ import os
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("RETURNN_TF_META_GRAPH", "0")  # 0.2 s for each of hundreds of trainings; tests/jobs has them
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

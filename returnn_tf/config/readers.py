@@ -24,13 +24,14 @@ class RawSetting:
 
     @property
     def parts(self) -> list[str]:
-        """Return the entries; one if there is no comma."""
-        return self.text.split(",")
+        """Return the entries; one if there is no comma. A list may also be spelled as in Python: ``[1,2]``."""
+        value = self.decoded() if self.text.strip()[:1] in ("[", "(") else None
+        return [str(entry) for entry in value] if isinstance(value, (list, tuple)) else self.text.split(",")
 
     @property
     def first(self) -> str:
         """Return the first entry, which readers of a single value take."""
-        return self.parts[0]
+        return (self.parts or [""])[0]
 
     def decoded(self) -> Any:
         """Return the Python value if the text is a Python literal, else the text itself."""

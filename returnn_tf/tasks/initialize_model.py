@@ -6,10 +6,12 @@ from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint, model_dir
 from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
+from returnn_tf.engine.checkpoints.meta_graphs import MetaGraphs
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.support.fingerprint import fingerprint
 from returnn_tf.logging.log import log
 from returnn_tf.network.network import Network
+from returnn_tf.tasks.meta_graph import graph_writer
 from returnn_tf.tasks.registry import register_task
 
 
@@ -25,5 +27,8 @@ def initialize_model(config: Config) -> int:
         epoch=0, step=0, random_seed=TrainingSettings(config).random_seed, config_sha256=fingerprint(config)
     )
     checkpoint.save(model, net.stored_params, {}, info)
+    graphs = MetaGraphs(graph_writer() if CheckpointSettings(config).write_meta_graph else None)
+    graphs.add(net.plan, model)
+    graphs.finish()
     log.write(1, "Wrote the initial parameters to %s" % model)
     return 0

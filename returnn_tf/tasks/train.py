@@ -9,6 +9,7 @@ from returnn_tf.engine.distributed import elastic, world
 from returnn_tf.engine.support.signals import Stopped, StopRequest, exit_code
 from returnn_tf.engine.training.engine import Engine
 from returnn_tf.logging.log import log
+from returnn_tf.tasks.meta_graph import graph_writer
 from returnn_tf.tasks.registry import register_task
 
 
@@ -28,5 +29,5 @@ def train(config: Config) -> int:
 
 
 def _train(config: Config, stop: StopRequest, ranks: world.World) -> None:
-    with Engine(config, stop, ranks) as engine:
+    with Engine(config, stop, ranks, graph_writer()) as engine:
         engine.train()
