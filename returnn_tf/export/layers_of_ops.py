@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Optional
 
 from returnn_tf.export.graph_ops import all_ops
 from returnn_tf.graph.emit_node import op_scope
@@ -20,14 +20,27 @@ def layers_of_ops(plan: Plan, graph_def: Any, types: Collection[str]) -> dict[No
     :param graph_def: traced from a network of the plan, functions included
     :param types: of ops, e.g. "StridedSlice"
     """
-    nodes = [node for node in plan.by_path().values() if node.layer.class_name in LAYERS]  # not what loops add
-    scopes = {op_scope(node.path): node for node in nodes}
+    scopes = _scopes(plan)
     found: dict[Node, set[str]] = {}
     for op in all_ops(graph_def):
         node = _innermost(op.name, scopes) if op.op in types else None
         if node is not None:
             found.setdefault(node, set()).add(op.op)
     return {node: sorted(names) for node, names in found.items()}
+
+
+def layer_of_op(plan: Plan, name: str) -> Optional[Node]:
+    """Return the innermost layer that emitted an op, None if it is of no layer.
+
+    :param name: of the op, e.g. "loop/loop/while/loop/output/MatMul"
+    """
+    found: Optional[Node] = _innermost(name, _scopes(plan))
+    return found
+
+
+def _scopes(plan: Plan) -> dict[str, Node]:
+    nodes = [node for node in plan.by_path().values() if node.layer.class_name in LAYERS]  # not what loops add
+    return {op_scope(node.path): node for node in nodes}
 
 
 def _innermost(name: str, scopes: dict[str, Node]) -> Any:

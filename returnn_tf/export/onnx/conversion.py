@@ -1,0 +1,85 @@
+"""A traced function as an ONNX model, with errors that name the layer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from returnn_tf.config import ConfigError
+from returnn_tf.export.graph_ops import check_ops
+from returnn_tf.export.layers_of_ops import layer_of_op
+from returnn_tf.export.onnx.ops import handlers, keep_empty_axes
+from returnn_tf.export.onnx.packages import packages, quiet
+from returnn_tf.network.planning.plan import Plan
+
+_ELSEWHERE = "Export to saved_model or frozen instead, leave the layer out by the option outputs, or replace it."
+
+
+def convert(function: Any, specs: Sequence[Any], plan: Plan, opset: int) -> Any:
+    """Convert a function to ONNX.
+
+    :param function: a `tf.function` of tensors that returns a dict; its keys become the names of the outputs
+    :param specs: `tf.TensorSpec`s whose names become those of the inputs
+    :param plan: what was traced, for messages
+    :return: an ``onnx.ModelProto``
+    :raises ConfigError: ONNX can't express an op; names its layer
+    """
+    pkg = packages()
+    graph_def = function.get_concrete_function(*specs).graph.as_graph_def()
+    check_ops(graph_def, "onnx")
+    with quiet() as complaints:
+        try:
+            model, _ = pkg.tf2onnx.convert.from_function(
+                function, input_signature=list(specs), opset=opset, custom_op_handlers=handlers(pkg)
+            )
+        except Exception as exc:  # the converter has no class of its own
+            complaints.errors.append(("", str(exc).strip() or type(exc).__name__))
+    if complaints.errors:
+        raise _refused(plan, complaints.errors)
+    keep_empty_axes(pkg, model)
+    return model
+
+
+def _refused(plan: Plan, errors: Sequence[tuple[str, str]]) -> ConfigError:
+    """Return the error for ops that were not converted.
+
+    :param errors: (name of the op or "", text)
+    """
+    name, text = errors[0]
+    kind = re.match(r"Tensorflow op \[(?:.*): (\w+)\] is not supported", text)
+    what = "it has no form for the op %s" % kind[1] if kind else text.splitlines()[0].rstrip(".")
+    return ConfigError("export to onnx: tf2onnx can't convert %s: %s. %s" % (_place(plan, name), what, _ELSEWHERE))
+
+
+def _place(plan: Plan, op: str) -> str:
+    """Return the layer of an op, in words."""
+    node = layer_of_op(plan, op) if op else None
+    if node is None:
+        return "the op %r" % op if op else "the network"
+    return "layer %r (class %r)" % (node.path, node.layer.class_name)
+
+
+def check_model(model: Any, plan: Plan) -> None:
+    """Check that a model is valid, and that onnxruntime loads it.
+
+    :param model: an ``onnx.ModelProto``
+    :raises ConfigError: it doesn't; names the layer
+    """
+    pkg = packages()
+    try:
+        with quiet():
+            pkg.onnx.checker.check_model(model, full_check=True)
+    except (pkg.onnx.checker.ValidationError, pkg.onnx.shape_inference.InferenceError) as exc:
+        raise invalid(plan, exc) from exc
+
+
+def invalid(plan: Plan, exc: Exception) -> ConfigError:
+    """Return the error for a converted model that ONNX's tools refuse."""
+    text = " ".join(str(exc).split())
+    found = re.search(r"(?:Node ?\(|Name: ?'?|[Nn]ode name: |Node:)\"?([\w./-]+)", text)
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    return ConfigError(
+        "export to onnx: what tf2onnx made of %s is not valid: %s. %s"
+        % (_place(plan, found[1] if found else ""), text[:300].rstrip("."), _ELSEWHERE)
+    )

@@ -1,0 +1,69 @@
+"""`OnnxExporter`: a file for onnxruntime and other programs that run ONNX."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from numpy.typing import NDArray
+
+from returnn_tf._version import __version__
+from returnn_tf.config.options import at_least, option
+from returnn_tf.export.exporters import Exporter, register_exporter
+from returnn_tf.export.inference import InferenceModel
+from returnn_tf.export.onnx.conversion import check_model, convert
+from returnn_tf.export.onnx.names import file_names
+from returnn_tf.export.onnx.packages import packages
+from returnn_tf.export.onnx.session import Session
+from returnn_tf.export.side_file import read_side_file
+from returnn_tf.export.tensor_info import TensorInfo
+from returnn_tf.native.portable import portable_ops
+from returnn_tf.util.lazy_tf import tf
+
+FILE = "model.onnx"
+#: The versions of ONNX's operators that tf2onnx writes right for our graphs.
+OPSETS = tuple(range(14, 19))
+
+
+@register_exporter("onnx")
+class OnnxExporter(Exporter):
+    """ONNX: one file for onnxruntime and other programs, also for RASR's ``onnx-forward``."""
+
+    opset: int = option(17, help="version of the operators: %d to %d" % (OPSETS[0], OPSETS[-1]), choices=OPSETS)
+    batch: Optional[int] = option(None, help="fixed number of sequences in a run; default: any", check=at_least(1))
+    rasr: bool = option(
+        False, help="RASR's names: features, features-size, output and output-size for a single input and output"
+    )
+    names: dict[str, str] = option({}, help="other names in the file, e.g. \"{'data': 'x', 'data_size0': 'n'}\"")
+
+    def write(self, model: InferenceModel, folder: str) -> None:
+        """Write the file, checked by onnx."""
+        packages()  # what is not installed, before any work
+        names = file_names(model, self.names, rasr=self.rasr)
+        specs = [
+            tf.TensorSpec(self._shape(info), info.dtype, name=names[name]) for name, info in model.input_infos.items()
+        ]
+
+        def emit(*inputs: Any) -> dict[str, Any]:
+            with portable_ops():
+                values = model.emit(dict(zip(model.input_infos, inputs)))
+            return {names[name]: value for name, value in values.items()}
+
+        function = tf.function(emit, input_signature=specs, autograph=False)
+        proto = convert(function, specs, model.net.plan, self.opset)
+        proto.producer_name, proto.producer_version = "returnn_tf", __version__
+        check_model(proto, model.net.plan)
+        with open(os.path.join(folder, FILE), "wb") as file:
+            file.write(proto.SerializeToString(deterministic=True))
+        self.facts.update(graph=FILE, opset=self.opset, batch=self.batch, tensors=names)
+
+    def _shape(self, info: TensorInfo) -> list[Optional[int]]:
+        return [self.batch if axis == "B" and size is None else size for axis, size in zip(info.axes, info.shape)]
+
+    def run(self, folder: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Run the file by onnxruntime."""
+        facts = read_side_file(folder)
+        session = Session(os.path.join(folder, facts["graph"]))
+        got = session.run({entry["tensor"]: feed[name] for name, entry in facts["inputs"].items()})
+        return {name: got[entry["tensor"]] for name, entry in facts["outputs"].items()}

@@ -1,0 +1,56 @@
+"""Names of the inputs and outputs of an ONNX file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.export.inference import InferenceModel
+from returnn_tf.export.tensor_info import VALUE, TensorInfo
+
+#: What RASR calls the tensors of a model that it runs on features; lengths are called ``<name>-size``.
+FEATURES, OUTPUT = "features", "output"
+
+
+def file_names(model: InferenceModel, names: Mapping[str, str], *, rasr: bool) -> dict[str, str]:
+    """Return the name of each input and output in the file.
+
+    :param names: the user's: name in `InferenceModel` -> name in the file
+    :param rasr: take RASR's names for the one input and the one output
+    :raises ConfigError: an unknown name, or one that is given twice; with ``rasr``, several inputs or outputs
+    """
+    twice = [name for name in model.outputs if name in model.input_infos]
+    if twice:
+        raise ConfigError(
+            "export to onnx: the input %r and an output have the same name. Export a copy of the layer, of class 'copy'."
+            % twice[0]
+        )
+    result = {name: name for name in [*model.input_infos, *model.outputs]}
+    if rasr:
+        result.update(_rasr_names(model.input_infos, FEATURES, "input"))
+        result.update(_rasr_names(model.outputs, OUTPUT, "output"))
+    for name, wanted in names.items():
+        if name not in result:
+            raise ConfigError("export to onnx: names: there is no %r. %s" % (name, did_you_mean(name, result)))
+        if not wanted:
+            raise ConfigError("export to onnx: names: %r needs a name that is not empty." % name)
+        result[name] = wanted
+    owners: dict[str, str] = {}
+    for name, wanted in result.items():
+        other = owners.setdefault(wanted, name)
+        if other != name:
+            raise ConfigError("export to onnx: names: %r and %r would both be called %r." % (other, name, wanted))
+    return result
+
+
+def _rasr_names(infos: Mapping[str, TensorInfo], base: str, what: str) -> dict[str, str]:
+    """Return the names that RASR knows for one value and the lengths of its first axis."""
+    values = [info for info in infos.values() if info.kind == VALUE]
+    if len(values) != 1:
+        raise ConfigError(
+            "export to onnx: rasr needs a single %s, but there are %s. Choose by the option outputs, or name each by "
+            "the option names." % (what, ", ".join(repr(info.name) for info in values))
+        )
+    lengths = list(values[0].lengths.values())
+    more = {name: "%s-size%s" % (base, i or "") for i, name in enumerate(lengths)}
+    return {values[0].name: base, **more}

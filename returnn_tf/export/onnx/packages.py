@@ -1,0 +1,78 @@
+"""The optional packages that convert to ONNX and run what was converted."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from returnn_tf.config import DataError
+from returnn_tf.util.quiet import stderr_to_log
+
+log = logging.getLogger(__name__)
+
+
+class Packages(NamedTuple):
+    """The imported packages."""
+
+    onnx: Any
+    tf2onnx: Any
+    runtime: Any
+
+
+def packages() -> Packages:
+    """Return the packages.
+
+    :raises DataError: one is not installed, or can't be imported; says what to do
+    """
+    try:
+        with quiet():
+            import onnx
+            import onnxruntime
+            import tf2onnx
+    except (ImportError, AttributeError) as exc:  # a newer onnx lacks a type in the ml_dtypes of TensorFlow
+        raise DataError(
+            "export to onnx needs tf2onnx, onnx (< 1.19) and onnxruntime: pip install 'returnn-tf[onnx]' (%s)" % exc
+        ) from exc
+    return Packages(onnx, tf2onnx, onnxruntime)
+
+
+class Complaints(logging.Handler):
+    """Collects what the converter logs.
+
+    Its errors become `errors`, (name of the op or "", text), the rest goes to our log at the lowest level.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[tuple[str, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a message."""
+        text = record.getMessage()
+        if record.levelno >= logging.ERROR and record.args and str(record.msg).startswith(_ABOUT_OPS):
+            cause = str(record.exc_info[1]) if record.exc_info else text
+            self.errors.append((str(record.args[0] if isinstance(record.args, tuple) else ""), cause))
+        log.debug("%s: %s", record.name, text)
+
+
+#: The messages of the converter that mean that an op was not converted; it goes on after them.
+_ABOUT_OPS = ("Tensorflow op [", "Failed to convert node")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[Complaints]:
+    """Keep what the packages print, log and warn about out of the terminal, and return what matters of it."""
+    logger, handler = logging.getLogger("tf2onnx"), Complaints()
+    before = logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        with warnings.catch_warnings(), stderr_to_log():
+            warnings.simplefilter("ignore")
+            yield handler
+    finally:
+        logger.propagate = before
+        logger.removeHandler(handler)
