@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from numpy.typing import NDArray
@@ -60,6 +60,11 @@ class OnnxExporter(Exporter):
 
     def _shape(self, info: TensorInfo) -> list[Optional[int]]:
         return [self.batch if axis == "B" and size is None else size for axis, size in zip(info.axes, info.shape)]
+
+    def samples(self, model: InferenceModel) -> Iterator[dict[str, NDArray[Any]]]:
+        """Yield inputs of two sizes, as a converter may take a size of the first for a constant."""
+        yield model.sample(batch=self.batch or 3)
+        yield model.sample(seed=2, batch=self.batch or 2, frames=21)
 
     def run(self, folder: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Run the file by onnxruntime."""

@@ -22,8 +22,7 @@ def file_names(model: InferenceModel, names: Mapping[str, str], *, rasr: bool) -
     twice = [name for name in model.outputs if name in model.input_infos]
     if twice:
         raise ConfigError(
-            "export to onnx: the input %r and an output have the same name. Export a copy of the layer, of class 'copy'."
-            % twice[0]
+            "export to onnx: the input %r and an output have the same name. Export a 'copy' of that layer." % twice[0]
         )
     result = {name: name for name in [*model.input_infos, *model.outputs]}
     if rasr:
