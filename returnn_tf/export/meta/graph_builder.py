@@ -16,12 +16,14 @@ from returnn_tf.config.user_code import using_config
 from returnn_tf.export.meta import names
 from returnn_tf.export.meta.exact_names import named, placeholder
 from returnn_tf.export.meta.inputs import Inputs
+from returnn_tf.export.meta.session_graph import like_a_function, session_graph
 from returnn_tf.export.meta.side_effects import SideEffects, assignments
 from returnn_tf.export.meta.states import States, select
 from returnn_tf.export.meta.variables import Variables, small_initial_values
 from returnn_tf.graph.node import Node
 from returnn_tf.network.feed import batch_major_order
 from returnn_tf.network.lower import Lowered, lower
+from returnn_tf.network.planning.parse import scope_name
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
@@ -40,7 +42,7 @@ class GraphBuilder:
     def __init__(self, plan: Plan, *, train: Optional[bool] = False, losses: bool = False) -> None:
         self.plan, self.train, self.losses = plan, train, losses
         embedded = small_initial_values(plan)
-        self.graph: Any = tf.Graph()
+        self.graph: Any = session_graph()
         with self.emitting():
             #: The inputs by their names in `lower`.
             self.inputs = Inputs(plan)
@@ -53,6 +55,7 @@ class GraphBuilder:
         self.side_effects = SideEffects(self.graph)
         #: Layer path -> its tensors and axes.
         self.outputs: dict[str, dict[str, Any]] = {}
+        self._scopes: set[str] = set()
         #: Names of losses and errors -> tensors.
         self.scores: dict[str, Any] = {}
         self._meta_graph: Optional[Any] = None
@@ -61,7 +64,7 @@ class GraphBuilder:
     def emitting(self) -> Iterator[None]:
         """Make this the graph in which ops are made, with the config and the precision of the plan."""
         plan = self.plan
-        with self.graph.as_default(), using_config(plan.config):
+        with like_a_function(self.graph), using_config(plan.config):
             with using_precision(plan.float_dtype, plan.mixed_precision):
                 yield
 
@@ -104,7 +107,7 @@ class GraphBuilder:
             if self.train_flag is None:
                 lowered = self.lower(nodes)
                 self.states.finish()
-                for node in nodes:
+                for node in self._named_nodes():
                     self._add_output(lowered, node, lowered.lowering.values[node])
                 self.scores = _scores(lowered)
             else:
@@ -121,7 +124,7 @@ class GraphBuilder:
         otherwise = self.lower(nodes, train=False, only_if=tf.logical_not(flag))
         states.select(flag, in_training)
         states.finish()
-        for node in nodes:
+        for node in self._named_nodes():
             pair = training.lowering.values[node], otherwise.lowering.values[node]
             self._add_output(otherwise, node, select(flag, *pair))
         both = _scores(training), _scores(otherwise)
@@ -141,10 +144,16 @@ class GraphBuilder:
             value = transpose(feed[key], [now.index(axis) for axis in order])
             self._name_output("data:" + key, names.input_scope(key), value, data, lengths)
 
+    def _named_nodes(self) -> list[Node]:
+        """Return the layers that users know, once for each path: the outer one of a layer with another inside."""
+        nodes = [node for node in self.plan.nodes if not node.layer.is_connector and node.extern_key is None]
+        # Where a name_scope gives a layer the scope of another one, that other one has the name of the scope.
+        return sorted({node.path: node for node in nodes}.values(), key=lambda node: node.layer.name_scope is not None)
+
     def _add_output(self, lowered: Lowered, node: Node, value: Any) -> None:
         """Name the output of a layer with batch and time axis."""
         data = node.output
-        if node.layer.is_connector or node.extern_key is not None or data.batch_axis is None or time_axis(data) is None:
+        if data.batch_axis is None or time_axis(data) is None:
             return
         order = output_order(data)
         value = transpose(value, order)
@@ -161,6 +170,9 @@ class GraphBuilder:
         :param value: in the order batch, time, others, features
         :param lengths: by axis, not counting the batch axis
         """
+        if scope in self._scopes:  # of another layer: by name_scope, or it is a further output of that one
+            scope = names.op_name("/".join(map(scope_name, path.split("/"))))
+        self._scopes.add(scope)
         tensor = named(value, "%s/%s" % (scope, names.OUTPUT))
         sizes = {i: named(lens, "%s/%s" % (scope, names.LENGTHS % i)) for i, lens in sorted(lengths.items())}
         kinds = data.axis_kinds

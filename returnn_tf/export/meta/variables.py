@@ -13,6 +13,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.settings import DEFAULT_SEED
 from returnn_tf.export.meta import names
 from returnn_tf.export.meta.exact_names import named
+from returnn_tf.export.meta.session_graph import for_variables
 from returnn_tf.graph.node import ParamSpec
 from returnn_tf.network.initial_values import InitialValues
 from returnn_tf.network.planning.plan import Plan
@@ -72,7 +73,8 @@ def variable(name: str, initial: Any, shape: tuple[Optional[int], ...], dtype: s
         with tf.device("CPU" if tf.as_dtype(dtype).is_integer else None):
             return tf.compat.v1.placeholder_with_default(tf.cast(initial(), dtype), shape, name="value")
 
-    made = tf.Variable(value, trainable=trainable, name=op_name, dtype=dtype, shape=tf.TensorShape(shape))
+    with for_variables():
+        made = tf.Variable(value, trainable=trainable, name=op_name, dtype=dtype, shape=tf.TensorShape(shape))
     if made.op.name != op_name:
         raise ConfigError(
             "The parameter %r would be called %r in a graph, as its name is taken. Rename its layer."
