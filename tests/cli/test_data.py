@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -196,6 +197,18 @@ def test_to_hdf_goes_on_after_an_interruption(kind, tmp_path, monkeypatch, capsy
         found = [(tag, data["data"][1]) for tag, data in content(target)]
         expected = [(1, i) for i in range(40)] + [(2, i) for i in range(10)]
         assert found == [("e%d-%d" % (epoch, i), [[i, i]] * (1 + i % 3)) for epoch, i in expected]
+
+
+def test_to_hdf_notices_changed_files_that_the_config_imports(tmp_path, monkeypatch, capsys):
+    (tmp_path / "helper_for_test.py").write_text("scale = 1\n")
+    config = tmp_path / "stream.config"
+    config.write_text("#!rnn.py\nimport helper_for_test\n" + STREAM)
+    arguments = [str(config), "--output", str(tmp_path / "out.hdf"), "--part", "16", "--processes", "1"]
+    interrupted(monkeypatch, arguments, 2)
+    (tmp_path / "helper_for_test.py").write_text("scale = 2\n")
+    monkeypatch.delitem(sys.modules, "helper_for_test")
+    assert main(["data", "to-hdf", *arguments]) == 1
+    assert "parts of another conversion (of other modules). Begin anew" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

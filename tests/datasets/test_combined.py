@@ -242,6 +242,7 @@ def test_interleave_without_noise(fractions, expected):
         ({"sampling_sizes": {"c": 1}}, "sampling_sizes of 'c'"),
         ({"sampling_sizes": 0}, "sampling_sizes of 'a' is 0"),
         ({"interleave_gumbel_scale": "all"}, "a number or 'remaining', not 'all'"),
+        ({"interleave_gumbel_scale": float("nan")}, "interleave_gumbel_scale is nan, but must be finite"),
         ({"seq_ordering": "randomly"}, "unknown seq_ordering"),
         ({"seq_ordering": "sorted"}, "needs the lengths"),
         ({"data_dims": {"data": (3, 2)}}, "dim 2 and 2 axes in the dataset 'a', but dim 3 and 2 axes in data_dims"),

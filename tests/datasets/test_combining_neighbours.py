@@ -204,7 +204,10 @@ MISTAKES = {
         lambda f, t: {"datasets": {"a": f["a"], "b": f["c"]}},
         "dataset 'b' has only 4 sequences, fewer than the 6",
     ),
-    "other tags": (lambda f, t: {"datasets": {"a": f["a"], "b": f["w"]}}, "dataset 'b': .* has no sequence 's3'"),
+    "other tags": (
+        lambda f, t: {"datasets": {"a": f["a"], "b": f["w"]}},
+        "inner dataset 'm_b' .HDFDataset. has no sequence 's3'",
+    ),
     "bad inner": (
         lambda f, t: {"datasets": {"a": f["a"], "b": {"class": "No"}}},
         "inner dataset 'm_b': unknown dataset cl",
@@ -224,7 +227,7 @@ MISTAKES = {
     "no list file": (lambda f, t: {"seq_list_file": "no.txt"}, "file 'no.txt' does not exist"),
     "unknown in list": (
         lambda f, t: {"seq_list_file": _lists_of(t, a=["s1"], b=["x"])},
-        "dataset 'b': .* no sequence 'x'",
+        "inner dataset 'm_b' .HDFDataset. has no sequence 'x'",
     ),
     "list of control": (
         lambda f, t: {"seq_list_file": _lists_of(t, a=["s1"] * 6, b=["s1"] * 6), "seq_order_control_dataset": "a"},
@@ -400,3 +403,23 @@ def test_texts_are_joined_by_blanks(tmp_path):
     spec = {"class": "ConcatSeqsDataset", "dataset": {"class": "StaticDataset", "data": seqs}, **files}
     (seq,) = Dataset.from_config(spec).sequences(1)
     assert str(seq.data["raw"]) == "text 2 text 1" and seq.data["raw"].shape == ()
+
+
+@pytest.mark.parametrize(
+    "options, reason",
+    [
+        ({"seq_ordering": "random"}, "has no effect: seq_ordering 'random' needs no lengths"),
+        (
+            {"seq_ordering": "sorted", "seq_order_control_dataset": "a"},
+            "has no effect, since dataset 'a' controls the ",
+        ),
+        ({"seq_ordering": "sorted"}, None),
+        ({"seq_ordering": "laplace:.2"}, None),
+        ({"seq_ordering": lambda epoch: "random"}, None),
+    ],
+)
+def test_lengths_that_no_order_needs_are_reported(files, options, reason, tmp_path, caplog):
+    (tmp_path / "lens.json").write_text("{}")
+    Dataset.from_config({**_meta({"a": files["a"], "b": files["b"]}), "seq_lens_file": "lens.json", **options})
+    found = [text for text in caplog.messages if "'seq_lens_file'" in text]
+    assert found == [] if reason is None else len(found) == 1 and reason in found[0]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.datasets import Dataset
+from returnn_tf.datasets import Dataset, HDFDataset
 from returnn_tf.datasets.combining.file_bins import bins_by_size
 from tests.datasets.combining_cases import ROOT, cases, compare, with_paths
 
@@ -188,3 +188,28 @@ def test_sequences_cannot_be_chosen(files):
     with pytest.raises(ConfigError, match="opens other files in each epoch, so its sequences can't be chosen"):
         dataset = {"class": "DistributeFilesDataset", "files": files, "get_sub_epoch_dataset": _hdf}
         list(Dataset.from_config(dataset).sequences(1, seq_list=["0/0"]))
+
+
+def test_files_of_other_sub_epochs_are_closed(files):
+    made = []
+
+    class Noted(HDFDataset):
+        def setup(self):
+            super().setup()
+            made.append(self)
+
+    dataset = Dataset.from_config(
+        {
+            "class": "DistributeFilesDataset",
+            "files": files,
+            "get_sub_epoch_dataset": lambda entries: {**_hdf(entries), "class": Noted},
+            "partition_epoch": 3,
+            "preload_next_n_sub_epochs": 0,
+        }
+    )
+    for epoch in (1, 2, 3):
+        list(dataset.sequences(epoch))
+        in_use = [inner.files for inner in made if any(file.is_open for file in inner.files)]
+        assert len(in_use) <= 2  # that of the epoch, and that of the first file, which gives the format
+    dataset.close()
+    assert not any(file.is_open for inner in made for file in inner.files)

@@ -133,6 +133,8 @@ def test_bad_corpora(name, tmp_path):
         ({"bpe": {}, "chars": {}}, "give 'bpe' or 'chars', not both"),
         ({"targets": {"vocab_file": "x"}, "bpe": {}}, "give 'targets' or 'bpe', not both"),
         ({"targets": "chars", "bpe": {}}, "targets='chars' needs the option 'chars'"),
+        ({"seq_tag_format": "tag"}, "'seq_tag_format' must hold %.seq.04i or the like, else several sequences have"),
+        ({"seq_tag_format": "%(speaker)i-%(chapter)i"}, "'seq_tag_format' must hold %.seq.04i"),
         ({"seq_tag_format": "%(speaker)i-%(foo)s"}, "'seq_tag_format' must be a format of subdir.*KeyError 'foo'"),
         ({"epoch_wise_filter": {(1, 2): {"subdir": []}}}, "unknown option 'subdir'. Did you mean 'subdirs'"),
     ],

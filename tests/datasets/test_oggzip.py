@@ -221,8 +221,10 @@ REPEATED = {"repeat_epoch": 3, "name": "train"}
         lambda inner: {"class": "PostprocessingDataset", "dataset": {**inner, **REPEATED}, "map_seq": lambda s, **_: s},
         lambda inner: {"class": "MultiProcDataset", "dataset": lambda: {**inner, **REPEATED}, "num_workers": 2,
                        "buffer_size": 1},
+        lambda inner: {"class": "MetaDataset", "data_map": {"data": ("a", "data")}, **REPEATED,
+                       "datasets": {"a": {"class": "ConcatDataset", "datasets": [inner]}}},
     ],
-    ids=["alone", "combined", "meta", "postprocessing", "processes"],
+    ids=["alone", "combined", "meta", "postprocessing", "processes", "concatenated"],
 )  # fmt: skip
 def test_repeated_sequences_are_distorted_anew(outer, tmp_path):
     """Each occurrence has other random numbers, which depend on nothing but epoch, sequence and its count."""
@@ -240,6 +242,33 @@ def test_repeated_sequences_are_distorted_anew(outer, tmp_path):
     assert read(dataset, start=5) == expected[5:]
     shares = [Share(rank, 2, ((3,),)) for rank in (0, 1)]
     assert [read(dataset, share=share) for share in shares] == [expected[3::2], expected[4::2]]
+
+
+def test_parts_of_glued_sequences_are_distorted_anew_whatever_the_number_of_processes(tmp_path):
+    audio = {"features": "raw", "num_feature_filters": 1, "peak_normalization": False, "random_permute": True}
+    inner = {"class": "OggZipDataset", "path": make_zip(tmp_path / "a.zip"), "audio": audio, "targets": None}
+    names = ["corpus/%d" % i for i in range(4)]
+    lines = [";".join(pair) for pair in zip(names + names, names[1:] + names + names[:1])]
+    (tmp_path / "list").write_text("\n".join(lines) + "\n")
+    (tmp_path / "lens").write_text(repr(dict.fromkeys(names, 100)))
+    files = {"seq_list_file": str(tmp_path / "list"), "seq_len_file": str(tmp_path / "lens")}
+    glued = {"class": "ConcatSeqsDataset", "dataset": inner, **files, "repeat_epoch": 2}
+    meta = {"class": "MetaDataset", "datasets": {"a": glued}, "data_map": {"data": ("a", "data")}}
+
+    def read(spec, **how):
+        return [float(np.abs(s.data["data"]).sum()) for s in Dataset.from_config(spec).sequences(1, **how)]
+
+    expected = read(glued)
+    assert len(set(expected)) == 16
+    assert read({**meta, "seq_order_control_dataset": "a"}) == expected
+    for spec in (glued, {**meta, "seq_order_control_dataset": "a"}):
+        for size in (2, 3):
+            shares = [read(spec, share=Share(rank, size)) for rank in range(size)]
+            assert [shares[i % size][i // size] for i in range(16)] == expected
+    dataset = Dataset.from_config(glued)  # one by one
+    for nth in (0, 1):
+        found = dataset.read_again(5, 1, ["data"], nth)["data"]
+        assert float(np.abs(found).sum()) == read({**glued, "repeat_epoch": 2}, seq_order=[5, 5])[nth]
 
 
 def test_corpus_order_filters_and_shards(tmp_path):

@@ -206,3 +206,15 @@ def test_damaged_bytes_never_lead_to_other_errors(tmp_path):
         except DataError:
             failures += 1
     assert failures > 20
+
+
+@pytest.mark.parametrize("file", ["../secret.wav", "a/../../secret.wav", "/secret.wav"])
+def test_files_outside_of_a_directory_are_refused(file, tmp_path):
+    (tmp_path / "plain").mkdir()
+    given = entries()
+    given[1]["file"] = file
+    (tmp_path / "plain.txt").write_text(repr(given))
+    (tmp_path / "secret.wav").write_bytes(tone(0.1))
+    dataset = corpus(str(tmp_path / "plain"))
+    with pytest.raises(DataError, match="sequence 'corpus/1' .*'file' '%s' is not in the directory" % file):
+        list(dataset.sequences(1, seq_order=[1]))

@@ -253,6 +253,15 @@ def test_workers_that_fail():
     assert len(tags(dataset)) == 30
 
 
+def _with_fraction(value):
+    def map_seq_stream(sequences, **_):
+        for sequence in sequences:
+            sequence["complete_frac"].raw_tensor = value
+            yield sequence
+
+    return map_seq_stream
+
+
 def _wrong(change):
     def map_seq(data, **_):
         change(data)
@@ -282,6 +291,8 @@ def _wrong(change):
             "yielded 2 sequences of 5",
         ),
         ({"map_seq_stream": lambda s: reversed(list(s))}, "complete_frac of 'seq-3' is 0.8, but was 1 before"),
+        ({"map_seq_stream": _with_fraction("half")}, "sequence 'seq-0': complete_frac must be a number .* not 'half'"),
+        ({"map_seq_stream": _with_fraction(float("nan"))}, "complete_frac must be a number from 0 to 1, .* not nan"),
         (
             {"map_seq": _times_two, "map_outputs": {"data": {"dimension": 3}}},
             "map_outputs: .*unknown option 'dimension'",

@@ -220,3 +220,10 @@ def test_frames_which_do_not_belong_together():
     dataset = Dataset.from_config({"class": "StaticDataset", "data": data, "shuffle_frames_of_nseqs": 2})
     with pytest.raises(DataError, match="shuffle_frames_of_nseqs needs a frame of every key for each frame"):
         list(dataset.sequences(1))
+
+
+def test_empty_epochs_are_reported_once(tmp_path, caplog):
+    dataset = Dataset.from_config({"class": "Task12AX", "name": "train", "num_seqs": 2, "partition_epoch": 3})
+    assert [len(list(dataset.sequences(epoch))) for epoch in (1, 2, 3, 6)] == [1, 1, 0, 0]
+    text = "dataset 'train' (Task12AXDataset): epoch 3 is empty: 2 sequences are divided into 3 parts"
+    assert [message for message in caplog.messages if "empty" in message] == [text + " (partition_epoch=3)"]

@@ -186,6 +186,20 @@ def test_generating_dataset(tmp_path):
             "def _collect_single_seq(self, seq_idx): return DatasetSeq(seq_idx, numpy.zeros(3))",
             "num_outputs declares 2 axes for key 'data', but the first sequence has 1",
         ),
+        (
+            "def _collect_single_seq(self, seq_idx):\n"
+            "        return DatasetSeq(seq_idx, numpy.zeros((3, 1)), complete_frac='half')",
+            "sequence 'seq-0': complete_frac must be a number from 0 to 1, or None, not 'half'",
+        ),
+        (
+            "def finish_epoch(self, **_): return self.nothing",
+            "finish_epoch: .*AttributeError: 'Wrong' object has no attribute 'nothing'",
+        ),
+        (
+            "def finish_epoch(self, **_): return self.nothing\n"
+            "    def _collect_single_seq(self, seq_idx): return 1 / 0",
+            "ZeroDivisionError: division by zero",
+        ),
     ],
 )
 def test_mistakes(change, text, tmp_path):
@@ -194,6 +208,13 @@ def test_mistakes(change, text, tmp_path):
     cls = loaded(tmp_path, code).typed("Wrong")
     with pytest.raises((ConfigError, DataError), match=text):
         list(Dataset.from_config({"class": cls, "name": "train"}).sequences(1))
+
+
+def test_reading_for_the_format_ends_the_epoch(tmp_path):
+    code = CODE % NEW + "    def finish_epoch(self, **_): self.asked.append('end')\n"
+    dataset = Dataset.from_config({"class": loaded(tmp_path, code).typed("Squares")})
+    assert dataset.data_specs["data"].dim == 1
+    assert dataset.user.asked[-1] == "end"  # at once, not when the garbage is collected
 
 
 def test_read_twice_at_the_same_time(squares):

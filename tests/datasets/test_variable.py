@@ -1,5 +1,7 @@
 """VariableDataset: another dataset in every epoch."""
 
+import h5py
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError, DataError
@@ -105,3 +107,25 @@ def test_own_order_is_refused():
         variable(lambda epoch: static([1]), seq_ordering="random")
     with pytest.raises((ConfigError, DataError), match="known only while it is read"):
         variable(lambda epoch: static([1])).tag(0)
+
+
+def test_datasets_of_other_epochs_are_closed(tmp_path):
+    """At once, also those inside of them, so that their files do not stay open until the garbage is collected."""
+    for number in range(2):
+        with h5py.File(tmp_path / ("%d.hdf" % number), "w") as file:
+            file["inputs"], file["seqLengths"] = np.zeros((4, 2), "float32"), np.full((2, 2), 2, "int32")
+            file["seqTags"] = np.array([b"a", b"b"])
+
+    def make(epoch):
+        hdf = {"class": "HDFDataset", "files": [str(tmp_path / ("%d.hdf" % (epoch % 2)))]}
+        return {"class": "MetaDataset", "datasets": {"x": hdf}, "data_map": {"data": ("x", "data")}}
+
+    dataset = variable(make)
+    list(dataset.sequences(1))
+    file = dataset.dataset_of(1).inner["x"].files[0]
+    assert file.is_open
+    sequences = dataset.sequences(2)
+    assert next(sequences).tag == "a" and not file.is_open
+    assert tags(dataset, 1) == ["a", "b"]
+    dataset.close()
+    sequences.close()

@@ -7,8 +7,9 @@ import hashlib
 import itertools
 import os
 import re
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional
 
 import h5py
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from returnn_tf.cli.data import source
 from returnn_tf.cli.data.parts import Parts
 from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.user_code import is_user_file
 from returnn_tf.datasets.core.batches.batch import Batch
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.hdf.file import HDFFile
@@ -51,12 +53,14 @@ class Conversion:
         self._epochs = list(source.epochs_of(dataset, epoch))
         if self._order is not None and not len(self._order):
             raise DataError("%s has no sequences" % found.title)
+        config = found.factory.config
         self._facts = {
             "keys": keys,
             "part": self._part_size,
             "epochs": self._epochs,
             "order": None if self._order is None else _digest(self._order.tobytes()),
-            "files": _digest(repr(list(_states([found.factory.config.recipe().actions, dataset._given]))).encode()),
+            "files": _digest(repr(list(_states([config.recipe().actions, dataset._given]))).encode()),
+            "modules": _digest(repr(_modules_beside(config.files)).encode()),
             "dataset": _digest(re.sub(r" at 0x[0-9a-f]+", "", repr(dataset._given)).encode()),
         }
 
@@ -195,6 +199,18 @@ def _states(value: Any) -> Iterator[tuple[str, int, int]]:
             yield from _states(entry)
     elif isinstance(value, dict):
         yield from _states(list(value.values()))
+
+
+def _modules_beside(config_files: Sequence[str]) -> list[tuple[str, str]]:
+    """Return path and digest of the user's Python files in use that lie in the folders of config files, or below."""
+    folders = [os.path.dirname(os.path.abspath(path)) + os.sep for path in config_files]
+    found = {}
+    for module in list(sys.modules.values()):
+        path = os.path.abspath(getattr(module, "__file__", None) or "")
+        if path.endswith(".py") and any(map(path.startswith, folders)) and is_user_file(path) and os.path.isfile(path):
+            with open(path, "rb") as file:
+                found[path] = _digest(file.read())
+    return sorted(found.items())
 
 
 def _unless(stop: threading.Event, batches: Iterator[Batch]) -> Iterator[Batch]:

@@ -120,6 +120,8 @@ class CombinedDataset(StreamDataset):
         scale = opts.interleave_gumbel_scale
         if isinstance(scale, str) and scale != "remaining":
             raise ConfigError("%s: interleave_gumbel_scale is a number or 'remaining', not %r" % (self._owner(), scale))
+        if isinstance(scale, float) and not np.isfinite(scale):
+            raise ConfigError("%s: interleave_gumbel_scale is %s, but must be finite" % (self._owner(), scale))
         for name, dataset in zip(self._names, self._inner):
             if dataset.endless:
                 raise ConfigError("%s: the dataset %r is endless; give it num_seqs" % (self._owner(), name))

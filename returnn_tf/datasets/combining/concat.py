@@ -20,6 +20,7 @@ from returnn_tf.datasets.combining.delegating import CorpusOfInner, FormatOfInne
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.core.seq_order import occurrences
 from returnn_tf.datasets.core.share import ALL, Chosen
 
 
@@ -104,6 +105,11 @@ class ConcatDataset(CombiningDataset):
         part, local = self._locate(index)
         return part.lengths(local)
 
+    @property
+    def redraws(self) -> bool:
+        """Return whether data of one of the datasets is random."""
+        return any(part.redraws for part in self.parts)
+
     def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
         """Return corpus indices in the order of this epoch; None: endless, or a stream."""
         orders = [part.seq_order(epoch) for part in self.parts]
@@ -136,12 +142,17 @@ class ConcatDataset(CombiningDataset):
             return ChainedEpoch(self, epoch, keys, links, chosen.share)
         order = self.explicit_order(epoch, chosen)
         links = []
-        for number, run in itertools.groupby(
-            [] if order is None else order, lambda index: bisect.bisect_right(self._starts, index) - 1
-        ):
+        if order is None:
+            order = np.zeros(0, np.int64)
+        nth = occurrences(order) if chosen.nth is None else chosen.nth
+        done = 0
+        for number, run in itertools.groupby(order, lambda index: bisect.bisect_right(self._starts, index) - 1):
             start = self._starts[number]
-            of_part = Chosen(seq_order=[int(index) - start for index in run], by_itself=chosen.by_itself)
+            indices = [int(index) - start for index in run]
+            of_run = nth[done : done + len(indices)] if self.parts[number].redraws else None
+            of_part = Chosen(seq_order=indices, by_itself=chosen.by_itself, nth=of_run)
             links.append(Link(self.parts[number].open_epoch(epoch, keys, of_part), start))
+            done += len(indices)
         return ChainedEpoch(self, epoch, keys, links, chosen.share)
 
 

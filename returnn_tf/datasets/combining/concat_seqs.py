@@ -18,6 +18,7 @@ from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.epoch_filter import EpochFilter, limit_mean_length
 from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.core.seq_order import occurrences
 from returnn_tf.datasets.core.share import ALL, Chosen
 
 
@@ -67,14 +68,16 @@ class ConcatSeqsDataset(FormatOfInner, CombiningDataset):
             owner=self._owner(),
         )
         self._filter = EpochFilter.parse(opts.epoch_wise_filter, owner=self._owner())
-        self._tags = safe_files.read_seq_tags(opts.seq_list_file)
+        with self._wanted_by("seq_list_file"):
+            self._tags = safe_files.read_seq_tags(opts.seq_list_file)
         self._parts = [tag.split(opts.seq_tag_delim) for tag in self._tags]
         self._sums = self._read_lengths()
         self.check_format()
 
     def _read_lengths(self) -> NDArray[Any]:
         path = self.opts.seq_len_file
-        table = safe_files.read_seq_lens(path)
+        with self._wanted_by("seq_len_file"):
+            table = safe_files.read_seq_lens(path)
         for tag, parts in zip(self._tags, self._parts):
             for part in parts:
                 if part not in table:
@@ -128,19 +131,44 @@ class ConcatSeqsDataset(FormatOfInner, CombiningDataset):
                 order = limit_mean_length(order, self._sums[order], entry.get("max_mean_len"))
         return order
 
+    @property
+    def redraws(self) -> bool:
+        """Return whether data of the inner dataset is random."""
+        return self.inner.redraws
+
+    def _occurrences(self, whole: NDArray[Any], places: NDArray[Any], nth: Optional[NDArray[Any]]) -> NDArray[Any]:
+        """Return how many times the epoch has each part before, also in the shares of other processes.
+
+        :param whole: corpus indices of the epoch
+        :param places: those that this process reads
+        :param nth: how many times the epoch has each of all before, if that is more than their order tells
+        """
+        tags = [tag for index in whole for tag in self._parts[index]]
+        counts = occurrences(np.unique(tags, return_inverse=True)[1])
+        if nth is not None:  # by so many times each of its parts has occurred more often
+            more = nth - occurrences(whole)
+            counts += np.repeat(more, [len(self._parts[index]) for index in whole])
+        ends = np.cumsum([len(self._parts[index]) for index in whole])
+        chosen = [np.arange(ends[place] - len(self._parts[whole[place]]), ends[place]) for place in places]
+        return counts[np.concatenate(chosen)] if chosen else counts[:0]
+
     def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> GluedEpoch:
         """Return the sequences of an epoch by position, to be closed.
 
         :raises DataError: the inner dataset lacks a sequence
         """
-        order = self.chosen_order(epoch, chosen)
-        assert order is not None
+        whole = self.explicit_order(epoch, chosen)
+        assert whole is not None
+        places = np.arange(len(whole)) if chosen.share is None else chosen.share.of_order(np.arange(len(whole)))
+        order = whole[places]
         parts = [self._parts[index] for index in order]
+        of_inner = Chosen(
+            seq_list=[tag for tags_of_one in parts for tag in tags_of_one],
+            by_itself=chosen.by_itself,
+            nth=self._occurrences(whole, places, chosen.nth) if self.inner.redraws else None,
+        )
         try:
-            tags = [tag for tags_of_one in parts for tag in tags_of_one]
-            reader = self.inner.open_epoch(
-                epoch, self._gluing.needed_keys(keys), Chosen(seq_list=tags, by_itself=chosen.by_itself)
-            )
+            reader = self.inner.open_epoch(epoch, self._gluing.needed_keys(keys), of_inner)
         except DataError as exc:
             raise DataError("%s: seq_list_file %r: %s" % (self._owner(), self.opts.seq_list_file, exc)) from None
         return GluedEpoch(self, epoch, order, keys, reader, parts, self._gluing)

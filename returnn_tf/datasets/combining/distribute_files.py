@@ -181,7 +181,7 @@ class DistributeFilesDataset(FormatOfInner, CombiningDataset):
         """Begin to make the datasets of the next epochs, and drop those of other ones."""
         wanted = [self._key(number) for number in range(epoch, epoch + 1 + self.opts.preload_next_n_sub_epochs)]
         for old in [old for old in self._prepared if old not in wanted]:
-            del self._prepared[old]
+            self._prepared.pop(old).drop()
         for key in wanted:
             if key not in self._prepared:
                 self._preparation(key).start()

@@ -40,7 +40,8 @@ def _entries_of_file(path: str, where: str) -> Any:
     suffix = os.path.splitext(path)[1]
     if suffix not in (".txt", ".json", ".py"):
         raise ConfigError("%s is %r, but must be %s" % (where, path, _FORMS))
-    text = safe_files.read_text(path)
+    with safe_files.wanted_by(where):
+        text = safe_files.read_text(path)
     if suffix == ".txt":
         lines = (line.split("#", 1)[0].strip() for line in text.splitlines())
         return [line for line in lines if line]

@@ -43,7 +43,8 @@ def inner_dataset(outer: Dataset, spec: Any, name: str, *, shards: bool = True, 
     try:
         inner = Dataset.from_config(spec, **defaults)
     except ConfigError as exc:
-        raise ConfigError("%s: inner dataset %r: %s" % (outer.described, name, exc)) from None
+        raise ConfigError("%s: %s" % (outer.described, error_of_inner(name, exc))) from None
+    outer.inner_datasets.add(inner)
     if inner.opts.skip_broken_seqs:
         opts.skip_broken_seqs = True  # what is made of a broken sequence is left out as well
     for option, idle in _OUTER_ONLY.items():
@@ -51,6 +52,15 @@ def inner_dataset(outer: Dataset, spec: Any, name: str, *, shards: bool = True, 
             text = "%s: inner dataset %r: option %r has no effect there; it acts on the outermost dataset"
             log.warning(text, outer.described, name, option)
     return inner
+
+
+def error_of_inner(name: str, error: Exception) -> str:
+    """Return the text of an error of an inner dataset, which begins with its name once.
+
+    :param name: of the inner dataset
+    """
+    text = str(error)
+    return "inner %s" % text if text.startswith("dataset %r" % name) else "inner dataset %r: %s" % (name, text)
 
 
 def read_inner(

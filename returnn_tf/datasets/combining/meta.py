@@ -15,6 +15,7 @@ from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.datasets.combining.base import CombiningDataset, takes_tags
 from returnn_tf.datasets.combining.data_map import check_dims, parse_data_map
+from returnn_tf.datasets.combining.inner import error_of_inner
 from returnn_tf.datasets.combining.joined import JoinedEpoch
 from returnn_tf.datasets.combining.tag_lists import read_lengths, read_tag_lists
 from returnn_tf.datasets.core.base import Dataset
@@ -24,7 +25,7 @@ from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.share import ALL, Chosen
 
 log = logging.getLogger("returnn_tf.datasets")
-_ORDER_OF_CONTROL = ("partition_epoch", "repeat_epoch", "seq_list_filter_file", "unique_seq_tags")
+_ORDER_OF_CONTROL = ("partition_epoch", "repeat_epoch", "seq_list_filter_file", "unique_seq_tags", "seq_lens_file")
 
 
 @register_dataset()
@@ -115,8 +116,10 @@ class MetaDataset(CombiningDataset):
                 raise ConfigError(
                     "%s: dataset %r can't read sequences by tag, only all in order" % (self._owner(), name)
                 )
+        if not self._has_control:
+            self._warn_of_unused_lengths("seq_lens_file")
         for name in _ORDER_OF_CONTROL:
-            if self._has_control and getattr(self.opts, name) not in (1, None, False):
+            if self._has_control and getattr(self.opts, name) not in (1, None, False, ""):
                 text = "%s: option %r has no effect, since dataset %r controls the order"
                 log.warning(text, self._owner(), name, self._default)
 
@@ -225,10 +228,11 @@ class MetaDataset(CombiningDataset):
                     seq_order=indices,
                     share=chosen.share if redraws else None,
                     by_itself=chosen.by_itself,
+                    nth=chosen.nth if inner.redraws else None,
                 )
                 readers[name] = inner.open_epoch(epoch, keys_there, of_inner)
             except DataError as exc:
-                raise DataError("%s: dataset %r: %s" % (self._owner(), name, exc)) from None
+                raise DataError("%s: %s" % (self._owner(), error_of_inner(inner.name, exc))) from None
         return JoinedEpoch(self, epoch, order, keys, readers, wanted, self._data_map)
 
     @property

@@ -107,6 +107,11 @@ class MultiProcDataset(FormatOfInner, CorpusOfInner, StreamDataset):
         """Return frames by key, if the inner dataset knows them without reading."""
         return self.inner.lengths(index)
 
+    @property
+    def redraws(self) -> bool:
+        """Return whether data of the inner dataset is random."""
+        return self.inner.redraws
+
     def seq_lengths(self) -> Optional[NDArray[Any]]:
         """Return the lengths of the inner dataset."""
         return self.inner.seq_lengths()

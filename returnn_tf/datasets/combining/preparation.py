@@ -20,6 +20,7 @@ class Preparation:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._result: Optional[Dataset] = None
+        self._dropped = False
 
     @property
     def is_ours(self) -> bool:
@@ -35,6 +36,14 @@ class Preparation:
             self.result()
         except Exception:
             self._result = None
+        if self._dropped:
+            self.drop()
+
+    def drop(self) -> None:
+        """Close the files of the dataset, once it is made; they are reopened if it is still read."""
+        self._dropped = True
+        if self._result is not None and self.is_ours:
+            self._result.close()
 
     def result(self) -> Dataset:
         """Return the dataset, waiting for it."""

@@ -42,8 +42,10 @@ def read_lengths(path: str, tags: SequenceOf[str], *, owner: str) -> list[float]
     :raises DataError: the file is missing or holds something else, or lacks a sequence
     """
     where = "%s: seq_lens_file %r" % (owner, path)
+    with safe_files.wanted_by("%s: option 'seq_lens_file'" % owner):
+        text = safe_files.read_text(path)
     try:
-        table = json.loads(safe_files.read_text(path))
+        table = json.loads(text)
     except json.JSONDecodeError as exc:
         raise DataError("%s is no JSON: %s" % (where, exc)) from None
     if not isinstance(table, Mapping):
@@ -62,7 +64,8 @@ def _length_of(tag: str, entry: Any, where: str) -> float:
 def _lists_of_file(path: str, names: Collection[str], where: str) -> dict[str, SequenceOf[str]]:
     if not path.endswith((".pkl", ".pkl.gz")):
         return dict.fromkeys(names, _text_list(path, where))
-    content = safe_files.read_plain_pickle(path)
+    with safe_files.wanted_by(where):
+        content = safe_files.read_plain_pickle(path)
     if not isinstance(content, Mapping):
         return dict.fromkeys(names, _checked(content, path, where))
     for name in names:
@@ -79,7 +82,9 @@ def _one_list(path: Any, name: str, where: str) -> SequenceOf[str]:
 
 
 def _text_list(path: str, where: str) -> SequenceOf[str]:
-    return _checked(safe_files.read_seq_tags(path), path, where)
+    with safe_files.wanted_by(where):
+        tags = safe_files.read_seq_tags(path)
+    return _checked(tags, path, where)
 
 
 def _checked(tags: Any, path: str, where: str) -> SequenceOf[str]:

@@ -68,7 +68,9 @@ class VariableDataset(CombiningDataset):
             found = spec, self._create(spec, where, epoch)
         else:
             self._cached.remove(found)
-        self._cached = [*self._cached, found][-self.opts.dataset_lru_cache_size :]
+        self._cached.append(found)
+        while len(self._cached) > self.opts.dataset_lru_cache_size:
+            self._cached.pop(0)[1].close()
         self._epoch = epoch
         return found[1]
 

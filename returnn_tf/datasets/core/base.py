@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+import weakref
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import Any, Optional
@@ -57,6 +58,8 @@ class Dataset(CorpusWithFormat):
         super().__init__(**given)
         self._chunk_options()  # so that a mistake is reported now
         self.batch_stats = BatchStats()
+        #: those that it reads from
+        self.inner_datasets: weakref.WeakSet[Dataset] = weakref.WeakSet()
         self.setup()
 
     @classmethod
@@ -113,6 +116,11 @@ class Dataset(CorpusWithFormat):
     def tags_together(self, indices: SequenceOf[int]) -> list[str]:
         """Return the tags of several sequences."""
         return [self.tag(index) for index in indices]
+
+    def close(self) -> None:
+        """Close the files of the inner datasets; a dataset with files closes its own, and reopens them on demand."""
+        for inner in list(self.inner_datasets):
+            inner.close()
 
     def lengths_together(self, indices: NDArray[Any]) -> Optional[dict[str, list[int]]]:
         """Return the lengths of several sequences by key, or None if `lengths` is to be asked for each of them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
-from returnn_tf.config.options import between, from_options
+from returnn_tf.config.options import between, from_options, log_inert
 from returnn_tf.config.user_code import result_of_config
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core import seq_order as orders
@@ -21,6 +23,7 @@ from returnn_tf.datasets.files import with_local_copies
 
 #: Environment variable for the option `random_seed_offset`.
 SEED_OFFSET_VARIABLE = "RETURNN_RANDOM_SEED_OFFSET"
+log = logging.getLogger("returnn_tf.datasets")
 _MAX_COMPARED = 2000  # comparing spellings takes long, and a corpus can have millions of tags
 
 
@@ -36,8 +39,10 @@ class Corpus:
         self.name: str = given.get("name") or type(self).__name__
         self.opts: Any = from_options(self.Options, with_local_copies(given), where=self._owner(), none_is_absent=True)
         self._ordering = self._check_order_options()
+        self._warn_of_unused_lengths("seq_order_seq_lens_file")
         self._tag_to_index: Optional[dict[str, int]] = None
         self._order_lengths: Optional[NDArray[Any]] = None
+        self._warned_empty = False
 
     @property
     def given(self) -> dict[str, Any]:
@@ -51,6 +56,10 @@ class Corpus:
 
     def __repr__(self) -> str:
         return "<%s %r>" % (type(self).__name__, self.name)
+
+    def _wanted_by(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Let errors in the file of an option name dataset and option."""
+        return safe_files.wanted_by("%s: option %r" % (self._owner(), name))
 
     def _owner(self) -> str:
         return "dataset %r (%s)" % (self.name, type(self).__name__)
@@ -108,6 +117,11 @@ class Corpus:
             return orders.parse_ordering(text)
         except ConfigError as exc:
             raise ConfigError("%s: %s" % (self._owner(), exc)) from None
+
+    def _warn_of_unused_lengths(self, name: str) -> None:
+        """Log that an option with lengths has no effect, if it is given and the order does not depend on them."""
+        if getattr(self.opts, name) and self._ordering is not None and not self._ordering.needs_lengths:
+            log_inert(self._owner(), name, "seq_ordering %r needs no lengths" % (self.opts.seq_ordering,))
 
     def ordering(self, epoch: int) -> orders.Ordering:
         """Return the order of this epoch."""
@@ -171,7 +185,15 @@ class Corpus:
         parts, shards = opts.partition_epoch, opts._num_shards
         if parts * shards > 1:
             part = (max(epoch, 1) - 1) % parts * shards + opts._shard_index
-            order = orders.partition(order, num_parts=parts * shards, part=part)
+            found = orders.partition(order, num_parts=parts * shards, part=part)
+            if not len(found) and not self._warned_empty:
+                self._warned_empty = True
+                log.warning(
+                    "%s: epoch %d is empty: %d sequences are divided into %d parts (partition_epoch=%d%s)",
+                    *(self._owner(), epoch, len(order), parts * shards, parts),
+                    ", _num_shards=%d" % shards if shards > 1 else "",
+                )
+            order = found
         if opts.repeat_epoch > 1:
             order = np.tile(order, opts.repeat_epoch)
         if opts.seq_list_filter_file:
@@ -198,7 +220,8 @@ class Corpus:
 
     def _filtered(self, order: NDArray[Any], epoch: int) -> NDArray[Any]:
         path = self.opts.seq_list_filter_file
-        tags = set(safe_files.read_seq_tags(path))
+        with self._wanted_by("seq_list_filter_file"):
+            tags = set(safe_files.read_seq_tags(path))
         order = np.asarray([index for index in order if self.tag(int(index)) in tags], np.int64)
         if not len(order):
             raise DataError(
@@ -219,7 +242,8 @@ class Corpus:
         return self._order_lengths
 
     def _lengths_of_file(self, path: str) -> NDArray[Any]:
-        table = safe_files.read_seq_lens(path)
+        with self._wanted_by("seq_order_seq_lens_file"):
+            table = safe_files.read_seq_lens(path)
         lengths = []
         for index in range(self.num_seqs or 0):
             tag = self.tag(index)
@@ -269,7 +293,7 @@ class Corpus:
         """Return `chosen_order`, and how many times the epoch has each of them before, also in other shares."""
         order = self.explicit_order(epoch, chosen)
         assert order is not None
-        nth = orders.occurrences(order)
+        nth = orders.occurrences(order) if chosen.nth is None else chosen.nth
         return (order, nth) if chosen.share is None else (chosen.share.of_order(order), chosen.share.of_order(nth))
 
     def explicit_order(self, epoch: int, chosen: Chosen) -> Optional[NDArray[Any]]:

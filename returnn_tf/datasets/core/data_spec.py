@@ -9,6 +9,9 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from returnn_tf.config import DataError
+from returnn_tf.config.errors import shown
+
 
 @dataclasses.dataclass(frozen=True)
 class DataSpec:
@@ -82,6 +85,19 @@ class Sequence:
     def lengths(self) -> dict[str, int]:
         """Return frames by key; a value without time axis counts as 1."""
         return {key: num_frames(value) for key, value in self.data.items()}
+
+
+def checked_fraction(value: Any, where: str) -> Optional[float]:
+    """Return the fraction of an epoch that a user's code gives as ``complete_frac``, None if it gives none.
+
+    :raises DataError: it is no finite number
+    """
+    if value is None:
+        return None
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+        raise DataError("%s: complete_frac must be a number from 0 to 1, or None, not %s" % (where, shown(value)))
+    return float(array.reshape(()))
 
 
 def can_hold(dtype: Any, spec: DataSpec) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import errno
 import gzip
 import io
@@ -12,6 +13,7 @@ import pickletools
 import re
 import stat
 import zlib
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from returnn_tf.config import ConfigError, DataError
@@ -34,6 +36,15 @@ def path_of(value: Any, *, where: str) -> str:
     if isinstance(value, str) or (isinstance(value, os.PathLike) and isinstance(os.fspath(value), str)):
         return os.fspath(value)
     raise ConfigError("%s must be a path, not %s" % (where, shown(value)))
+
+
+@contextlib.contextmanager
+def wanted_by(where: str) -> Iterator[None]:
+    """Let errors in files begin with what asks for them: dataset and option."""
+    try:
+        yield
+    except DataError as exc:
+        raise DataError("%s: %s" % (where, exc)) from exc
 
 
 def check_regular(path: str) -> None:
@@ -106,8 +117,9 @@ def _number(node: ast.expr, name: Any) -> ast.expr:
 
 def read_literal(path: str) -> Any:
     """Read a Python literal (numbers, also inf and nan, strings, lists, dicts, ...) from a text file."""
+    text = read_text(path)
     try:
-        return ast.literal_eval(_Numbers().visit(ast.parse(read_text(path).strip(), mode="eval")))
+        return ast.literal_eval(_Numbers().visit(ast.parse(text.strip(), mode="eval")))
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as exc:
         raise DataError(
             "file %r does not hold a Python literal such as {'tag': 12, ...}: %s" % (path, str(exc)[:200])

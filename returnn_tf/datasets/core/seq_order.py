@@ -31,6 +31,11 @@ class Ordering:
     seqs_per_bin: Optional[int] = None
     nth: int = 1
 
+    @property
+    def needs_lengths(self) -> bool:
+        """Return whether the order depends on the lengths of the sequences."""
+        return self.kind in _BY_LENGTH
+
     def num_bins(self, num_seqs: int) -> int:
         """Return the number of bins for ``num_seqs`` sequences."""
         if self.seqs_per_bin is not None:
@@ -218,3 +223,4 @@ def _table() -> dict[str, _Order]:
 
 
 _ORDERS: dict[str, _Order] = _table()
+_BY_LENGTH = frozenset(("sorted", "sorted_reverse", "laplace", "sort_bin_shuffle", "sort_bin_shuffle_x2"))

@@ -61,6 +61,7 @@ class Chosen:
     :param seq_list: tags to read instead of the epoch's own order
     :param seq_order: corpus indices to read instead of it
     :param share: the part of all these that this process reads; None: all
+    :param nth: how many times the epoch has each of the listed ones before, if that is more than the list tells
     :param by_itself: True: random numbers depend on the sequence and its count in the epoch only, none run through it
     """
 
@@ -68,6 +69,7 @@ class Chosen:
     seq_order: Union[None, SequenceOf[int], NDArray[Any]] = None
     share: Optional[Share] = None
     by_itself: Optional[bool] = None
+    nth: Optional[NDArray[Any]] = None
 
     @property
     def is_explicit(self) -> bool:

@@ -94,7 +94,8 @@ class StreamDataset(Dataset):
 
     def first_sequence(self) -> Sequence:
         """Return the first sequence of epoch 1; DataError if there is none."""
-        first = next(self.sequences_of_stream(1), None)
+        with contextlib.closing(self.sequences_of_stream(1)) as sequences:
+            first = next(sequences, None)
         if first is None:
             raise DataError("%s is empty: its stream ends without any sequence" % self._owner())
         return first
@@ -135,8 +136,8 @@ class StreamDataset(Dataset):
         """Return the sequences of an epoch by position, to be closed."""
         if not self.is_stream:
             return super().open_epoch(epoch, keys, chosen)
-        if "by_itself" not in self.takes:
-            chosen = dataclasses.replace(chosen, by_itself=None)
+        unknown = {name: None for name in ("by_itself", "nth") if name not in self.takes}  # they change no sequence
+        chosen = dataclasses.replace(chosen, **unknown)
         for name in sorted(chosen.of_all_processes().given):
             if name not in self.takes:
                 raise ConfigError("%s is a stream, so its sequences can't be chosen by %s" % (self._owner(), name))
@@ -246,7 +247,8 @@ class StreamedEpoch(EpochReader):
             if opts._num_shards > 1 and not self.dataset.makes_shards:
                 chosen = Share(rank=opts._shard_index, size=opts._num_shards).of_stream(chosen)
             if opts.seq_list_filter_file:
-                tags = set(read_seq_tags(opts.seq_list_filter_file))
+                with self.dataset._wanted_by("seq_list_filter_file"):
+                    tags = set(read_seq_tags(opts.seq_list_filter_file))
                 chosen = (sequence for sequence in chosen if sequence.tag in tags)
         return chosen if self._share is None else self._share.of_stream(chosen)
 

@@ -49,7 +49,9 @@ class StereoHdfDataset(Dataset):
         """List the sequences, and read their lengths."""
         self._seqs: list[tuple[str, str]] = []
         lengths: list[int] = []
-        for path in files_of_bundle(self.opts.hdfFile):
+        with self._wanted_by("hdfFile"):
+            paths = files_of_bundle(self.opts.hdfFile)
+        for path in paths:
             self._index(path, lengths)
         if not self._seqs:
             raise DataError("%s: %r has no sequences" % (self._owner(), self.opts.hdfFile))

@@ -86,7 +86,8 @@ class ExternSprintDataset(StreamDataset):
         )
         self._filter_tags: Optional[list[str]] = None
         if opts.seq_list_filter_file:  # RASR filters, also by short names
-            self._filter_tags = safe_files.read_seq_tags(opts.seq_list_filter_file)
+            with self._wanted_by("seq_list_filter_file"):
+                self._filter_tags = safe_files.read_seq_tags(opts.seq_list_filter_file)
             opts.seq_list_filter_file = None
         self._targets = Targets(opts, owner=self._owner())
         #: (input dim, output dim) as RASR says it

@@ -198,7 +198,8 @@ def _vocabulary(value: Any, owner: str) -> Any:
 
 def _map(value: Union[str, Mapping[Any, Any]], key: str, owner: str) -> dict[Any, Any]:
     if isinstance(value, str):
-        lines = safe_files.read_text(value).splitlines()
+        with safe_files.wanted_by("%s: target_maps[%r]" % (owner, key)):
+            lines = safe_files.read_text(value).splitlines()
         return {line: number for number, line in reversed(list(enumerate(lines)))}
     if not isinstance(value, Mapping):
         raise ConfigError(

@@ -82,7 +82,8 @@ class IndexedUtterances(UtteranceDataset, Generic[SomeIndex]):
         """Return the tags in the file of the option ``segment_file``; None: it is not given, or empty."""
         if not self.opts.segment_file:
             return None
-        return frozenset(read_lines(self.opts.segment_file)) or None
+        with self._wanted_by("segment_file"):
+            return frozenset(read_lines(self.opts.segment_file)) or None
 
 
 class UtterancesInFiles(IndexedUtterances[SomeIndexOfFiles]):

@@ -242,15 +242,18 @@ def open_parts(paths: Sequence[str], *, use_zip: bool, use_cache_manager: bool) 
 
 def check_tag_format(text: str) -> Optional[str]:
     """Return what is wrong with a format of tags, or None."""
+    names = {"subdir": "dev-clean", "speaker": 84, "chapter": 121123, "seq": 1}
     try:
-        example = text % {"subdir": "dev-clean", "speaker": 84, "chapter": 121123, "seq": 1}
+        example, other = text % names, text % {**names, "seq": 2}
     except (KeyError, ValueError, TypeError) as exc:
         return "must be a format of subdir, speaker, chapter and seq: %r fails with %s %s" % (
             text,
             type(exc).__name__,
             exc,
         )
-    return None if example else "must not be empty"
+    if not example:
+        return "must not be empty"
+    return None if example != other else "must hold %(seq)04i or the like, else several sequences have the same tag"
 
 
 def _decoded(content: bytes, name: str) -> str:

@@ -186,6 +186,9 @@ class OggZipIndex:
         if not file:
             raise DataError("it has no 'file' with audio; set audio=None to read the text alone")
         if part.folder is not None:
+            path = os.path.normpath(file)
+            if os.path.isabs(path) or path.split(os.sep)[0] == os.pardir:
+                raise DataError("its 'file' %r is not in the directory %r of the corpus" % (file, part.folder))
             return os.path.join(part.folder, file)
         if part.archive is None:
             raise DataError(

@@ -35,7 +35,8 @@ class RawWavDataset(Dataset):
 
     def setup(self) -> None:
         """Read the list."""
-        lines = [line.strip() for line in read_text(self.opts.listFile).splitlines() if line.strip()]
+        with self._wanted_by("listFile"):
+            lines = [line.strip() for line in read_text(self.opts.listFile).splitlines() if line.strip()]
         folder = os.path.dirname(self.opts.listFile)
         self._files = [line if os.path.exists(line) else os.path.join(folder, line) for line in lines]
         dim = self.opts.frameLength

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.user_code import result_of_config
-from returnn_tf.datasets.core.safe_files import path_of, read_seq_tags
+from returnn_tf.datasets.core.safe_files import path_of, read_seq_tags, wanted_by
 from returnn_tf.datasets.files import local_copy
 from returnn_tf.datasets.text.line_tags import LineTags
 from returnn_tf.datasets.text.lines import TextLines
@@ -77,8 +77,10 @@ class CorpusLines:
         given = self._opts.seq_list_file
         if not given:
             return None
+        where = "%s: option 'seq_list_file'" % self._where
         if isinstance(given, str):
-            tags = read_seq_tags(given)
+            with wanted_by(where):
+                tags = read_seq_tags(given)
             self._check_number(given, tags, "the corpus", sum(len(file) for file in files))
             return tags
         if len(given) != len(files):
@@ -86,7 +88,8 @@ class CorpusLines:
             raise ConfigError(text % (self._where, len(given), len(files)))
         tags = []
         for path, file in zip(given, files):
-            more = read_seq_tags(path)
+            with wanted_by(where):
+                more = read_seq_tags(path)
             self._check_number(path, more, "file %r" % file.path, len(file))
             tags += more
         return tags

@@ -60,7 +60,8 @@ class TextDictDataset(Dataset):
 
     def _texts(self) -> dict[str, list[tuple[float, str]]]:
         if self._content is None:
-            table = read_text_dict(self.opts.filename)
+            with self._wanted_by("filename"):
+                table = read_text_dict(self.opts.filename)
             self._content = {tag: self._checked(tag, item) for tag, item in table.items()}
             self._tags = list(self._content)
         return self._content

@@ -10,7 +10,7 @@ from typing import Optional
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import from_options
 from returnn_tf.config.user_code import result_of_config
-from returnn_tf.datasets.core.safe_files import path_of
+from returnn_tf.datasets.core.safe_files import path_of, wanted_by
 from returnn_tf.datasets.text.lm_options import LmOptions
 from returnn_tf.datasets.text.phones import PhoneOptions, PhoneSequences
 from returnn_tf.datasets.text.symbols import (
@@ -139,10 +139,12 @@ class SymbolText(TextToLabels):
 
     def __init__(self, opts: LmOptions, where: str) -> None:
         self.opts = opts
-        path = _file_of(opts, "orth_symbols_file" if opts.orth_symbols_file else "orth_symbols_map_file", where)
+        name = "orth_symbols_file" if opts.orth_symbols_file else "orth_symbols_map_file"
+        path = _file_of(opts, name, where)
         if path is None:
             raise ConfigError("%s: the function of the symbols returns no file." % where)
-        table = read_symbols(path) if opts.orth_symbols_file else read_symbol_map(path)
+        with wanted_by("%s: option %r" % (where, name)):
+            table = read_symbols(path) if opts.orth_symbols_file else read_symbol_map(path)
         self.labels = table.labels
         self._index = table.ids
         self._parse_opts: ParseOptions = from_options(
@@ -160,9 +162,10 @@ class SymbolText(TextToLabels):
         elif opts.seq_end_symbol is not None:
             self._after.append(opts.seq_end_symbol)
         replacements = _file_of(opts, "orth_replace_map_file", where)
-        self._replacements = (
-            read_replacements(replacements, self._parse_opts, word_based=self._word_based) if replacements else {}
-        )
+        self._replacements: dict[str, list[str]] = {}
+        if replacements:
+            with wanted_by("%s: option 'orth_replace_map_file'" % where):
+                self._replacements = read_replacements(replacements, self._parse_opts, word_based=self._word_based)
         self._logged: set[str] = set()
         self._where = where
 

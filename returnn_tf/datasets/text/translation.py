@@ -106,7 +106,8 @@ class TranslationDataset(Dataset):
         """Return the lines in ``seq_list_file``, None for all."""
         path = self.opts.seq_list_file
         if path and self._chosen is None:
-            tags = ["line-" + tag if tag.isdecimal() else tag for tag in read_seq_tags(path)]
+            with self._wanted_by("seq_list_file"):
+                tags = ["line-" + tag if tag.isdecimal() else tag for tag in read_seq_tags(path)]
             self._chosen = self._tags.indices(tags, len(self._files))
         return self._chosen
 

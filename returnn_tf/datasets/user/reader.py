@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import option
+from returnn_tf.config.user_code import error_in_config
 from returnn_tf.datasets.core import seq_order as orders
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.base_options import BaseOptions
-from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.data_spec import DataSpec, Sequence, checked_fraction
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.stream import StreamDataset
 
@@ -130,31 +131,50 @@ class UserDataset(StreamDataset):
 
     def stream(self, epoch: int, **how: Any) -> Iterator[Sequence]:
         """Yield the sequences of an epoch."""
+        failed = False
+        try:
+            yield from self._sequences_of_user(epoch, how)
+        except Exception:
+            failed = True
+            raise
+        finally:
+            finish = getattr(self.user, "finish_epoch", None)
+            if finish is not None:
+                with contextlib.suppress(Exception) if failed else self._errors_of("finish_epoch"):
+                    finish()  # the first error tells more than what follows from it
+
+    @contextlib.contextmanager
+    def _errors_of(self, name: str) -> Iterator[None]:
+        """Let errors of a function of the user name it and its place in the config."""
+        try:
+            yield
+        except (ConfigError, DataError):
+            raise
+        except Exception as exc:
+            text = error_in_config(exc) or "%s: %s" % (type(exc).__name__, exc)
+            raise DataError("%s: %s: %s" % (self._owner(), name, text)) from exc
+
+    def _sequences_of_user(self, epoch: int, how: Mapping[str, Any]) -> Iterator[Sequence]:
         user = self.user
         self._reading += 1
         reading = self._reading
         user.init_seq_order(epoch=epoch, **how)
         shards = 1 if user.makes_shards or how else self.opts._num_shards
         wanted = how.get("seq_list")
-        try:
-            for index in itertools.count():
-                if self._reading != reading:
-                    raise DataError("%s is read by two at the same time" % self._owner())
-                if not user.is_less_than_num_seqs(index):
-                    return
-                user.load_seqs(index, index + 1)
-                if index % shards != (self.opts._shard_index if shards > 1 else 0):
-                    continue
-                data = {key: np.asarray(user.get_data(index, key)) for key in user.get_data_keys()}
-                tag = str(user.get_tag(index))
-                if wanted is not None and (index >= len(wanted) or tag != wanted[index]):
-                    raise DataError(
-                        "%s: init_seq_order got seq_list, but sequence %d is %r" % (self._owner(), index, tag)
-                    )
-                yield Sequence(index=index, tag=tag, data=data, complete=user.get_complete_frac(index))
-        finally:
-            with contextlib.suppress(AttributeError):
-                user.finish_epoch()
+        for index in itertools.count():
+            if self._reading != reading:
+                raise DataError("%s is read by two at the same time" % self._owner())
+            if not user.is_less_than_num_seqs(index):
+                return
+            user.load_seqs(index, index + 1)
+            if index % shards != (self.opts._shard_index if shards > 1 else 0):
+                continue
+            data = {key: np.asarray(user.get_data(index, key)) for key in user.get_data_keys()}
+            tag = str(user.get_tag(index))
+            if wanted is not None and (index >= len(wanted) or tag != wanted[index]):
+                raise DataError("%s: init_seq_order got seq_list, but sequence %d is %r" % (self._owner(), index, tag))
+            complete = checked_fraction(user.get_complete_frac(index), "%s: sequence %r" % (self._owner(), tag))
+            yield Sequence(index=index, tag=tag, data=data, complete=complete)
 
 
 def _made(cls: type, options: dict[str, Any], owner: str) -> Any:

@@ -374,7 +374,7 @@ BAD_OPTIONS = [
     ({"seq_list_file": ["TAGS"]}, "has 1 tags, but file .*corpus' has 2 sequences"),
     ({"seq_list_file": ["TAGS", "TAGS"]}, "2 files in seq_list_file, but 1 in corpus_file"),
     ({"orth_replace_map_file": "REPLACE"}, "replace' is no JSON"),
-    ({"orth_replace_map_file": "nothing.json"}, "^file 'nothing.json' does not exist"),
+    ({"orth_replace_map_file": "nothing.json"}, "option 'orth_replace_map_file': file 'nothing.json' does not exist"),
     ({"seq_end_symbol": "[FIN]"}, r"'\[FIN\]' is not among the 8 symbols"),
     (
         {"seq_end_symbol": "[FIN]", "auto_replace_unknown_symbol": True, "unknown_symbol": "?"},

@@ -16,7 +16,7 @@ from returnn_tf.config.errors import shown
 from returnn_tf.config.user_code import USER_CODE, error_in_config
 from returnn_tf.datasets.combining.functions import call_with_known
 from returnn_tf.datasets.combining.mapping.tensor_dict import NamedTensor, TensorDict
-from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.data_spec import DataSpec, Sequence, checked_fraction
 from returnn_tf.tensor import Dim, DimKind
 
 _EXTRA = ("seq_tag", "seq_idx", "complete_frac")
@@ -74,7 +74,8 @@ class Mapper:
         for result in _checked(results):
             data = self._arrays(where, result)
             tag = str(_value(result, "seq_tag", "seq-%d" % number))
-            fraction = float(_value(result, "complete_frac", last))
+            given = checked_fraction(_value(result, "complete_frac", last), "%s: sequence %r" % (where, tag))
+            fraction = last if given is None else given
             if fraction < last:
                 raise DataError("%s: complete_frac of %r is %g, but was %g before" % (where, tag, fraction, last))
             last = fraction

@@ -77,7 +77,8 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
         if stays is None:
             stays = bool(getattr(opts.map_seq_stream, "preserves_num_seqs", False))
         self._preserves_num_seqs = opts.map_seq is not None or stays
-        self.takes = frozenset(("share",) if opts.map_seq is None else ("share", "seq_list", "seq_order", "by_itself"))
+        one_by_one = ("share", "seq_list", "seq_order", "by_itself", "nth")
+        self.takes = frozenset(("share",) if opts.map_seq is None else one_by_one)
         self._idle: list[MapProcesses] = []
         self._mapper: Optional[Mapper] = None
         if opts.map_outputs is not None:
