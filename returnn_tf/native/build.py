@@ -106,6 +106,14 @@ def compile_into(entry: Entry, op: NativeOp, compilers: Compilers, place: str = 
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def build_without_ops(path: str) -> None:
+    """Write a library that has no ops: for programs that load a second one, which must not register the same again.
+
+    :raises NativeOpError: there is no compiler, or it fails
+    """
+    run_all([[*find_toolchain().compiler, "-shared", "-fPIC", "-x", "c++", os.devnull, "-o", path]])
+
+
 def _compile_commands(op: NativeOp, compilers: Compilers) -> list[list[str]]:
     """Return the command for each file, without the name of the object.
 

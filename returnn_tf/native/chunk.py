@@ -65,6 +65,7 @@ def _run(
     kernels=("chunk/chunk_cpu.cc",),
     bindings=("chunk/chunk_op.cc",),
     cuda=("chunk/chunk_cuda.cu",),
+    replaces=("Chunking", "UnChunking"),
 )
 def self_test(ops: Any) -> None:
     """Compare with slices in numpy.

@@ -71,6 +71,7 @@ def native_lstm(
     kernels=("lstm/lstm_cpu.cc",),
     bindings=("lstm/lstm_op.cc",),
     cuda=("lstm/lstm_cuda.cu",),
+    replaces=("NativeLstm2", "NativeLstm", "LstmGenericBase", "LstmLowMem"),
 )
 def self_test(ops: Any) -> None:
     """Compare the op and its gradient with numpy on a small ragged batch, in both directions.

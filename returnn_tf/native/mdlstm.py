@@ -81,6 +81,7 @@ def native_mdlstm(
     kernels=("mdlstm/mdlstm_cpu.cc",),
     bindings=("mdlstm/mdlstm_op.cc",),
     cuda=("mdlstm/mdlstm_cuda.cu",),
+    replaces=("TwoDLSTM",),
 )
 def self_test(ops: Any) -> None:
     """Compare the op and its gradient with numpy on a small ragged batch.

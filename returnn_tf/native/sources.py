@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
+from returnn_tf.config import did_you_mean
 from returnn_tf.config.registry import Registry
 from returnn_tf.native.errors import NativeOpError
 
@@ -33,6 +34,7 @@ class NativeOp:
     :param cuda: kernels for GPUs; if empty, the form in plain TensorFlow is used on a GPU
     :param self_test: see `SelfTest`
     :param folder: of its sources, absolute; default: that of all sources
+    :param replaces: names of RETURNN's ops for the same
     """
 
     name: str
@@ -41,6 +43,7 @@ class NativeOp:
     cuda: tuple[str, ...] = ()
     self_test: Optional[SelfTest] = None
     folder: str = ""
+    replaces: tuple[str, ...] = ()
 
     def path(self, source: str) -> str:
         """Return the whole path of one of its source files."""
@@ -51,16 +54,33 @@ OPS: Registry[NativeOp] = Registry("native op", "returnn_tf.native", plugins="re
 
 
 def register_op(
-    name: str, *, kernels: Sequence[str], bindings: Sequence[str], cuda: Sequence[str] = (), folder: str = ""
+    name: str,
+    *,
+    kernels: Sequence[str],
+    bindings: Sequence[str],
+    cuda: Sequence[str] = (),
+    folder: str = "",
+    replaces: Sequence[str] = (),
 ) -> Callable[[SelfTest], SelfTest]:
     """Decorate the self-test of an op, which registers the op; for the parameters see `NativeOp`."""
 
     def decorate(self_test: SelfTest) -> SelfTest:
-        op = NativeOp(name, tuple(kernels), tuple(bindings), tuple(cuda), self_test, folder)
+        op = NativeOp(name, tuple(kernels), tuple(bindings), tuple(cuda), self_test, folder, tuple(replaces))
         OPS.add(op, name, owner=self_test)
         return self_test
 
     return decorate
+
+
+def op_by_any_name(name: str) -> NativeOp:
+    """Return the op of this name, or the one that replaces RETURNN's op of this name.
+
+    :raises NativeOpError: there is none; with the nearest name
+    """
+    ops = {other: op for _, op in OPS.items() for other in (op.name, *op.replaces)}
+    if name not in ops:
+        raise NativeOpError("there is no native op %r. %s" % (name, did_you_mean(name, list(ops), max_listed=30)))
+    return ops[name]
 
 
 def source_folder() -> str:
