@@ -254,3 +254,15 @@ def test_keys_must_be_strings():
     """Config({1: 2}) is a mistake."""
     with pytest.raises(ConfigError, match="strings"):
         Config({1: 2})
+
+
+def test_a_list_may_be_spelled_as_in_python() -> None:
+    """As job managers give it on the command line."""
+    config = Config()
+    for key, text in {"a": "[1,2]", "b": "(3,)", "c": "[]", "d": "['x','y']", "e": "[1,", "f": "[0.5]"}.items():
+        config.set_text(key, text)
+    assert config.int_list("a") == [1, 2] and config.int_list("b") == [3] and config.int("b") == 3
+    assert config.list("c") == [] and config.list("d") == ["x", "y"] and config.list("e") == ["[1", ""]
+    assert config.float("f") == 0.5 and config.value("a") == "[1,2]"
+    with pytest.raises(ConfigError, match="expected an int"):
+        config.int("c")

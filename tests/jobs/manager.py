@@ -12,7 +12,11 @@ import pprint
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Optional
+
+from returnn_tf.cli.main import main
+from returnn_tf.logging.log import log
 
 CHECKOUT = pathlib.Path(__file__).parents[2]
 ROOT = CHECKOUT / "i6"
@@ -88,6 +92,58 @@ def run(script: str, *args: str, folder: pathlib.Path, **others: str) -> subproc
     command = [sys.executable, str(ROOT / script), *args]
     env = environment(**others)
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+@dataclass
+class Job:
+    """A job with its folders: ``output`` with the config, ``work`` in which its tasks run.
+
+    :param in_process: run the program in this process, which is quicker; the environment is then that of the tests
+    """
+
+    folder: pathlib.Path
+    in_process: bool = False
+
+    def __post_init__(self) -> None:
+        for part in ("work", "output"):
+            (self.folder / part).mkdir(parents=True, exist_ok=True)
+
+    @property
+    def work(self) -> pathlib.Path:
+        """Return the working directory."""
+        return self.folder / "work"
+
+    @property
+    def output(self) -> pathlib.Path:
+        """Return the folder of the outputs."""
+        return self.folder / "output"
+
+    def write(self, text: str) -> str:
+        """Write the config; return its path."""
+        path = self.output / "returnn.config"
+        path.write_text(text)
+        return str(path)
+
+    def run(self, *args: str, code: int = 0) -> str:
+        """Run the config in the working directory; return what was logged.
+
+        :param args: after the config
+        :param code: the exit code to expect
+        """
+        command = [str(self.output / "returnn.config"), *args]
+        if self.in_process:
+            before = os.getcwd()
+            os.chdir(self.work)
+            try:
+                found, errors = main(command), ""
+            finally:
+                os.chdir(before)
+                log.configure()
+        else:
+            done = run("rnn.py", *command, folder=self.work)
+            found, errors = done.returncode, done.stderr + done.stdout
+        assert found == code, errors
+        return (self.work / "returnn.log").read_text()
 
 
 class EpochData(dict[str, Any]):
