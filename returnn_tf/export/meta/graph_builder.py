@@ -20,6 +20,7 @@ from returnn_tf.export.meta.session_graph import like_a_function, session_graph
 from returnn_tf.export.meta.side_effects import SideEffects, assignments
 from returnn_tf.export.meta.states import States, select
 from returnn_tf.export.meta.variables import Variables, small_initial_values
+from returnn_tf.export.native_libraries import maybe_portable
 from returnn_tf.graph.node import Node
 from returnn_tf.network.feed import batch_major_order
 from returnn_tf.network.lower import Lowered, lower
@@ -37,10 +38,13 @@ class GraphBuilder:
     :param plan: of the network; no checkpoint is needed, as the variables stay variables
     :param train: whether dropout etc. are active; None: a placeholder decides, which needs a plan with ``train=True``
     :param losses: whether losses and errors are computed, too
+    :param portable: no native ops, so that the graph needs no library
     """
 
-    def __init__(self, plan: Plan, *, train: Optional[bool] = False, losses: bool = False) -> None:
-        self.plan, self.train, self.losses = plan, train, losses
+    def __init__(
+        self, plan: Plan, *, train: Optional[bool] = False, losses: bool = False, portable: bool = False
+    ) -> None:
+        self.plan, self.train, self.losses, self._portable = plan, train, losses, portable
         embedded = small_initial_values(plan)
         self.graph: Any = session_graph()
         with self.emitting():
@@ -64,7 +68,7 @@ class GraphBuilder:
     def emitting(self) -> Iterator[None]:
         """Make this the graph in which ops are made, with the config and the precision of the plan."""
         plan = self.plan
-        with like_a_function(self.graph), using_config(plan.config):
+        with like_a_function(self.graph), using_config(plan.config), maybe_portable(self._portable):
             with using_precision(plan.float_dtype, plan.mixed_precision):
                 yield
 
@@ -201,16 +205,18 @@ class GraphBuilder:
         if not name or names.op_name(name) != name:
             raise ConfigError("--summaries_tensor_name: %r can't be the name of an op." % name)
         with self.emitting():
-            made = [tf.compat.v1.summary.scalar(key, value) for key, value in self.scores.items()]
+            scalars = dict(self.scores)
             for param, var in self.variables.params.items():
-                value = var.read_value()
-                if value.dtype.is_floating:
-                    mean, variance = tf.nn.moments(tf.cast(tf.reshape(value, [-1]), tf.float32), [0])
-                    key = names.op_name(param)
-                    made.append(tf.compat.v1.summary.scalar(key + "_mean", mean))
-                    made.append(tf.compat.v1.summary.scalar(key + "_stddev", tf.sqrt(variance)))
-            merged = tf.compat.v1.summary.merge(made) if made else tf.constant(b"")
-            named(merged, name)
+                if var.dtype.is_floating:
+                    mean, variance = tf.nn.moments(tf.cast(tf.reshape(var.read_value(), [-1]), tf.float32), [0])
+                    scalars[names.op_name(param) + "_mean"] = mean
+                    scalars[names.op_name(param) + "_stddev"] = tf.sqrt(variance)
+            made = [tf.raw_ops.ScalarSummary(tags=key, values=value) for key, value in scalars.items()]
+            named(tf.raw_ops.MergeSummary(inputs=made) if made else tf.constant(b""), name)
+
+    def state_names(self) -> list[str]:
+        """Return the names of the variables with states, in the order of their collection."""
+        return [var.op.name for var in self.graph.get_collection(names.STATE_VARS)]
 
     def meta_graph(self) -> Any:
         """Add the saver, and return the `MetaGraphDef`; afterwards the graph can't be changed."""
