@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from typing import Any, Optional
 
 import returnn_tf
+from returnn_tf.datasets import Dataset
+from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.datasets.core.stream import StreamDataset
+from returnn_tf.engine.data.data_source import DataSource
 from returnn_tf.engine.support.signals import Stopped, StopRequest
 from returnn_tf.engine.training.engine import Engine
 from returnn_tf.engine.training.step_boundary import StepBoundary
@@ -69,3 +74,33 @@ def check_fewer_sequences_than_ranks(world: Any) -> Any:
     grad = train(world, "few", **few)
     param = train(world, "few_param", horovod_reduce_type="param", **few)
     return [sorted(found[2][1]) for found in (grad, param)]
+
+
+class Stream(StreamDataset):
+    """Sequences whose number shows at the end only."""
+
+    def stream(self, epoch: int, **_: Any) -> Iterator[Sequence]:
+        """Yield the sequences."""
+        yield from Dataset.from_config(data(11)).sequences(epoch)
+
+
+@check
+def check_stream(world: Any) -> Any:
+    """Train on a stream, whose number of sequences is known to no rank: tags that each has read, names of scores."""
+    tags: dict[int, list[str]] = {}  # by number of the batch
+    original = DataSource.batches
+
+    def batches(self: DataSource, epoch: int, **options: Any) -> Iterator[Any]:
+        for batch in original(self, epoch, **options):
+            if self.name == "train":
+                tags[batch.number] = batch.seq_tags
+            yield batch
+
+    DataSource.batches = batches  # type: ignore[method-assign]
+    try:
+        given = {"train": {"class": Stream}, "dev": data(3), "num_epochs": 1, "max_seqs": 1, "chunking": None}
+        given["horovod_dataset_distribution"] = "shard"
+        scores = train(world, "stream", **given)
+    finally:
+        DataSource.batches = original  # type: ignore[method-assign]
+    return [[tag for found in tags.values() for tag in found], sorted(scores[1][1])]

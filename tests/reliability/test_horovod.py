@@ -27,6 +27,7 @@ FAST += (
     "training",
     "stop_while_evaluating",
     "fewer_sequences_than_ranks",
+    "stream",
 )
 
 
@@ -206,6 +207,14 @@ def test_fewer_sequences_than_ranks(results: Results) -> None:
     """One to train on and one to evaluate: both epochs have scores."""
     for grad, param in results("fewer_sequences_than_ranks"):
         assert "train_score" in grad and "dev_score" in grad and param == grad
+
+
+def test_stream(results: Results) -> None:
+    """Each sequence of a stream is read by one rank only, though none knows how many there are."""
+    (first, scores), (second, other) = results("stream")
+    tags = ["seq-%d" % i for i in range(11)]
+    assert (first, second) == (tags[0::2], tags[1::2])
+    assert "train_score" in scores and "dev_score" in scores and scores == other
 
 
 def test_tasks_together(folder: pathlib.Path, results: Results) -> None:

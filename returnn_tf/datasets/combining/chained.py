@@ -10,7 +10,7 @@ from typing import Any, Optional
 import numpy as np
 
 from returnn_tf.datasets.core.data_spec import Sequence
-from returnn_tf.datasets.core.epoch import EpochReader
+from returnn_tf.datasets.core.epoch_reader import EpochReader
 from returnn_tf.datasets.core.share import Share
 
 

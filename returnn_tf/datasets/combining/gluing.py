@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.core.data_spec import Sequence
-from returnn_tf.datasets.core.epoch import Epoch, EpochReader
+from returnn_tf.datasets.core.epoch import Epoch
+from returnn_tf.datasets.core.epoch_reader import EpochReader
 from returnn_tf.datasets.core.per_key import is_int
 
 _NAMES = (

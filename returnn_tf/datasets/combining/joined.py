@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import Sequence
-from returnn_tf.datasets.core.epoch import Epoch, EpochReader
+from returnn_tf.datasets.core.epoch import Epoch
+from returnn_tf.datasets.core.epoch_reader import EpochReader
 
 
 class JoinedEpoch(Epoch):

@@ -16,7 +16,8 @@ from returnn_tf.datasets.combining.reading import ReadingProcesses, ReadingServi
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.base_options import BaseOptions
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
-from returnn_tf.datasets.core.epoch import Epoch, EpochReader
+from returnn_tf.datasets.core.epoch import Epoch
+from returnn_tf.datasets.core.epoch_reader import EpochReader
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.seq_order import occurrences
 from returnn_tf.datasets.core.share import ALL, Chosen, Share

@@ -23,7 +23,8 @@ from returnn_tf.datasets.core.batches.slices import ContextWindow, iterate_slice
 from returnn_tf.datasets.core.batches.whole_seqs import WholeSeqs, is_applicable
 from returnn_tf.datasets.core.data_spec import Sequence
 from returnn_tf.datasets.core.declared import Declared
-from returnn_tf.datasets.core.epoch import Epoch, EpochReader
+from returnn_tf.datasets.core.epoch import Epoch
+from returnn_tf.datasets.core.epoch_reader import EpochReader
 from returnn_tf.datasets.core.format import CorpusWithFormat
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
 from returnn_tf.datasets.core.spec import parse_dataset_spec

@@ -6,12 +6,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from returnn_tf.datasets.core.corpus import Corpus
+from returnn_tf.datasets.core.choosing import ChosenOfCorpus
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.window import stack_frames
 
 
-class CorpusWithFormat(Corpus):
+class CorpusWithFormat(ChosenOfCorpus):
     """Formats of the data of a dataset, under the names that configs and users know; see ``base.Dataset``."""
 
     data_specs: dict[str, DataSpec] = {}

@@ -20,7 +20,7 @@ from returnn_tf.datasets.combining.mapping.map_processes import MapProcesses
 from returnn_tf.datasets.combining.mapping.mapper import Mapper
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
-from returnn_tf.datasets.core.epoch import EpochReader
+from returnn_tf.datasets.core.epoch_reader import EpochReader
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
 from returnn_tf.datasets.core.stream import StreamDataset, StreamedEpoch
