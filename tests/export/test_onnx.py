@@ -15,6 +15,7 @@ from returnn_tf.config import ConfigError, DataError
 from tests.export.small_nets import DECODER, NETS, network
 
 pytest.importorskip("tf2onnx")
+onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 
@@ -80,6 +81,9 @@ def test_any_batch_and_length(tmp_path: Path, name: str) -> None:
     facts = _export(net, tmp_path / "out")
     assert (facts["opset"], facts["graph"], facts["batch"]) == (17, "model.onnx", None)
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["model.json", "model.onnx"]
+    if name == "blstm":  # an op of its own, not a loop
+        types = [node.op_type for node in onnx.load(str(tmp_path / "out" / "model.onnx")).graph.node]
+        assert types.count("LSTM") == 4 and "Loop" not in types
 
 
 def test_rasr_names_and_metadata(tmp_path: Path) -> None:

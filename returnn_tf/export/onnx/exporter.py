@@ -19,6 +19,7 @@ from returnn_tf.export.onnx.session import Session
 from returnn_tf.export.side_file import read_side_file
 from returnn_tf.export.tensor_info import TensorInfo
 from returnn_tf.native.portable import portable_ops
+from returnn_tf.ops.cells.fused_lstm import fused_lstm_ops
 from returnn_tf.util.lazy_tf import tf
 
 FILE = "model.onnx"
@@ -46,7 +47,7 @@ class OnnxExporter(Exporter):
         ]
 
         def emit(*inputs: Any) -> dict[str, Any]:
-            with portable_ops():
+            with portable_ops(), fused_lstm_ops():
                 values = model.emit(dict(zip(model.input_infos, inputs)))
             return {names[name]: value for name, value in values.items()}
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy
+
 from returnn_tf.export.onnx.packages import Packages
 
 
@@ -38,7 +40,40 @@ def handlers(pkg: Packages) -> dict[str, tuple[Any, list[Any]]]:
         else:
             node.type = "Where"
 
-    return {"FloorMod": (floor_mod, []), "FloorDiv": (floor_div, []), "SelectV2": (select, [])}
+    def lstm(ctx: Any, node: Any, _name: str, _args: Any) -> None:
+        """Convert the op that `returnn_tf.ops.cells.fused_lstm` emits."""
+        x, h0, c0, lengths = (node.input[i] for i in (0, 1, 2, 4))
+        parts = node.inputs[3].input[3:]  # of CudnnRNNCanonicalToParams: 8 matrices and 8 vectors, gates i, f, j, o
+
+        def joined(first: int, count: int) -> Any:
+            """Return parts in the order i, o, f, j of ONNX, [1, sizes]."""
+            order = [parts[first + start + gate] for start in range(0, count, 4) for gate in (0, 3, 1, 2)]
+            whole = ctx.make_node("Concat", order, attr={"axis": 0}, op_name_scope=node.name).output[0]
+            axis = ctx.make_const(pkg.tf2onnx.utils.make_name("axis"), numpy.array([0], "int64")).output[0]
+            return ctx.make_node("Unsqueeze", [whole, axis], op_name_scope=node.name).output[0]
+
+        size = ctx.get_shape(parts[-1])[0]
+        outputs, shapes, dtypes = list(node.output), node.output_shapes, node.output_dtypes
+        ctx.remove_node(node.name)
+        made = ctx.make_node(
+            "LSTM", [x, joined(0, 4), joined(4, 4), joined(8, 8), lengths, h0, c0], attr={"hidden_size": size},
+            output_count=3, dtypes=dtypes[:3], op_name_scope=node.name,
+        )  # fmt: skip
+        direction = ctx.make_const(pkg.tf2onnx.utils.make_name("axis"), numpy.array([1], "int64")).output[0]
+        ctx.make_node(
+            "Squeeze", [made.output[0], direction], outputs=outputs[:1], shapes=shapes[:1], dtypes=dtypes[:1],
+            op_name_scope=node.name,
+        )  # fmt: skip
+        for source, name, shape, dtype in zip(made.output[1:], outputs[1:], shapes[1:], dtypes[1:]):
+            ctx.make_node("Identity", [source], outputs=[name], shapes=[shape], dtypes=[dtype])
+
+    def nothing(ctx: Any, node: Any, _name: str, _args: Any) -> None:
+        """Leave an op to the one that reads it."""
+
+    return {
+        "FloorMod": (floor_mod, []), "FloorDiv": (floor_div, []), "SelectV2": (select, []),
+        "CudnnRNNV3": (lstm, []), "CudnnRNNCanonicalToParams": (nothing, []),
+    }  # fmt: skip
 
 
 def _math(pkg: Packages) -> Any:

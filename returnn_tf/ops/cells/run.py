@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Optional
 
 from returnn_tf.ops.cells.base import Cell, Params, State
+from returnn_tf.ops.cells.fused_lstm import fused_lstm, fused_weights
 from returnn_tf.ops.cells.kernels import kernel_for
 from returnn_tf.ops.cells.time_axis import reverse_sequences, zero_padding
 from returnn_tf.util.lazy_tf import tf
@@ -31,12 +32,15 @@ def run_cell(
     :return: outputs [time, batch, n], which are 0 after the end of a sequence, and the state of each sequence after the
         frame that ran last (the initial state if there is none)
     """
-    native = cell.native_kernel(next(iter(params.values())).dtype)
+    fused = fused_weights(cell, params, x)
+    native = None if fused else cell.native_kernel(next(iter(params.values())).dtype)
     # A plain kernel has one direction only: the narrower array of x and z is reversed for it.
     reverse = direction == -1
-    reverse_x = reverse and not native and (x.dtype.is_integer or cell.in_dim <= cell.gates * cell.n_out)
-    z = cell.project_input(params, _reversed(x, lengths) if reverse_x else x)
-    z.set_shape([None, None, cell.gates * cell.n_out])
+    is_narrow = x.dtype.is_integer or cell.in_dim <= cell.gates * cell.n_out
+    reverse_x = reverse and not native and (is_narrow or fused is not None)
+    first = _reversed(x, lengths) if reverse_x else x
+    z = first if fused else cell.project_input(params, first)
+    z.set_shape([None, None, cell.in_dim if fused else cell.gates * cell.n_out])
     if initial_state is None:
         zeros = tf.zeros([tf.shape(z)[1], cell.n_out], z.dtype)
         initial_state = (zeros,) * cell.n_states
@@ -44,7 +48,10 @@ def run_cell(
         outputs, state = native(cell, params, z, lengths, initial_state, seed, reverse)
     else:
         z = _reversed(z, lengths) if reverse and not reverse_x else z
-        outputs, state = kernel_for(cell)(cell, params, z, lengths, initial_state, seed)
+        if fused:
+            outputs, state = fused_lstm(z, fused, lengths, initial_state)
+        else:
+            outputs, state = kernel_for(cell)(cell, params, z, lengths, initial_state, seed)
         outputs = _reversed(outputs, lengths) if reverse else outputs
         outputs = outputs if lengths is None else zero_padding(outputs, lengths)
     outputs.set_shape([x.shape[0], x.shape[1], cell.n_out])
