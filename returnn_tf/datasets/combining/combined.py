@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.datasets.combining import combined_order as mixing
+from returnn_tf.datasets.combining.combined_format import check_data_map, joined_spec
 from returnn_tf.datasets.combining.inner import inner_dataset, read_inner
 from returnn_tf.datasets.combining.source import Source
 from returnn_tf.datasets.core import seq_order as orders
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec, Sequence, can_hold
-from returnn_tf.datasets.core.generating import dim_and_ndim
+from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
 from returnn_tf.datasets.core.per_key import is_int
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.stream import StreamDataset
@@ -75,7 +75,7 @@ class CombinedDataset(StreamDataset):
     def setup(self) -> None:
         """Create the datasets, and decide whether there is random access."""
         self._names = sorted(self.opts.datasets)
-        self._check_data_map()
+        check_data_map(self.opts.data_map, self.opts.datasets, owner=self._owner())
         self._inner = [
             inner_dataset(self, self.opts.datasets[name], "%s_%s" % (self.name, name), shards=False)
             for name in self._names
@@ -90,21 +90,6 @@ class CombinedDataset(StreamDataset):
         self._sizes = [self._sampling_size(name) for name in self._names]
         self._check_mixing()
         self._formats = {key: self._spec(key) for key in sorted(set(self.opts.data_map.values()))}
-
-    def _check_data_map(self) -> None:
-        if not self.opts.data_map or not self._names:
-            raise ConfigError("%s: 'datasets' and 'data_map' must not be empty" % self._owner())
-        for source, key in self.opts.data_map.items():
-            if not isinstance(source, tuple) or len(source) != 2 or not isinstance(key, str):
-                raise ConfigError(
-                    "%s: data_map maps (name of a dataset, key of it) to a key, not %r to %r"
-                    % (self._owner(), source, key)
-                )
-            if source[0] not in self.opts.datasets:
-                raise ConfigError(
-                    "%s: data_map has a dataset %r. %s"
-                    % (self._owner(), source[0], did_you_mean(source[0], self.opts.datasets))
-                )
 
     def _check_inner_keys(self) -> None:
         for name, dataset, keys in zip(self._names, self._inner, self._keys):
@@ -166,28 +151,15 @@ class CombinedDataset(StreamDataset):
         return dict(self._formats)
 
     def _spec(self, key: str) -> DataSpec:
+        opts = self.opts
         owners = [number for number, keys in enumerate(self._keys) if key in keys]
-        found = [self._inner[number].data_specs[self._keys[number][key]] for number in owners]
-        spec = found[0]
-        given = (self.opts.data_dims or {}).get(key)
-        if given is not None:
-            dim, ndim = dim_and_ndim(given, option="data_dims", ndim=spec.ndim, owner=self._owner())
-            spec = dataclasses.replace(spec, dim=dim, ndim=ndim)
-        for number, other in zip(owners, found):
-            if (other.dim, other.ndim) != (spec.dim, spec.ndim) and other.dim:
-                raise ConfigError(
-                    "%s: key %r has dim %d and %d axes in the dataset %r, but dim %d and %d axes in %s"
-                    % (
-                        *(self._owner(), key, other.dim, other.ndim, self._names[number], spec.dim, spec.ndim),
-                        "data_dims" if given is not None else "%r" % self._names[owners[0]],
-                    )
-                )
-        default = "int32" if spec.sparse else "float32" if not spec.is_text else "object"
-        wanted = (self.opts.data_dtypes or {}).get(key, default)
-        if key in (self.opts.data_dtypes or {}) and not can_hold(wanted, spec):
-            what = "%d labels" % spec.dim if spec.sparse else spec.dtype
-            raise ConfigError("%s: data_dtypes: %r of key %r can't hold %s" % (self._owner(), wanted, key, what))
-        return dataclasses.replace(spec, dtype=wanted)
+        return joined_spec(
+            key,
+            {self._names[number]: self._inner[number].data_specs[self._keys[number][key]] for number in owners},
+            dim=(opts.data_dims or {}).get(key),
+            dtype=(opts.data_dtypes or {}).get(key),
+            owner=self._owner(),
+        )
 
     def _mapped(self, number: int, data: Mapping[str, NDArray[Any]], keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
         """Return the data of a sequence of one of the datasets under the keys of this one."""

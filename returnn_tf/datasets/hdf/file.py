@@ -17,6 +17,7 @@ from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.safe_files import check_regular
 from returnn_tf.datasets.hdf.claims import longest_string
+from returnn_tf.datasets.hdf.library import open_unlocked, strings
 from returnn_tf.datasets.hdf.rows import RowReader
 
 _LARGEST_DIM = 1 << 31
@@ -96,7 +97,7 @@ class HDFFile:
             raise self._error(
                 "sequence %r, key %r cannot be read (damaged file?): %s" % (self.tags[index], key, exc)
             ) from exc
-        return _strings(value) if value.dtype.kind in "OS" else value
+        return strings(value) if value.dtype.kind in "OS" else value
 
     def read_many(self, key: str, indices: NDArray[Any]) -> list[NDArray[Any]]:
         """Read several sequences of one key, as `read` does; an error names no sequence."""
@@ -107,7 +108,7 @@ class HDFFile:
             raise
         except Exception as exc:  # from the HDF5 library, of nearly any class
             raise self._error("key %r cannot be read (damaged file?): %s" % (key, exc)) from exc
-        return [_strings(value) for value in values] if values[0].dtype.kind in "OS" else values
+        return [strings(value) for value in values] if values[0].dtype.kind in "OS" else values
 
     def close(self) -> None:
         """Close the file; ``read`` reopens it."""
@@ -134,7 +135,7 @@ class HDFFile:
         except OSError as exc:
             raise self._error(exc.strerror or str(exc)) from exc
         try:
-            self._handle = _open_unlocked(self.path)
+            self._handle = open_unlocked(self.path)
         except OSError as exc:
             text = str(exc)
             if os.path.isdir(self.path):
@@ -215,7 +216,7 @@ class HDFFile:
         dataset = self._checked_strings(root, "seqTags")
         if dataset.shape != (self.num_seqs,):
             raise self._error("/seqTags has shape %s, but /seqLengths has %d rows" % (dataset.shape, self.num_seqs))
-        return list(_strings(dataset[:]))
+        return list(strings(dataset[:]))
 
     def _check_rows(self, root: h5py.File) -> None:
         for key, path in self.paths.items():
@@ -287,26 +288,4 @@ class HDFFile:
         return int(value.reshape(()))
 
     def _labels(self, root: h5py.File, path: str) -> Optional[tuple[str, ...]]:
-        return tuple(_strings(self._checked_strings(root, path)[:])) if path in root else None
-
-
-def _open_unlocked(path: str) -> h5py.File:
-    """Open without a lock, since network file systems often have none; unless this process has it open with one."""
-    try:
-        return h5py.File(path, "r", locking=False)
-    except OSError as exc:
-        if "locking flag" not in str(exc):
-            raise
-        return h5py.File(path, "r")
-
-
-def _strings(value: NDArray[Any]) -> NDArray[Any]:
-    """Convert bytes or str to str objects, cut at the first NUL."""
-    out = np.empty(value.size, object)
-    out[:] = [_text(entry) for entry in value.reshape(-1).tolist()]
-    return out.reshape(value.shape)
-
-
-def _text(entry: Any) -> str:
-    text = entry.decode("utf8", "replace") if isinstance(entry, bytes) else str(entry)
-    return text.split("\0", 1)[0] if "\0" in text else text
+        return tuple(strings(self._checked_strings(root, path)[:])) if path in root else None
