@@ -64,8 +64,8 @@ def run(args: list[str]) -> int:
     own, overrides = _split(rest)
     parser = _parser()
     for info in _own_options(cls):
-        is_flag: dict[str, Any] = {"nargs": "?", "const": "True"} if info.type is bool else {}
-        parser.add_argument("--" + info.name.replace("_", "-"), dest="option:" + info.name, default=None, **is_flag)
+        flag: dict[str, Any] = {"nargs": "?", "const": "True"} if info.type is bool else {}
+        parser.add_argument("--" + info.name.replace("_", "-"), dest="option:" + info.name, **flag)
     given = parser.parse_args(own)
     options = {info.name: _value(info, text) for info in _own_options(cls)
                if (text := getattr(given, "option:" + info.name)) is not None}  # fmt: skip

@@ -14,6 +14,7 @@ from returnn_tf.config.options import option
 from returnn_tf.config.registry import OptionClasses
 from returnn_tf.export.comparison import difference
 from returnn_tf.export.inference import InferenceModel
+from returnn_tf.network.network import Network
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -37,7 +38,7 @@ class Exporter(abc.ABC):
         #: tensor in the graph) becomes a part of their entries.
         self.facts: dict[str, Any] = {}
 
-    def model(self, net: Any) -> InferenceModel:
+    def model(self, net: Network) -> InferenceModel:
         """Return what is exported of a network.
 
         :raises ConfigError: an output does not exist, or the target can't express a layer

@@ -45,11 +45,13 @@ class InferenceModel:
         #: Inputs and outputs by name.
         self.input_infos: dict[str, TensorInfo] = input_infos(net.extern_data, self.keys)
         self.outputs: dict[str, TensorInfo] = output_infos(self.nodes)
+        self._graph: Optional[Any] = None
         self._step = int(net.global_step)
-        self._feed_names = {graph_name(key): key for key in self.keys}
+        #: Name of an input -> its name in the feed of `Network.run`.
+        self.feed_keys = {graph_name(key): key for key in self.keys}
         for key in self.keys:
             for i in feed_layout(net.extern_data[key])[1]:
-                self._feed_names["%s_size%d" % (graph_name(key), i)] = "%s/size%d" % (key, i)
+                self.feed_keys["%s_size%d" % (graph_name(key), i)] = "%s/size%d" % (key, i)
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -61,10 +63,10 @@ class InferenceModel:
 
         :raises ConfigError: one is missing
         """
-        lacking = [name for name in self._feed_names if name not in inputs]
+        lacking = [name for name in self.feed_keys if name not in inputs]
         if lacking:
             raise ConfigError("Export: the inputs lack %r." % lacking[0])
-        return {feed: inputs[name] for name, feed in self._feed_names.items()}
+        return {feed: inputs[name] for name, feed in self.feed_keys.items()}
 
     def emit(
         self,
@@ -92,7 +94,7 @@ class InferenceModel:
         if states is not None:
             graph.run_updates()
         found = {name: tensor for node in self.nodes for name, tensor in self._tensors(graph, node).items()}
-        return {name: tf.identity(found[name], name=name) for name in self.outputs}
+        return {name: tf.identity(found[name], name=name) for name in self.outputs if name in found}
 
     def _tensors(self, graph: Lowered, node: Node) -> dict[str, Any]:
         """Return the tensors of an output: value, lengths and scores."""
@@ -117,20 +119,22 @@ class InferenceModel:
         :param frames: length of the longest one
         """
         feed = random_batch(self.net.extern_data, self.keys, seed=seed, batch=batch, frames=frames)
-        return {name: feed[key] for name, key in self._feed_names.items()}
+        return {name: feed[key] for name, key in self.feed_keys.items()}
 
     def expected(self, sample: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return the outputs of the network itself for inputs: as `Network.run`, without losses.
 
         :param sample: arrays by input name
         """
-        names = {feed: name for name, feed in self._feed_names.items()}
+        if self._graph is None:
+            self._graph = self.trace()
+        inputs = {name: tf.constant(sample[name], info.dtype) for name, info in self.input_infos.items()}
+        return {name: value.numpy() for name, value in self._graph(**inputs).items()}
 
-        def emit(feed: dict[str, Any]) -> dict[str, Any]:
-            return self.emit({names[key]: tensor for key, tensor in feed.items()})
-
-        function = self.net.feed_function(emit, self.keys)
-        return {name: value.numpy() for name, value in function(self.feed_names(sample)).items()}
+    def trace(self) -> Any:
+        """Return a concrete function of the inputs by name, which returns the outputs by name."""
+        function = tf.function(lambda **inputs: self.emit(inputs), autograph=False)
+        return function.get_concrete_function(**self.inputs)
 
     def lengths_of(self, name: str) -> dict[int, str]:
         """Return which axes of an output have lengths: axis -> name of the output with them."""

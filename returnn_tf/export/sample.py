@@ -13,15 +13,22 @@ from returnn_tf.tensor import Data, Dim
 
 
 def random_batch(
-    extern_data: Mapping[str, Data], keys: Sequence[str], *, seed: int = 1, batch: int = 3, frames: int = 13
+    extern_data: Mapping[str, Data],
+    keys: Sequence[str],
+    *,
+    seed: int = 1,
+    batch: int = 3,
+    frames: int = 13,
+    shorter: int = 5,
 ) -> dict[str, NDArray[Any]]:
     """Return random sequences, in the names of a feed: "<key>" and "<key>/size<i>".
 
-    The first sequence is the longest; each further dim has shorter sequences (labels are fewer than frames).
+    The first sequence is the longest.
 
     :param keys: data keys
     :param batch: number of sequences
     :param frames: length of the longest one
+    :param shorter: by how many frames the sequences of each further dim are shorter: labels are fewer than frames
     """
     rng = numpy.random.RandomState(seed)
     lens_of: dict[Dim, NDArray[Any]] = {}
@@ -33,7 +40,7 @@ def random_batch(
         for place, axis in enumerate(batch_major_order(data)):
             dim = data.dims[axis]
             if dim.size is None and not dim.is_batch:
-                lens = _lens(dim, lens_of, batch, frames)
+                lens = _lens(dim, lens_of, batch, frames - shorter * len(lens_of))
                 feed["%s/size%d" % (key, place - offset)] = lens
                 shape.append(int(lens.max()))
             else:
@@ -44,8 +51,7 @@ def random_batch(
 
 def _lens(dim: Dim, known: dict[Dim, NDArray[Any]], batch: int, frames: int) -> NDArray[Any]:
     if dim not in known:
-        longest = max(frames - 5 * len(known), 2)
-        known[dim] = numpy.maximum(longest - 2 * numpy.arange(batch), 1).astype("int32")
+        known[dim] = numpy.maximum(max(frames, 2) - 2 * numpy.arange(batch), 1).astype("int32")
     return known[dim]
 
 

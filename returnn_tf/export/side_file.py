@@ -10,6 +10,7 @@ from typing import Any
 from returnn_tf._version import __version__
 from returnn_tf.config import DataError
 from returnn_tf.export.inference import InferenceModel
+from returnn_tf.export.streaming import StreamingModel
 from returnn_tf.export.tensor_info import as_dict
 
 NAME = "model.json"
@@ -31,11 +32,21 @@ def write_side_file(folder: str, target: str, model: InferenceModel, facts: Mapp
         "search": model.net.search,
         "inputs": {name: _entry(info, tensors) for name, info in model.input_infos.items()},
         "outputs": {name: _entry(info, tensors) for name, info in model.outputs.items()},
+        **({"states": _states(model)} if isinstance(model, StreamingModel) else {}),
         **facts,
     }
     with open(os.path.join(folder, NAME), "w", encoding="utf8") as file:
         json.dump(content, file, indent=2, ensure_ascii=False)
         file.write("\n")
+
+
+def _states(model: StreamingModel) -> dict[str, Any]:
+    """Describe the states by the names of their inputs: "next" is the output to feed in the next call."""
+    infos = model.input_infos
+    return {
+        name: {"next": after, "layer": infos[name].layer, "shape": list(infos[name].shape), "dtype": infos[name].dtype}
+        for name, after in model.states.items()
+    }
 
 
 def _entry(info: Any, tensors: Mapping[str, str]) -> dict[str, Any]:

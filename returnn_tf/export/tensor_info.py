@@ -13,7 +13,7 @@ from returnn_tf.layers.search.decide import has_scores
 from returnn_tf.network.feed import batch_major_order
 from returnn_tf.tensor import Data
 
-VALUE, LENGTHS, SCORES = "value", "lengths", "scores"
+VALUE, LENGTHS, SCORES, STATE = "value", "lengths", "scores", "state"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,8 @@ class TensorInfo:
     """An input or output of an exported graph; batch-major.
 
     :param name: in the exported graph
-    :param kind: "value"; "lengths" of an axis of a value; "scores" of the hypotheses of a search, in log space
+    :param kind: "value"; "lengths" of an axis of a value; "scores" of the hypotheses of a search, in log space;
+        "state", see `returnn_tf.export.streaming`
     :param layer: path of the layer, "data:<key>" for an input
     :param axes: per axis "B" batch, "T" dynamic spatial, "S" static spatial, "F" feature, "beam" hypotheses
     :param shape: per axis the size, None where it is dynamic

@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional, TypeVar
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.graph.aux_values import Aux
-from returnn_tf.graph.emit_lengths import Lengths
+from returnn_tf.graph.emit_stream import Stream
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
 from returnn_tf.graph.params.custom import emit_custom
@@ -22,7 +22,7 @@ from returnn_tf.util.lazy_tf import tf
 T = TypeVar("T")
 
 
-class EmitContext(Lengths):
+class EmitContext(Stream):
     """The context passed to `Layer.emit`.
 
     :param may_reduce: whether values and parameters are given in the type of mixed_precision, if the layer supports it

@@ -8,12 +8,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import at_least, option
 from returnn_tf.export.exporters import Exporter, register_exporter
 from returnn_tf.export.graph_ops import check_ops, op_types
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.native_libraries import copy_libraries, maybe_portable
 from returnn_tf.export.saved_model.run import run_in_process
+from returnn_tf.export.stream_check import check_stream
+from returnn_tf.export.streaming import StreamingModel
+from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
 SIGNATURE = "serving_default"
@@ -27,11 +30,24 @@ class SavedModelExporter(Exporter):
         False, help="no native ops: the graph needs no library and runs on other machines, but LSTMs are slower"
     )
 
+    state: bool = option(
+        False,
+        help="the state of recurrent layers is input and output, so that sequences are computed block by block",
+    )
+    block: int = option(1, check=at_least(1), help="with state: number of frames that blocks are multiples of")
+
+    def model(self, net: Network) -> InferenceModel:
+        """Return the model, checked to compute block by block what it computes for whole sequences."""
+        if not self.state:
+            return super().model(net)
+        model = StreamingModel(net, self.outputs)
+        check_stream(model, self.block)
+        return model
+
     def write(self, model: InferenceModel, folder: str) -> None:
         """Write the SavedModel and the libraries of native ops."""
         with maybe_portable(self.portable):
-            function = tf.function(lambda **inputs: model.emit(inputs), autograph=False)
-            graph = function.get_concrete_function(**model.inputs)
+            graph = model.trace()
         check_ops(graph.graph.as_graph_def(), "saved_model")
         save(graph, folder)
         self.facts["signature"] = SIGNATURE

@@ -24,6 +24,7 @@ from returnn_tf.layers.loops.loop_inputs import (
 )
 from returnn_tf.layers.loops.loop_outputs import StepResult, run_loop, sizes_before
 from returnn_tf.layers.loops.loop_plan import LoopPlan
+from returnn_tf.layers.loops.loop_stream import LoopStream
 from returnn_tf.layers.loops.needed_later import needed_after
 from returnn_tf.layers.loops.recompute import recomputed
 from returnn_tf.layers.rec.cell_step import ALL_STEPS, STEP_INPUT
@@ -56,6 +57,7 @@ class LoopFrame:
             self._known_lens = tf.broadcast_to(lens, [self._batch * loop.beam_size])
         #: In search: the hypotheses at the end of the step, once it is emitted.
         self._last: Optional[Hypotheses] = None
+        self._stream = LoopStream(loop, ctx)
 
     def run(self) -> Any:
         """Emit the loop and return the number of steps. The collected values become further outputs of the node."""
@@ -65,7 +67,8 @@ class LoopFrame:
         if loop.keeps_beam:  # else values per hypothesis would not have the right size in all of the step
             arrays += self._before_loop()
         search = self._initial_search()
-        states = list(initial_states(loop.prevs, self._inner, state_keys(self._node.inner)).values())
+        first = initial_states(loop.prevs, self._inner, state_keys(self._node.inner))
+        states = self._stream.enter(list(first.values()))
         results = self._results()
         shapes = [state.shape for state in states]
 
@@ -192,6 +195,7 @@ class LoopFrame:
         check_step(state)
         hold_after_end(loop, state, layers, self._lens())
         new_states = [state.values[of] for _, of, _ in loop.prevs] + [state.next_states[name] for name in keys]
+        new_states = self._stream.held(state, carried, new_states, self._lens())
         source = None if hyps is None else hyps.source
         values = [state.values[node] for node in loop.collected]
         values += [constrained_values(EmitContext(node, state))[name] for node, name in loop.constrained]
@@ -263,6 +267,7 @@ class LoopFrame:
         lens = search["lens"] if lens is None else lens
         lens = lens[:: loop.beam_size] if lens.shape.rank else lens
         keep_states(self._ctx, self._node.inner, states[len(loop.prevs) :], loop.beam_size, lens)
+        self._stream.leave(states)
 
     def _lens(self) -> Any:
         """Return the number of steps, int32 [batch * beam] or scalar, if it is known before the loop, else None."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional
 
+from returnn_tf.config import ConfigError
 from returnn_tf.graph.aux_values import OnExit
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
+from returnn_tf.layers.shared.block_end import frame_before
 from returnn_tf.ops.frames.shape import move_axis, to_layout
 from returnn_tf.tensor import Beam, Data, Dim, DimKind
 from returnn_tf.util.lazy_tf import tf
@@ -184,9 +186,10 @@ class ShiftLayer(Layer):
         if self._same:
             x = tf.repeat(x[None], ctx.size(self._loop_dim), axis=0)
         axis = data.dims.index(self._loop_dim)
-        first = tf.expand_dims(self._initial.emit(ctx, data.without_axes([axis])), axis)
         size = ctx.size(self._loop_dim)
         x = self._with_checked_steps(x, axis, size)
+        first = self._initial.emit(ctx, data.without_axes([axis]))
+        first = tf.expand_dims(frame_before(ctx, data, axis, first, x), axis)
         rest = tf.gather(x, tf.range(tf.maximum(size - 1, 0)), axis=axis)
         return tf.concat([first, rest], axis=axis)
 
@@ -220,6 +223,8 @@ class StepIndexLayer(Layer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a scalar, or [steps]."""
+        if self._loop_dim is not None and ctx.continues:
+            raise ConfigError("%r counts the steps of a call, not those of all blocks of frames." % self.node.path)
         return ctx.lowering.loop_index if self._loop_dim is None else tf.range(ctx.size(self._loop_dim))
 
 

@@ -14,6 +14,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.history import mask_history
 from returnn_tf.layers.masked.frames import own_frames, time_of_source
+from returnn_tf.layers.masked.held_in_stream import held_in_stream, pass_on_held
 from returnn_tf.layers.masked.held_initial import KEYWORDS, plan_held_initial
 from returnn_tf.layers.masked.pack import (
     PackLayer,
@@ -241,9 +242,10 @@ class MaskedComputationLayer(Layer):
         batch = batch_of(self._packed)
         index = last_picked(picked(ctx, self.mask, batch, self._loop_dim))
         initial = initial_in_layout(ctx, self, ctx.output, self._loop_dim)
-        if batch is None:
-            return spread(x[None], index, initial[None])[0]
-        return spread(x, index, initial)
+        initial = held_in_stream(ctx, ctx.output, self._loop_dim, initial)
+        y = spread(x[None], index, initial[None])[0] if batch is None else spread(x, index, initial)
+        pass_on_held(ctx, ctx.output, self._loop_dim, initial, y)
+        return y
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit what was planned: one step, all steps, or only the selected frames."""

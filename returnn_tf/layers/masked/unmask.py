@@ -11,6 +11,7 @@ from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import InitialOutput
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.masked.held_in_stream import held_in_stream, pass_on_held
 from returnn_tf.layers.masked.held_initial import KEYWORDS, plan_held_initial
 from returnn_tf.layers.masked.masked_computation import MaskedComputationLayer, initial_in_layout
 from returnn_tf.layers.masked.pack import batch_of, check_mask, in_full_layout, leading, picked
@@ -119,7 +120,10 @@ class UnmaskLayer(Layer):
         index = last_picked(picked(ctx, self.mask, batch, self._frames))
         x = in_full_layout(ctx, self.source, self._packed_layout)
         initial = initial_in_layout(type(ctx)(self._initial_owner, ctx.lowering), self, ctx.output, self._frames)
-        return self._spread(x, index, initial, batch)
+        initial = held_in_stream(ctx, ctx.output, self._frames, initial)
+        y = self._spread(x, index, initial, batch)
+        pass_on_held(ctx, ctx.output, self._frames, initial, y)
+        return y
 
     def _emit_step(self, ctx: EmitContext) -> Any:
         """Emit one step, counting the selected frames."""

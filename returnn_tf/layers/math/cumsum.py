@@ -9,6 +9,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.option_types import Axis, InitialOutput
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.block_end import at_block_end
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.initial_value import INITIAL_KEYWORDS, InitialValue, plan_initial_value
 from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
@@ -94,4 +95,9 @@ class CumsumLayer(ConcatInputLayer):
         total = tf.cumsum(x, axis=self._axis, reverse=self.reverse)
         if self._initial is not None and self.initial_output is not None:
             total += tf.expand_dims(self.initial_output_value(ctx), self._axis)
+        if ctx.continues and self._frames.dims[self._axis].is_dynamic and not self.reverse:
+            frame = self._frames.without_axes([self._axis])
+            before = ctx.state_before("sum", frame, tf.zeros(tf.stack(ctx.shape(frame)), x.dtype))
+            total += tf.expand_dims(before, self._axis)
+            ctx.state_after("sum", frame, at_block_end(ctx, self._frames, self._axis, before, total))
         return total

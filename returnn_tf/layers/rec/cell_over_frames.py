@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+from returnn_tf.config import ConfigError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.hidden_state import HIDDEN_STATE
 from returnn_tf.graph.plan_context import PlanContext
@@ -78,6 +79,11 @@ class CellOverFrames:
         merge = len(batch_shape) != 1
         if merge:
             x = tf.reshape(x, tf.stack([shape[0], -1] + (shape[-1:] if has_feature else [])))
+        if layer.direction == -1 and ctx.continues:
+            raise ConfigError(
+                "Layer %r (class 'rec') runs backwards, from the end of whole sequences, so it can't go on from block "
+                "to block of frames. Use direction 1." % ctx.node.path
+            )
         params, initial = self.cell.params(ctx), self._initial_state(ctx, merge)
         low = product_dtype()
         if low is not None and cell.native_kernel(tf.as_dtype(low)):  # else only the input projection is in that type
@@ -101,6 +107,8 @@ class CellOverFrames:
             y, state = tf.stop_gradient(y), tuple(tf.stop_gradient(part) for part in state)
         ctx.set_aux(ctx.node, HIDDEN_STATE, state)
         self.cell.keep(ctx, state)
+        if self._frames.dims[self._perm[0]].is_dynamic:
+            self.cell.state_after(ctx, state)
         return y
 
     def before_loop(self, ctx: EmitContext) -> None:
@@ -121,7 +129,8 @@ class CellOverFrames:
         return tf.repeat(lengths, repeats) if others else lengths
 
     def _initial_state(self, ctx: EmitContext, merge: bool) -> Optional[tuple[Any, ...]]:
-        state = self.cell.given_state(ctx)
+        is_stream = self._frames.dims[self._perm[0]].is_dynamic
+        state = self.cell.state_before(ctx) if is_stream else self.cell.given_state(ctx)
         if state is None or not merge:
             return state
         return tuple(tf.reshape(part, [-1, self.cell.cell.n_out]) for part in state)

@@ -48,11 +48,31 @@ class PlannedCell:
             return (tf.zeros(tf.stack(ctx.shape(self.state.data)), float_dtype()),) * self.state.count
         return state
 
+    def state_before(self, ctx: EmitContext) -> Optional[tuple[Any, ...]]:
+        """Return the state before the frames of this batch, None if it is zero; in a stream that after the last one."""
+        if not ctx.continues:
+            return self.given_state(ctx)
+        first, data = self.first_state(ctx), self.state.data
+        return tuple(
+            value if part.kept is not None else ctx.state_before(name, data, value)
+            for name, part, value in zip(self._names, self.initial, first)
+        )
+
+    def state_after(self, ctx: EmitContext, state: tuple[Any, ...]) -> None:
+        """Pass the last state on to the next block of a stream, see `state_before`."""
+        for name, part, value in zip(self._names, self.initial, state):
+            if part.kept is None:
+                ctx.state_after(name, self.state.data, value)
+
     def keep(self, ctx: EmitContext, state: tuple[Any, ...]) -> None:
         """Keep the last state for the next batch, where the option says so; each tensor in the layout of the state."""
         for part, value in zip(self.initial, state):
             if part.kept is not None:
                 ctx.keep(part.kept, value)
+
+    @property
+    def _names(self) -> list[str]:
+        return ["state/%s" % key for key in self.state.keys] or ["state"]
 
     def first_output(self, ctx: EmitContext) -> Any:
         """Return the part of the first state that is also an output."""

@@ -1,0 +1,109 @@
+"""`StreamingModel`: a network as a function of a block of frames and the state after the blocks before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+import numpy
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError
+from returnn_tf.export.inference import InferenceModel
+from returnn_tf.export.states import FedStates
+from returnn_tf.export.tensor_info import STATE, TensorInfo, graph_name
+from returnn_tf.graph.after_step.kept_state import KeptSpec
+from returnn_tf.network.network import Network
+from returnn_tf.util.lazy_tf import tf
+
+#: What is appended to the name of a state for its value after the block.
+NEXT = "_next"
+
+
+class StreamingModel(InferenceModel):
+    """As `InferenceModel`, with the states of all recurrences as further inputs ``state_...`` and outputs ``..._next``.
+
+    A state of zeros stands for the beginning of a sequence. The state of a sequence that has no frames in a block, or
+    fewer than others, is that after its own last frame.
+
+    :param net: the network
+    :param outputs: paths of layers; default: the outputs of the network
+    :raises ConfigError: nothing is recurrent, or a layer can't go on from block to block; names it
+    """
+
+    def __init__(self, net: Network, outputs: Sequence[str] = ()) -> None:
+        super().__init__(net, outputs)
+        self._state_names: dict[str, str] = {}  # name of the input -> name of the state
+        for name, spec in self._find_states().items():
+            base = "state_" + graph_name(re.sub("/state(/|$)", r"\1", name))
+            if base in self._state_names or base in self.input_infos or base + NEXT in self.outputs:
+                raise ConfigError("Export with state: two inputs would be called %r. Rename a layer." % base)
+            self._state_names[base] = name
+            self.input_infos[base] = _state_info(base, spec)
+            self.outputs[base + NEXT] = _state_info(base + NEXT, spec)
+        if not self._state_names:
+            raise ConfigError("Export with state: none of the layers is recurrent. Export without.")
+
+    @property
+    def states(self) -> dict[str, str]:
+        """Return the name of the output that is fed next for each input that is a state."""
+        return {base: base + NEXT for base in self._state_names}
+
+    def _find_states(self) -> dict[str, KeptSpec]:
+        """Emit the graph once to see which states it reads."""
+        found = FedStates()
+
+        def emit(**inputs: Any) -> Any:
+            return super(StreamingModel, self).emit(inputs, states=found)
+
+        tf.function(emit, autograph=False).get_concrete_function(**self.inputs)
+        for name in found.specs:
+            assert name in found.next, "the state %r is read but not written" % name
+        return found.specs
+
+    def emit(
+        self,
+        inputs: Mapping[str, Any],
+        variables: Optional[Mapping[str, Any]] = None,
+        states: Optional[Any] = None,
+    ) -> dict[str, Any]:
+        """Emit the ops, see `InferenceModel.emit`; the states are among inputs and outputs."""
+        assert states is None, "the states are inputs"
+        fed = FedStates({name: inputs[base] for base, name in self._state_names.items()})
+        found = super().emit(inputs, variables, fed)
+        for base, name in self._state_names.items():
+            value = tf.ensure_shape(fed.next[name], fed.specs[name].variable_shape)
+            found[base + NEXT] = tf.identity(value, name=base + NEXT)
+        return found
+
+    def zero_states(self, batch: int) -> dict[str, NDArray[Any]]:
+        """Return the states before the first block.
+
+        :param batch: number of sequences
+        """
+        return {base: self._array(base, batch, 0) for base in self._state_names}
+
+    def sample(self, seed: int = 1, *, batch: int = 3, frames: int = 13) -> dict[str, NDArray[Any]]:
+        """Return a block of random frames with random states; those of integers are zero."""
+        rng = numpy.random.RandomState(seed)
+        sample = super().sample(seed, batch=batch, frames=frames)
+        for base in self._state_names:
+            state = self._array(base, batch, 2)
+            if state.dtype.kind == "f":
+                state = rng.normal(0, 0.3, state.shape).astype(state.dtype)
+            sample[base] = state
+        return sample
+
+    def _array(self, base: str, batch: int, grown: int) -> NDArray[Any]:
+        """Return zeros for a state.
+
+        :param grown: size of an axis that grows
+        """
+        info = self.input_infos[base]
+        shape = [batch if kind == "B" else grown if size is None else size for kind, size in zip(info.axes, info.shape)]
+        return numpy.zeros(shape, info.dtype)
+
+
+def _state_info(name: str, spec: KeptSpec) -> TensorInfo:
+    return TensorInfo(name, STATE, spec.layer_path, spec.data.axis_kinds, spec.variable_shape, spec.data.dtype)

@@ -1,0 +1,171 @@
+"""Networks as functions of a block of frames and the state: blocks of frames give the same as whole sequences."""
+
+from __future__ import annotations
+
+import json
+
+import numpy
+import pytest
+
+import returnn_tf
+from returnn_tf.config import ConfigError
+from returnn_tf.export.inference import InferenceModel
+from returnn_tf.export.saved_model.run import run_in_process
+from returnn_tf.export.stream_check import check_stream
+from returnn_tf.export.streaming import StreamingModel
+
+FEATURES, LABELS = {"dim": 4}, {"dim": 7, "sparse": True}
+SOFTMAX = {"class": "softmax", "n_out": 5, "from": "in"}
+
+
+def rec(unit, source="data", **options):
+    return {"class": "rec", "unit": unit, "n_out": 3, "from": source, **options}
+
+
+def model_of(layers, data=FEATURES, *, streaming=True):
+    config = {"network": layers, "extern_data": {"data": data}, "behavior_version": 21}
+    net = returnn_tf.Network.from_config(returnn_tf.Config(config))
+    rng = numpy.random.RandomState(1)
+    net.set_param_values({name: rng.normal(0, 0.5, var.shape) for name, var in net.stored_params.items()})
+    return StreamingModel(net) if streaming else InferenceModel(net)
+
+
+LOOP = {
+    "s": rec("lstm", ["data:source", "prev:output"]),
+    "sum": {"class": "cumsum", "from": "data:source"},
+    "known": rec("gru", ["data:source", "prev:sum"]),
+    "output": {"class": "linear", "activation": "tanh", "n_out": 4, "from": ["s", "prev:s", "known"],
+               "initial_output": "ones"},
+}  # fmt: skip
+MASKED = {
+    "energy": {"class": "reduce", "mode": "sum", "axes": "F", "from": "data"},
+    "mask": {"class": "compare", "kind": "greater", "value": 0.0, "from": "energy"},
+    "h": {"class": "masked_computation", "mask": "mask", "from": "data", "unit": rec("lstm")},
+    "output": {"class": "unmask", "mask": "mask", "from": "h"},
+}
+ATTENTION = {"class": "self_attention", "num_heads": 2, "total_key_dim": 4, "n_out": 4, "attention_left_only": True}
+
+STREAMS = {
+    "lstm": ({"l": rec("lstm"), "output": {**SOFTMAX, "from": "l"}}, FEATURES, {"state_l_c", "state_l_h"}),
+    "gru, and an LSTM that begins with parameters": (
+        {"g": rec("gru"), "output": rec("standardlstm", "g", initial_state="var")},
+        FEATURES,
+        {"state_g", "state_output_c", "state_output_h"},
+    ),
+    "language model": (
+        {
+            "emb": {"class": "linear", "activation": None, "n_out": 3, "from": "data"},
+            "l": rec("lstm", "emb", initial_state="keep_over_epoch_no_init"),
+            "output": {**SOFTMAX, "from": "l"},
+        },
+        LABELS,
+        {"state_l_rec_keep_state_c", "state_l_rec_keep_state_h"},
+    ),
+    "loop": (
+        {"loop": {"class": "rec", "from": "data", "unit": LOOP}, "output": {**SOFTMAX, "from": "loop"}},
+        FEATURES,
+        None,
+    ),
+    "masked frames": (MASKED, FEATURES, {"state_h_output_c", "state_h_output_h", "state_output_held"}),
+    "sum over frames": ({"output": {"class": "cumsum", "from": "data"}}, FEATURES, {"state_output_sum"}),
+    "attention to what is kept": (
+        {"output": {**ATTENTION, "from": "data", "initial_state": "keep_over_epoch_no_init"}},
+        FEATURES,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_blocks(name):
+    """All frames of all blocks are those of whole sequences, also where some sequences have ended; states by name."""
+    layers, data, states = STREAMS[name]
+    model = model_of(layers, data)
+    check_stream(model, 1)
+    assert states is None or set(model.states) == states
+
+
+def test_blocks_by_hand():
+    """The check of the checker: two sequences, blocks of 2 and 3 frames, without its code."""
+    layers, data, _ = STREAMS["loop"]
+    model, whole = model_of(layers, data), model_of(layers, data, streaming=False)
+    x, lens = numpy.random.RandomState(2).normal(0, 1, [2, 5, 4]).astype("float32"), numpy.array([5, 1], "int32")
+    expected = whole.net.run({"data": x, "data/size0": lens}).layers["output"].value
+    first = model.expected({"data": x[:, :2], "data_size0": numpy.array([2, 1], "int32"), **model.zero_states(2)})
+    states = {name: first[after] for name, after in model.states.items()}
+    second = model.expected({"data": x[:, 2:], "data_size0": numpy.array([3, 0], "int32"), **states})
+    numpy.testing.assert_allclose(first["output"][0], expected[0, :2], rtol=1e-5, atol=1e-6)
+    numpy.testing.assert_allclose(second["output"][0], expected[0, 2:], rtol=1e-5, atol=1e-6)
+    numpy.testing.assert_allclose(first["output"][1, :1], expected[1, :1], rtol=1e-5, atol=1e-6)
+    for name, after in model.states.items():
+        assert second[after].shape == first[after].shape
+        numpy.testing.assert_array_equal(second[after][1], states[name][1], err_msg=name)  # it had ended
+
+
+REFUSED = {
+    "backwards": ({"bw": rec("lstm", direction=-1), "output": {**SOFTMAX, "from": "bw"}}, "'bw' .* runs backwards"),
+    "convolution": (
+        {
+            "l": rec("lstm"),
+            "conv": {"class": "conv", "filter_size": (3,), "padding": "same", "n_out": 2, "from": "l"},
+            "output": {**SOFTMAX, "from": "conv"},
+        },
+        "Layer 'conv' .class 'conv'. can't go on .* depend on more than the frames before",
+    ),
+    "convolution that shortens": (
+        {
+            "conv": {"class": "conv", "filter_size": (3,), "padding": "valid", "n_out": 2, "from": "data"},
+            "output": rec("lstm", "conv"),
+        },
+        "Layer 'conv' .class 'conv'. can't go on",
+    ),
+    "attention": (
+        {"l": rec("lstm"), "att": {**ATTENTION, "from": "l"}, "output": {**SOFTMAX, "from": "att"}},
+        "Layer 'att' .class 'self_attention'. can't go on",
+    ),
+    "subsampling": (
+        {
+            "pool": {"class": "pool", "mode": "max", "padding": "same", "pool_size": (2,), "from": "data"},
+            "output": rec("lstm", "pool"),
+        },
+        "Layer 'pool' .class 'pool'. can't go on .* frames in all",
+    ),
+    "step index": (
+        {"output": {"class": "rec", "from": "data", "unit": {
+            "i": {"class": "cast", "dtype": "float32", "from": ":i"},
+            "output": {"class": "combine", "kind": "add", "from": ["data:source", "i", "prev:output"]}}}},
+        "':i' counts|/:i' counts",
+    ),
+    "nothing recurrent": ({"output": {**SOFTMAX, "from": "data"}}, "none of the layers is recurrent"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    """The layer that needs more than the frames so far is named, with the reason."""
+    layers, text = REFUSED[name]
+    with pytest.raises(ConfigError, match=text):
+        check_stream(model_of(layers), 1)
+
+
+def test_subsampling_in_larger_blocks():
+    """Blocks that are multiples of the factor go on."""
+    check_stream(model_of(REFUSED["subsampling"][0]), 2)
+
+
+def test_exported(tmp_path):
+    """Another program feeds the states that it got, by the names of model.json; a state of zeros begins a sequence."""
+    layers, data, _ = STREAMS["language model"]
+    model = model_of(layers, data)
+    folder = str(tmp_path / "out")
+    returnn_tf.export(model.net, folder, state=True, portable=True)
+    with open(folder + "/model.json", encoding="utf8") as file:
+        states = json.load(file)["states"]
+    labels = numpy.array([[3, 1, 4, 1]], "int32")
+    whole = model.net.run({"data": labels, "data/size0": numpy.array([4], "int32")}).layers["output"].value
+    fed = {name: numpy.zeros([1, *entry["shape"][1:]], entry["dtype"]) for name, entry in states.items()}
+    first = run_in_process(folder, {"data": labels[:, :3], "data_size0": numpy.array([3], "int32"), **fed})
+    fed = {name: first[entry["next"]] for name, entry in states.items()}
+    last = run_in_process(folder, {"data": labels[:, 3:], "data_size0": numpy.array([1], "int32"), **fed})
+    numpy.testing.assert_allclose(first["output"], whole[:, :3], rtol=1e-5, atol=1e-6)
+    numpy.testing.assert_allclose(last["output"], whole[:, 3:], rtol=1e-5, atol=1e-6)
