@@ -2,7 +2,7 @@
 
 Layers read and write them by the protocol of `returnn_tf.network.kept_states.KeptStates`: ``value(spec, sizes)`` and
 ``assign(spec, value)``. Where ``continues`` is true, every recurrence over frames goes on from call to call, by
-``before(spec, first)`` and ``after(spec, last)``, see `returnn_tf.graph.emit_stream`.
+``before(spec, first)`` and ``after(spec, last)``, see `EmitContext.state_before`.
 """
 
 from __future__ import annotations

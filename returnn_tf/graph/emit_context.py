@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Callable, Optional, TypeVar
 
 from returnn_tf.config import ConfigError
+from returnn_tf.graph.after_step.kept_state import KeptSpec
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.graph.aux_values import Aux
-from returnn_tf.graph.emit_stream import Stream
+from returnn_tf.graph.emit_lengths import Lengths
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
 from returnn_tf.graph.params.custom import emit_custom
@@ -22,7 +23,7 @@ from returnn_tf.util.lazy_tf import tf
 T = TypeVar("T")
 
 
-class EmitContext(Stream):
+class EmitContext(Lengths):
     """The context passed to `Layer.emit`.
 
     :param may_reduce: whether values and parameters are given in the type of mixed_precision, if the layer supports it
@@ -102,6 +103,35 @@ class EmitContext(Stream):
         """Keep a value for the next batch."""
         spec, kept = self.node.kept[key], self.lowering.kept
         self.update(lambda: kept.assign(spec, value))
+
+    # --- recurrences over frames, in graphs that compute sequences block by block; elsewhere these begin anew ---
+
+    @property
+    def continues(self) -> bool:
+        """Return whether recurrences go on where the last block ended; within a loop or a branch they begin anew."""
+        return not self.lowering.is_child and getattr(self.lowering.kept, "continues", False)
+
+    def state_before(self, name: str, data: Data, first: Any) -> Any:
+        """Return a state before the first frame of this block.
+
+        :param name: of the state, within the layer
+        :param data: template, without the axis of the frames
+        :param first: the state before the first frame of a sequence, in this layout
+        """
+        return self.lowering.kept.before(self._spec(name, data), first) if self._has_stream(data) else first
+
+    def state_after(self, name: str, data: Data, last: Any) -> None:
+        """Pass on the state after the last frame of each sequence in this block, see `state_before`."""
+        if self._has_stream(data):
+            self.lowering.kept.after(self._spec(name, data), last)
+
+    def _has_stream(self, data: Data) -> bool:
+        """Return whether a state belongs to a sequence, not to one of a varying number of frames of it."""
+        return self.continues and all(dim.is_batch or not dim.is_dynamic for dim in data.dims)
+
+    def _spec(self, name: str, data: Data) -> KeptSpec:
+        path = self.node.path
+        return KeptSpec("%s/%s" % (path, name), data, resets=False, is_param=False, layer_path=path)
 
     # --- parameters, randomness, side effects ---
 
