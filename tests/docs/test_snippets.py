@@ -17,6 +17,7 @@ WITH_CODE = [
     "docs/data",
     "docs/export",
     "docs/extending",
+    "docs/jobs",
     "docs/planning",
     "docs/precision",
     "docs/python-api",
