@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
@@ -21,10 +21,11 @@ class BaseValues:
     """The values of outer layers and the lengths of their axes, batch-major, once per sequence.
 
     :param nodes: the outer layers
+    :param dims: further axes with lengths
     :param where: how errors begin
     """
 
-    def __init__(self, nodes: Sequence[Node], where: str) -> None:
+    def __init__(self, nodes: Sequence[Node], dims: Sequence[Dim], where: str) -> None:
         self.nodes = list(nodes)
         self._where = where
         self._names: dict[Node, str] = {}
@@ -36,10 +37,14 @@ class BaseValues:
                     "take its best hypothesis by a layer of class 'decide'." % (where, node.path, node.output.beam.of)
                 )
             self._names[node] = self._unique("base_value_" + _layer_name(node), self._names.values())
-            for dim in node.output.dims:
-                if dim.is_dynamic and dim not in self._sizes:
-                    name = op_name("base_size_" + (dim.description or "time").replace("/", "_").replace(":", "_"))
-                    self._sizes[dim] = self._unique(name, self._sizes.values())
+            self._add_sizes(node.output.dims)
+        self._add_sizes(dim for dim in dims if self.size_name(dim) is None)
+
+    def _add_sizes(self, dims: Iterable[Dim]) -> None:
+        for dim in dims:
+            if dim.is_dynamic and dim not in self._sizes:
+                name = op_name("base_size_" + (dim.description or "time").replace("/", "_").replace(":", "_"))
+                self._sizes[dim] = self._unique(name, self._sizes.values())
 
     def _unique(self, name: str, known: Any) -> str:
         taken = set(known)

@@ -47,7 +47,8 @@ class StepEmission:
         self._params, self._global_step = params, global_step
         self.variables = StepVariables()
         self._fixed_limit: Any = None
-        self._base = BaseValues(parts.outer, "Single steps of layer %r" % self._step.path)
+        dims = [self._step.loop.loop_dim] if parts.steps_are_known else []
+        self._base = BaseValues(parts.outer, dims, "Single steps of layer %r" % self._step.path)
 
     # --- the run of the encoder ---
 
@@ -61,7 +62,8 @@ class StepEmission:
     @property
     def _has_limit(self) -> bool:
         """Return whether the number of steps is limited by something else than the lengths of a target."""
-        return self._parts.ending.max_steps is not None or self._parts.steps_are_frames
+        loop = self._step.loop
+        return loop.ending.max_steps is not None or loop.source_dim is not None or self._parts.steps_are_known
 
     def make_variables(self, outer: Lowering) -> None:
         """Make all variables, with what the run of the encoder sets.

@@ -122,13 +122,22 @@ class StepParts:
         return any(isinstance(node.layer, StepIndexLayer) for node in self.nodes)
 
     @property
+    def _unstacks(self) -> bool:
+        return any(isinstance(node.layer, RecUnstackLayer) for node in self.nodes)
+
+    @property
     def steps_are_frames(self) -> bool:
         """Return whether the step index is the position of a frame.
 
         It is if the step takes a frame of a source, or if it reads ``:i`` and nothing but the number of frames ends it.
         """
-        unstacks = any(isinstance(node.layer, RecUnstackLayer) for node in self.nodes)
-        return bool(self.slices) or unstacks or (self.reads_index and self.ending.end is None)
+        return bool(self.slices) or self._unstacks or (self.reads_index and self.ending.end is None)
+
+    @property
+    def steps_are_known(self) -> bool:
+        """Return whether the number of steps is known before the loop, from something else than a target."""
+        rec: Any = self.step.rec.layer
+        return self.ending.end is None and (bool(rec.sources) or rec.axis is not None or self._unstacks)
 
     @property
     def outer(self) -> list[Node]:

@@ -95,6 +95,9 @@ class StepSearch:
                 "The search can't decide on choices without scores: %s."
                 % ", ".join(name for name in decoder.choices if name not in decoder.scored)
             )
+        limits = (options.lengths, options.end_label, options.max_steps)
+        if decoder.ended() is None and all(limit is None for limit in limits):
+            raise DataError("Nothing ends the search: the graph has no layer 'end'. Give end_label or max_steps.")
         self._decoder, self._options = decoder, options
         self._last = options.choices[-1]
         self._independent = self._last.independent_of_batch
