@@ -93,14 +93,14 @@ class InferenceModel:
         )
         if states is not None:
             graph.run_updates()
-        found = {name: tensor for node in self.nodes for name, tensor in self._tensors(graph, node).items()}
+        found = {name: tensor for node in self.nodes for name, tensor in self.tensors_of(graph, node).items()}
         return {name: tf.identity(found[name], name=name) for name in self.outputs if name in found}
 
-    def _tensors(self, graph: Lowered, node: Node) -> dict[str, Any]:
-        """Return the tensors of an output: value, lengths and scores."""
+    def tensors_of(self, graph: Lowered, node: Node) -> dict[str, Any]:
+        """Return the tensors of an output by their names: value, lengths and scores."""
         data, base = node.output, graph_name(node.path)
         order, offset = batch_major_order(data), 0 if data.batch_axis is None else 1
-        value = transpose(graph.values[node.path], order)
+        value = transpose(graph.lowering.values[node], order)
         found = {base: value}
         for axis, lens in graph.lens_by_axis(data).items():
             if not lens.shape.rank and offset:

@@ -60,6 +60,8 @@ class GraphBuilder:
         #: Layer path -> its tensors and axes.
         self.outputs: dict[str, dict[str, Any]] = {}
         self._scopes: set[str] = set()
+        #: The emitted network, where no placeholder decides about ``train``.
+        self.lowered: Optional[Lowered] = None
         #: Names of losses and errors -> tensors.
         self.scores: dict[str, Any] = {}
         self._meta_graph: Optional[Any] = None
@@ -109,7 +111,7 @@ class GraphBuilder:
         with self.emitting():
             self._add_inputs()
             if self.train_flag is None:
-                lowered = self.lower(nodes)
+                lowered = self.lowered = self.lower(nodes)
                 self.states.finish()
                 for node in self._named_nodes():
                     self._add_output(lowered, node, lowered.lowering.values[node])

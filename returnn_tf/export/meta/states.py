@@ -27,6 +27,7 @@ class States:
         #: Those in variables, by name.
         self.variables: dict[str, Any] = {}
         self._values: dict[str, Any] = {}
+        self._placeholders: list[Any] = []
         #: int64 scalar to feed: 0 in the first run of an epoch; None if no state asks for it.
         self.epoch_step: Optional[Any] = None
         #: The assignments of the last states.
@@ -43,6 +44,7 @@ class States:
         shape = tuple(spec.variable_shape[axis] for axis in order)
         if spec.fed:
             value = placeholder(names.op_name(name), spec.data.dtype, shape)
+            self._placeholders.append(value)
         else:
             first = tuple(spec.first_shape[axis] for axis in order)
             made = variable(name, lambda: tf.zeros(first, spec.data.dtype), shape, spec.data.dtype)
@@ -50,6 +52,11 @@ class States:
             self.variables[name] = made
             value = made.read_value()
         self._values[name] = transpose(value, [order.index(axis) for axis in range(len(order))])
+
+    def fed(self) -> dict[str, dict[str, Any]]:
+        """Return what a program feeds beside the inputs: tensor -> its dtype and shape, None for sizes that vary."""
+        tensors = [*self._placeholders, *([] if self.epoch_step is None else [self.epoch_step])]
+        return {x.name: {"shape": x.shape.as_list(), "dtype": x.dtype.name} for x in tensors}
 
     # --- the protocol of `returnn_tf.network.kept_states` ---
 

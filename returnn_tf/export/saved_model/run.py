@@ -18,17 +18,20 @@ _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "process.py"
 _SECONDS = 600.0
 
 
-def run_in_process(folder: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the outputs of an exported SavedModel for inputs, from a process that loads only what the export has.
+def run_in_process(
+    folder: str, feed: Mapping[str, NDArray[Any]], *, program: str = _PROGRAM
+) -> dict[str, NDArray[Any]]:
+    """Return the outputs of an exported graph for inputs, from a process that loads only what the export has.
 
     :param folder: of the export, with its side file
     :param feed: arrays by input name
+    :param program: file that the process runs, with the arguments of `returnn_tf.export.saved_model.process`
     :raises DataError: the process failed; gives its last line
     """
     with tempfile.TemporaryDirectory() as temp:
         inputs, outputs = os.path.join(temp, "inputs.npz"), os.path.join(temp, "outputs.npz")
         numpy.savez(inputs, **{name: _plain(value) for name, value in feed.items()})
-        command = [sys.executable, _PROGRAM, os.path.abspath(folder), inputs, outputs]
+        command = [sys.executable, program, os.path.abspath(folder), inputs, outputs]
         paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
         try:
             done = subprocess.run(
