@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import h5py
@@ -95,3 +96,65 @@ def test_mistakes(args, code, message, tmp_path, monkeypatch, capsys):
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def texts(tmp_path, monkeypatch):
+    """Two texts, one of them with factors, and their vocabularies."""
+    for path in RECORDED.glob("mt*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    with gzip.open(tmp_path / "mt.tgt.txt.gz", "wb") as file:
+        file.write((RECORDED / "mt.tgt.txt").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def convert(*args):
+    given = ["-t", "mt.tgt.txt", "-w", "mt.tgt.vocab.pkl", "-o", "x.hdf", *args]
+    return main(["tool", "hdf_dump_translation_dataset", *given])
+
+
+PLAIN = ["-s", "mt.src.txt", "-v", "mt.src.vocab.pkl"]
+FACTORS = ["-s", "mtf.src.txt", "-v", "mt.src.vocab.pkl,mtf.factor.vocab.pkl", "--source_factors", "case"]
+
+
+@pytest.mark.parametrize(
+    "name, args",
+    [
+        ("tool_translation", [*PLAIN, "-n", "5", "-d", "100", "-c", "gzip"]),
+        ("tool_translation", [*PLAIN, "-t", "mt.tgt.txt.gz", "-d", "3", "-l", "2"]),
+        ("tool_translation_factors", [*FACTORS, "-n", "5"]),
+    ],
+)
+def test_parallel_texts_as_recorded(name, args, texts):
+    Path("x.hdf").touch()
+    assert convert(*args) == 0
+    assert content("x.hdf") == content(RECORDED / (name + ".hdf"))
+    with h5py.File("x.hdf", "r") as file:
+        assert file["inputs"].compression == ("gzip" if "gzip" in args else None)
+
+
+@pytest.mark.parametrize(
+    "args, code, message",
+    [
+        ([*PLAIN, "-n", "6"], 1, "has 5 lines, not 6"),
+        ([*PLAIN, "-t", "short"], 1, "'short' has 1 lines, but 'mt.src.txt' has more"),
+        ([*PLAIN, "-t", "none"], 1, "'none' can't be read: No such file"),
+        ([*FACTORS[:2], *FACTORS[2:4]], 2, "words and 0 factors need 1 vocabularies, but there are 2"),
+        (["-s", "mt.src.txt", *FACTORS[2:]], 1, "line 1: 'the' has 1 parts, not 2"),
+        (
+            [*FACTORS, "--target_factors", "case", "-w", "mt.tgt.vocab.pkl,mt.tgt.vocab.pkl"],
+            2,
+            "have the same data key",
+        ),
+        ([*PLAIN, "-w", "short"], 1, "short"),
+        ([*PLAIN, "-x"], 2, "unrecognized arguments"),
+        ([*PLAIN, "-o", "mt.tgt.txt"], 1, "exists already"),
+    ],
+)
+def test_mistakes_in_parallel_texts(args, code, message, texts, capsys):
+    Path("short").write_text("das\n")
+    before = sorted(texts.iterdir())
+    assert convert(*args) == code
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1 and sorted(texts.iterdir()) == before

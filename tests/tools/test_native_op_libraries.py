@@ -58,7 +58,7 @@ def test_both_libraries_can_be_loaded():
     assert code == 0 and not set(paths) & set(others)
 
 
-@pytest.mark.parametrize("unit, names", [("nativelstm2", ["lstm.so", "GradOflstm.so"]), ("tanh", [])])
+@pytest.mark.parametrize("unit, names", [("nativelstm2", ["lstm.so", "GradOflstm.so"]), ("basicrnn", [])])
 def test_what_a_config_needs(unit, names, monkeypatch):
     monkeypatch.setenv("RETURNN_TF_NATIVE", "1")
     Path("a.config").write_text(CONFIG % unit)

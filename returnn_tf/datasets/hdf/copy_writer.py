@@ -12,6 +12,7 @@ import numpy as np
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.hdf.parallel_text import fixed_strings
 from returnn_tf.datasets.hdf.writer import HDFWriter
 
 #: Keys that are not copied: they hold the text that other keys encode.
@@ -57,10 +58,10 @@ class CopyWriter(HDFWriter):
         """Write tags and names in their final form."""
         tags = [tag.decode("utf8") if isinstance(tag, bytes) else str(tag) for tag in file["seqTags"][:]]
         del file["seqTags"]
-        file.create_dataset("seqTags", data=_fixed(tags))
+        file.create_dataset("seqTags", data=fixed_strings(tags))
         for name, labels in self._names.items():
             del file["targets/labels/" + name]
-            file.create_dataset("targets/labels/" + name, data=_fixed(labels))
+            file.create_dataset("targets/labels/" + name, data=fixed_strings(labels))
         if self._input:
             file.attrs["inputPattSize"] = self._num_inputs
 
@@ -109,8 +110,3 @@ def _label_names(name: str, spec: DataSpec) -> list[str]:
     if spec.labels:
         return list(spec.labels)
     return ["%s-class-%d" % (name, index) for index in range(max(spec.dim, 1))]
-
-
-def _fixed(texts: list[str]) -> Any:
-    encoded = [text.encode("utf8") for text in texts]
-    return np.array(encoded, "S%d" % (max(map(len, encoded), default=0) + 1))
