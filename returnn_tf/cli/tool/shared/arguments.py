@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 
 from returnn_tf.cli.parser import CommandParser
 from returnn_tf.config import ConfigError
@@ -12,19 +13,20 @@ from returnn_tf.logging.log import log
 def parse(parser: CommandParser, args: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """Parse the arguments of a tool.
 
-    :return: the options, and what follows from the first ``++key`` on, for the config
+    :return: the options, and all ``++key value`` among the arguments, for the config
     :raises ConfigError: an option is wrong
     """
-    end = next((i for i, argument in enumerate(args) if argument.startswith("++")), len(args))
-    return parser.parse_args(args[:end]), args[end:]
-
-
-def parse_without_settings(parser: CommandParser, args: list[str]) -> argparse.Namespace:
-    """Parse the arguments of a tool that reads no config.
-
-    :raises ConfigError: an option is wrong
-    """
-    return parser.parse_args(args)
+    own: list[str] = []
+    settings: list[str] = []
+    rest = iter(args)
+    for argument in rest:
+        if not argument.startswith("++"):
+            own.append(argument)
+            continue
+        settings.append(argument)
+        if "=" not in argument:
+            settings += itertools.islice(rest, 1)
+    return parser.parse_args(own), settings
 
 
 def natural(text: str) -> int:
