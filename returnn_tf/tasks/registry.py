@@ -22,6 +22,12 @@ _MISSING = {
     "analyze_data": "returnn-tf my.config ++task compute_priors computes priors from the outputs of a network.",
     "hyper_param_tuning": "start one training for each value: ++learning_rate 0.01 ++model net-0.01/network.",
     "search_server": "write a task of your own that loads the network once, see docs/extending.md.",
+    "classify": "++task forward writes the outputs of a layer.",
+    "daemon": "write a task of your own that loads the network once, see docs/extending.md.",
+    "dump": "returnn-tf data dump my.config prints the data.",
+    "inspect": "returnn-tf data info my.config counts sequences, lengths and labels.",
+    "server": "write a task of your own that loads the network once, see docs/extending.md.",
+    "theano_graph": "returnn-tf export writes graphs for other programs.",
     "debug_shell": "a failed step is saved, and ++task replay repeats it; or write a task config:my_function.",
 }
 

@@ -35,9 +35,10 @@ COMMON: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def job(tmp_path: pathlib.Path) -> Job:
-    return Job(tmp_path, in_process=True)
+@pytest.fixture(params=["here", pytest.param("process", marks=pytest.mark.long)])
+def job(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> Job:
+    """A job whose program runs in this process, or in one of its own with a clean environment."""
+    return Job(tmp_path, in_process=request.param == "here")
 
 
 @pytest.fixture

@@ -278,7 +278,10 @@ def test_the_network_alone(capsys: pytest.CaptureFixture[str]) -> None:
         run("nop_init_net_train", network={**SETTINGS["network"], "hidden": wrong})
 
 
-@pytest.mark.parametrize("task", ["analyze", "analyze_data", "hyper_param_tuning", "search_server", "debug_shell"])
+OLD = ["analyze", "analyze_data", "hyper_param_tuning", "search_server", "debug_shell", "daemon", "classify", "dump"]
+
+
+@pytest.mark.parametrize("task", OLD)
 def test_tasks_of_older_configs(task: str) -> None:
     with pytest.raises(ConfigError, match="The task %r does not exist here: " % task):
         run(task)
