@@ -42,7 +42,7 @@ def dataset_from_config(config: ConfigLike, name: str, *, rank: int = 0, **defau
     if isinstance(spec, Dataset):
         return spec
     try:
-        dataset_cls, given = parse_dataset_spec(spec, _NamesOfConfig(config))
+        dataset_cls, given = parse_dataset_spec(spec, NamesOfConfig(config))
     except ConfigError as exc:
         raise ConfigError("config key %r: %s" % (name, exc)) from None
     cached = DataSettings(config).cache_size is not None and isinstance(spec, (Mapping, str))
@@ -111,7 +111,7 @@ def _dropped(probability: float, epoch: int, every: int) -> float:
     return probability
 
 
-class _NamesOfConfig(Mapping[str, Any]):
+class NamesOfConfig(Mapping[str, Any]):
     """Mapping of all names of a config; only names that are looked up count as used."""
 
     def __init__(self, config: Config):

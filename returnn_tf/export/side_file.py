@@ -4,40 +4,50 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from returnn_tf._version import __version__
 from returnn_tf.config import DataError
+from returnn_tf.export.data_facts import feature_settings, write_vocabularies
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.streaming import StreamingModel
-from returnn_tf.export.tensor_info import as_dict
+from returnn_tf.export.tensor_info import TensorInfo, as_dict
 
 NAME = "model.json"
 _FORMAT = 1
 
 
 def write_side_file(folder: str, target: str, model: InferenceModel, facts: Mapping[str, Any]) -> None:
-    """Write the side file of an export.
+    """Write the side file of an export, and the vocabularies that it names.
 
     :param target: name of the exporter
     :param facts: of the exporter, see `Exporter.facts`
     """
     facts = dict(facts)
     tensors = facts.pop("tensors", {})
+    vocabularies = write_vocabularies(model, folder)
+    features = feature_settings(model.net.plan.config)
     content = {
         "format": _FORMAT,
         "target": target,
         "returnn_tf": __version__,
         "search": model.net.search,
-        "inputs": {name: _entry(info, tensors) for name, info in model.input_infos.items()},
-        "outputs": {name: _entry(info, tensors) for name, info in model.outputs.items()},
+        "inputs": {name: _entry(info, tensors, vocabularies) for name, info in model.input_infos.items()},
+        "outputs": {name: _entry(info, tensors, vocabularies) for name, info in model.outputs.items()},
+        **({} if features is None else {"features": features}),
         **({"states": _states(model)} if isinstance(model, StreamingModel) else {}),
         **facts,
     }
     with open(os.path.join(folder, NAME), "w", encoding="utf8") as file:
-        json.dump(content, file, indent=2, ensure_ascii=False)
-        file.write("\n")
+        file.write(_text(content) + "\n")
+
+
+def _text(content: Any) -> str:
+    """Return the JSON text, with lists of numbers and names in one line."""
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    return re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: "[%s]" % re.sub(r",\s*\n\s*", ", ", found[1]), text)
 
 
 def _states(model: StreamingModel) -> dict[str, Any]:
@@ -49,9 +59,11 @@ def _states(model: StreamingModel) -> dict[str, Any]:
     }
 
 
-def _entry(info: Any, tensors: Mapping[str, str]) -> dict[str, Any]:
-    tensor = tensors.get(info.name)
-    return {**({"tensor": tensor} if tensor is not None else {}), **as_dict(info)}
+def _entry(info: TensorInfo, tensors: Mapping[str, str], vocabularies: Mapping[str, str]) -> dict[str, Any]:
+    entry = as_dict(info)
+    if info.name in vocabularies:
+        entry["vocabulary"] = vocabularies[info.name]
+    return {"tensor": tensors[info.name], **entry} if info.name in tensors else entry
 
 
 def read_side_file(folder: str) -> dict[str, Any]:

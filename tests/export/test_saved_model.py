@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
+import platform
 
 import numpy
 import pytest
 
 import returnn_tf
+from returnn_tf.export.data_facts import feature_settings, write_vocabularies
+from returnn_tf.export.inference import InferenceModel
+from returnn_tf.export.sample import random_batch
+from returnn_tf.export.saved_model.exporter import SavedModelExporter
+from returnn_tf.export.saved_model.loader import check_machine
 from returnn_tf.export.saved_model.run import run_in_process
+from returnn_tf.export.side_file import read_side_file
 
 EXTERN_DATA = {"data": {"dim": 4}, "classes": {"dim": 5, "sparse": True}}
 
@@ -31,8 +37,7 @@ def test_lstm_natively_and_portable(tmp_path, portable):
     net = network(LSTM)
     folder = str(tmp_path / "out")
     returnn_tf.export(net, folder, portable=portable)
-    with open(os.path.join(folder, "model.json"), encoding="utf8") as file:
-        facts = json.load(file)
+    facts = read_side_file(folder)
     assert bool(facts["native"]["libraries"]) == (not portable)
     assert all(os.path.getsize(os.path.join(folder, path)) for path in facts["native"]["libraries"])
     feed = {"data": numpy.random.RandomState(3).normal(0, 1, [2, 7, 4]).astype("float32"),
@@ -43,3 +48,97 @@ def test_lstm_natively_and_portable(tmp_path, portable):
     numpy.testing.assert_allclose(got["output"][1, :4], expected.value[1, :4], rtol=1e-5, atol=1e-6)
     assert got["output_size0"].tolist() == [7, 4]
     assert os.listdir(tmp_path) == ["out"]  # nothing is left of the staging folder
+
+
+DECODER = {
+    "enc": {"class": "rec", "unit": "lstm", "n_out": 6, "from": "data"},
+    "output": {"class": "rec", "from": [], "target": "classes", "max_seq_len": 4, "unit": {
+        "s": {"class": "rnn_cell", "unit": "LSTMBlock", "n_out": 5, "from": ["prev:out_emb", "prev:att"]},
+        "energy": {"class": "dot", "from": ["base:enc_ctx", "s"], "red1": "F", "red2": "F", "var1": "T", "var2": None},
+        "weights": {"class": "softmax_over_spatial", "from": "energy"},
+        "att": {"class": "generic_attention", "weights": "weights", "base": "base:enc"},
+        "prob": {"class": "softmax", "from": ["s", "att"], "target": "classes", "loss": "ce"},
+        "output": {"class": "choice", "target": "classes", "beam_size": 3, "from": "prob", "initial_output": 0},
+        "out_emb": {"class": "linear", "activation": None, "n_out": 4, "from": "output", "initial_output": 0},
+        "end": {"class": "compare", "from": "output", "value": 0}}},
+    "enc_ctx": {"class": "linear", "activation": None, "n_out": 5, "from": "enc"},
+    "decision": {"class": "decide", "from": "output", "is_output_layer": True},
+}  # fmt: skip
+
+
+def test_search(tmp_path):
+    """A search gives labels and lengths of all hypotheses, and their scores; the decision is the best one."""
+    config = {"vocab": {"class": "Vocabulary", "labels": list("abcde"), "unknown_label": None}}
+    net = network(DECODER, search=True, extern_data={**EXTERN_DATA, "classes": {**EXTERN_DATA["classes"], **config}})
+    folder = str(tmp_path / "out")
+    returnn_tf.export(net, folder, outputs=["output", "decision"], portable=True)
+    facts = read_side_file(folder)
+    assert list(facts["inputs"]) == ["data", "data_size0"]  # no targets
+    assert facts["outputs"]["output"]["beam"] == 3 and facts["outputs"]["output"]["vocabulary"] == "vocab.classes.txt"
+    assert (tmp_path / "out" / "vocab.classes.txt").read_text() == "a\nb\nc\nd\ne\n"
+    feed = random_batch(net.extern_data, ["data"], batch=2)
+    got = run_in_process(folder, {"data": feed["data"], "data_size0": feed["data/size0"]})
+    assert got["output"].shape[0] == got["output_size0"].shape[0] == 6 and got["output_scores"].shape == (2, 3)
+    expected = net.run(feed, fetch=["decision"]).layers
+    numpy.testing.assert_allclose(got["output_scores"], expected["output"].beam_scores, rtol=1e-5)
+    numpy.testing.assert_allclose(got["decision_scores"][:, 0], got["output_scores"].max(axis=1))
+    best = got["output_scores"].argmax(axis=1) + 3 * numpy.arange(2)
+    for seq in range(2):
+        length = got["decision_size0"][seq]
+        assert length == got["output_size0"][best[seq]]
+        numpy.testing.assert_array_equal(got["decision"][seq, :length], got["output"][best[seq], :length])
+
+
+def test_features_and_vocabulary_of_the_training_data(tmp_path):
+    """They are those of the dataset inside of others; labels are lines."""
+    audio = {"class": "OggZipDataset", "path": "none.zip", "audio": {"features": "log_mel_filterbank"},
+             "targets": {"class": "CharacterTargets", "labels": ["a", "b", " ", "\n", "\\"]}}  # fmt: skip
+    net = network(LSTM, train={"class": "MetaDataset", "datasets": {"corpus": audio}, "data_map": {}})
+    model = InferenceModel(net)
+    assert write_vocabularies(model, str(tmp_path)) == {"output": "vocab.classes.txt"}
+    assert (tmp_path / "vocab.classes.txt").read_text() == "a\nb\n \n\\n\n\\\\\n"
+    features = feature_settings(net.plan.config)
+    assert features["features"] == "log_mel_filterbank" and features["step_len"] == 0.01
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"tensorflow": "2.4.1"}, "compiled for TensorFlow 2.4.1, this is 2.16"),
+        ({"machine": "vax"}, "are for vax, this is"),
+        ({"cpu": "sse2 avx9999"}, "instructions that this CPU lacks: avx9999"),
+    ],
+)
+def test_libraries_of_another_machine(change, text):
+    """What differs is named before a library is loaded, which might end the process."""
+    native = {"tensorflow": "2.16.2", "machine": platform.machine(), "cpu": "", **change}
+    with pytest.raises(ValueError, match=text):
+        check_machine(native, "2.16.2")
+
+
+def test_python_code_is_refused(tmp_path):
+    """A graph that calls functions of this process is useless elsewhere; the op begins with the name of its layer."""
+    layers = {
+        "output": {"class": "eval", "from": "data", "eval": "tf.numpy_function(lambda x: x, [source(0)], tf.float32)"}
+    }
+    with pytest.raises(returnn_tf.ConfigError, match=r"'output.* calls a Python function"):
+        returnn_tf.export(network(layers), str(tmp_path / "out"))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_difference_is_an_error(tmp_path, monkeypatch):
+    """An exported graph that computes something else is not published; output, place and values are named."""
+    net = network({"output": {"class": "softmax", "n_out": 5, "from": "data"}})
+    run = SavedModelExporter.run
+
+    def wrong(self, folder, feed):
+        outputs = run(self, folder, feed)
+        outputs["output"][1, 2, 3] += 1e-3
+        return outputs
+
+    monkeypatch.setattr(SavedModelExporter, "run", wrong)
+    with pytest.raises(
+        returnn_tf.DataError, match=r"the output 'output' is 0\.\d+ at \[1, 2, 3\], but 0\.\d+ is right"
+    ):
+        returnn_tf.export(net, str(tmp_path / "out"))
+    assert os.listdir(tmp_path) == []

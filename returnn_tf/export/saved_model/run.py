@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 
-_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "process.py")
+_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "loader.py")
 _SECONDS = 600.0
 
 
