@@ -86,8 +86,7 @@ class KeptStates:
         if spec.fed:
             raise ConfigError(
                 "Layer %r: initial_state 'placeholder' is for graphs that another program runs, which feeds the "
-                "state: returnn-tf compile_tf_graph makes them. Here write 'zeros' or 'keep_over_epoch'."
-                % spec.layer_path
+                "state: returnn-tf export --to meta. Here write 'zeros' or 'keep_over_epoch'." % spec.layer_path
             )
         var, flags = self.variables[spec.name], self._flags
         batch = spec.data.batch_axis

@@ -33,7 +33,7 @@ class Variables:
     """The parameters and the global step, made in the current graph.
 
     A graph holds no large arrays: large parameters begin with numbers of the scale of Glorot and Bengio, and get their
-    values from a checkpoint.
+    values from a checkpoint. The device of a parameter is one of the machine that trains, hence not in the graph.
 
     :param embedded: see `small_initial_values`
     """
@@ -41,14 +41,13 @@ class Variables:
     def __init__(self, plan: Plan, embedded: Mapping[str, NDArray[Any]]) -> None:
         self.params: dict[str, Any] = {}
         for name, spec in plan.params.items():
-            with tf.device(spec.device):
-                self.params[name] = variable(
-                    name,
-                    lambda spec=spec: _initial_value(spec, embedded.get(spec.name)),
-                    spec.shape,
-                    spec.dtype,
-                    trainable=spec.trainable,
-                )
+            self.params[name] = variable(
+                name,
+                lambda spec=spec: _initial_value(spec, embedded.get(spec.name)),
+                spec.shape,
+                spec.dtype,
+                trainable=spec.trainable,
+            )
         self.global_step = variable(names.GLOBAL_STEP, lambda: tf.zeros([], tf.int64), (), "int64")
         tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.GLOBAL_STEP, self.global_step)
 
@@ -70,8 +69,7 @@ def variable(name: str, initial: Any, shape: tuple[Optional[int], ...], dtype: s
     op_name = names.op_name(name)
 
     def value() -> Any:
-        with tf.device("CPU" if tf.as_dtype(dtype).is_integer else None):
-            return tf.compat.v1.placeholder_with_default(tf.cast(initial(), dtype), shape, name="value")
+        return tf.compat.v1.placeholder_with_default(tf.cast(initial(), dtype), shape, name="value")
 
     with for_variables():
         made = tf.Variable(value, trainable=trainable, name=op_name, dtype=dtype, shape=tf.TensorShape(shape))
