@@ -199,7 +199,7 @@ def decoder_of(net, config, folder, layer="output", **options):
         file.write(meta.SerializeToString())
     checkpoint = os.path.join(str(folder), "params")
     returnn_tf.save_checkpoint(net, checkpoint)
-    with StepDecoder(path, checkpoint) as decoder:
+    with StepDecoder(path, checkpoint, facts=facts) as decoder:
         yield decoder, facts
 
 

@@ -1,59 +1,58 @@
-"""`StepDecoder`: uses a graph for single steps as a decoder does, from outside."""
+"""`StepDecoder`: a decoder in Python for a graph of single steps, with TensorFlow and numpy alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Optional, Union
-
-import numpy
-from numpy.typing import NDArray
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional
 
 from returnn_tf.config import DataError
-from returnn_tf.export.steps.session import GraphSession
-
-#: States by the names of their variables, with "i", the index of the next step. The first axis is the batch.
-States = dict[str, NDArray[Any]]
-_INDEX = "IO/i:0"
+from returnn_tf.export.side_file import NAME, read_side_file
+from returnn_tf.export.steps.search import SearchOptions, SearchResult, StepSearch
+from returnn_tf.export.steps.stepper import Stepper
 
 
-class StepDecoder:
-    """A graph for single steps, with TensorFlow and numpy alone.
+class StepDecoder(Stepper):
+    """A graph for single steps. It knows the files alone, not the network.
 
     ::
 
-        with StepDecoder("graph.meta", "model") as decoder:
-            states = decoder.encode(features, sizes)
-            scores, states = decoder.step(None, states)      # log probabilities [batch, labels] of the first labels
-            labels = scores.argmax(axis=1)
-            scores, states = decoder.step(labels, states)
+        with StepDecoder.open("folder of the export") as decoder:
+            found = decoder.search(features, sizes)              # labels, lengths, scores; best first
 
-    The entries of a batch may be sequences or hypotheses: those of a sequence are side by side, and all sequences have
-    the same number. States can be reordered by `select` between two steps.
+            states = decoder.encode(features, sizes)             # or step by step:
+            scores, states = decoder.step(None, states)          # log probabilities [batch, labels]
+            scores, states = decoder.step(scores.argmax(axis=1), states)
 
     :param meta: path of the ``.meta`` file
     :param checkpoint: prefix of the checkpoint
     :param libraries: paths of the libraries of native ops that the graph needs
+    :param facts: the entry "steps" of ``model.json``; needed by `search` alone
     :raises DataError: a file is missing, damaged, or no graph for single steps
     """
 
-    def __init__(self, meta: str, checkpoint: Optional[str] = None, libraries: Iterable[str] = ()) -> None:
-        self.session = GraphSession(meta, checkpoint, libraries)
-        collection = self.session.collection
-        self._encode, self._update = collection("encode_ops"), collection("update_ops")
-        self._decode = collection("decode_ops")
-        if not self._encode or not self._decode:
-            self.session.close()
-            raise DataError("%s is no graph for single steps: it has no encode_ops and decode_ops." % meta)
-        self._labels = collection("decoder_input_vars")
-        self._scores = collection("decoder_output_vars")
-        self._states = collection("_RETURNN_state_vars")
-        self._globals = [name for name in collection("global_vars") if name != _INDEX]
-        prefix = "IO/stochastic_var_choice_"
-        #: The names of the choices, in the order of the labels.
-        self.choices = [name[len(prefix) :].rpartition(":")[0] for name in self._labels]
-        prefix = "IO/stochastic_var_scores_"
-        #: The names of those with scores, in order.
-        self.scored = [name[len(prefix) :].rpartition(":")[0] for name in self._scores]
+    def __init__(
+        self,
+        meta: str,
+        checkpoint: Optional[str] = None,
+        libraries: Iterable[str] = (),
+        facts: Optional[Mapping[str, Any]] = None,
+    ) -> None:
+        super().__init__(meta, checkpoint, libraries)
+        self.facts: Mapping[str, Any] = facts or {}
+
+    @classmethod
+    def open(cls, folder: str) -> StepDecoder:
+        """Load what ``returnn-tf export --to steps`` wrote.
+
+        :raises DataError: a file is missing or damaged
+        """
+        side = read_side_file(folder)
+        if "steps" not in side:
+            raise DataError("%s is the side file of an export to %s, not to steps." % (NAME, side["target"]))
+        libraries = [os.path.join(folder, path) for path in side["native"]["libraries"]]
+        paths = [os.path.join(folder, side[name]) for name in ("graph", "checkpoint")]
+        return cls(paths[0], paths[1], libraries, side["steps"])
 
     def __enter__(self) -> StepDecoder:
         return self
@@ -61,101 +60,35 @@ class StepDecoder:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Close the session."""
-        self.session.close()
+    def search(
+        self,
+        features: Any,
+        sizes: Any = None,
+        *,
+        beam_size: Optional[int] = None,
+        end_label: Optional[int] = None,
+        max_steps: Optional[int] = None,
+        length_normalization: Optional[bool] = None,
+        prob_scale: Optional[float] = None,
+    ) -> SearchResult:
+        """Search label by label, by the rules of the layer ``choice``. The first label follows on its initial_output.
 
-    # --- the run of the encoder ---
-
-    def encode(self, features: Any, sizes: Any = None) -> States:
-        """Run the encoder, and return the states before the first step, one entry per sequence.
-
-        :param features: batch-major array of the key "data", or a dict of all inputs: ``<key>``, and ``<key>/size<i>``
-        :param sizes: int32 [batch]: the lengths of "data"
+        :param features: see `encode`
+        :param sizes: see `encode`
+        :param beam_size: default, like that of all that follows: as in the config
+        :param end_label: of a graph without a layer "end": the label of the last choice that ends a hypothesis
+        :param max_steps: limit of the number of steps, besides that of the graph
+        :raises DataError: nothing ends the search, or the config searches by rules that steps can't follow
         """
-        feed = dict(features) if isinstance(features, Mapping) else {"data": features}
-        if sizes is not None:
-            feed["data/size0"] = sizes
-        self.session.run(self._encode, self.session.feed(feed))
-        return self.states(0)
-
-    # --- steps ---
-
-    def step(self, labels: Union[None, Sequence[Any], NDArray[Any]], states: States) -> tuple[NDArray[Any], States]:
-        """Do a step: return the scores of its labels, log probabilities [batch, labels], and the states after it.
-
-        For a graph with a single choice that has scores; others need `begin`, `scores`, `set_label` and `states`.
-
-        :param labels: int32 [batch], those chosen in the step before; None in the first step. Of several choices, a
-            list in their order
-        :param states: as returned for the step before
-        """
-        if len(self.scored) > 1:
-            raise DataError(
-                "The step has several choices with scores, %s. Use begin, scores, set_label and states."
-                % ", ".join(self.scored)
-            )
-        self.begin(labels, states)
-        scores = self.scores(self.scored[0])
-        return scores, self.states(int(states["i"]) + 1)
-
-    def begin(self, labels: Union[None, Sequence[Any], NDArray[Any]], states: States) -> None:
-        """Begin a step: set the labels and states of the step before, and bring the delayed states up to date."""
-        values: dict[str, Any] = {name: value for name, value in states.items() if name != "i"}
-        values[_INDEX] = states["i"]
-        if labels is not None:
-            values.update(zip(self._labels, labels if len(self._labels) > 1 else [labels]))
-        self.session.write(values)
-        self.session.run(self._update, {})
-
-    def scores(self, choice: str) -> NDArray[Any]:
-        """Return the scores of a choice in this step, log probabilities [batch, labels].
-
-        The last choice also computes the states for the next step, so it must be asked exactly once.
-        """
-        index = self.scored.index(choice)
-        self.session.run([self._decode[index]], {})
-        return self.session.read([self._scores[index]])[0]
-
-    def set_label(self, choice: str, labels: NDArray[Any]) -> None:
-        """Set the labels of a choice, int32 [batch], for the choices after it in the same step."""
-        self.session.write({self._labels[self.choices.index(choice)]: labels})
-
-    def states(self, index: int) -> States:
-        """Return the current states.
-
-        :param index: of the next step
-        """
-        names = [*self._states, *self._globals]
-        states = dict(zip(names, self.session.read(names)))
-        states["i"] = numpy.asarray(index, numpy.int32)
-        return states
-
-    def reorder(self, entries: NDArray[Any]) -> None:
-        """Replace the entries of the batch within a step, between two choices.
-
-        :param entries: int [new batch]: for each new entry the one that it continues
-        """
-        names = [*self._states, *self._labels]
-        self.session.write({name: value[entries] for name, value in zip(names, self.session.read(names))})
-
-    def select(self, states: States, entries: NDArray[Any]) -> States:
-        """Return states for other entries of the batch.
-
-        :param entries: int [new batch]: for each new entry the one that it continues
-        """
-        return {name: value[entries] if name in self._states else value for name, value in states.items()}
-
-    # --- the end ---
-
-    def goes_on(self) -> bool:
-        """Return whether the step begun by `begin` is one of the loop: not all have ended, nor is the limit reached."""
-        return bool(self.session.read(["IO/cond:0"])[0])
-
-    def ended(self) -> Optional[NDArray[Any]]:
-        """Return which entries had ended before the step begun by `begin`, bool [batch]; None without a layer "end"."""
-        return self.session.read(["IO/end_flag:0"])[0] if self.session.has("IO/end_flag:0") else None
-
-    def lengths(self) -> Optional[NDArray[Any]]:
-        """Return the number of labels of each entry before that step, int32 [batch]; None without a layer "end"."""
-        return self.session.read(["IO/dyn_seq_len:0"])[0] if self.session.has("IO/dyn_seq_len:0") else None
+        if not self.facts:
+            raise DataError("The search needs the facts of the network: use StepDecoder.open, or give them.")
+        options = SearchOptions.from_facts(
+            self.facts,
+            beam_size=beam_size,
+            end_label=end_label,
+            max_steps=max_steps,
+            length_normalization=length_normalization,
+            prob_scale=prob_scale,
+        )
+        states = self.encode(features, sizes)
+        return StepSearch(self, options).run(states, self.sequences)

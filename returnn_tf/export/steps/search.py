@@ -10,11 +10,11 @@ import numpy
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
-from returnn_tf.export.steps.client import States, StepDecoder
+from returnn_tf.export.steps.stepper import States, Stepper
 
 Array = NDArray[Any]
-#: (index of the choice, step, scores [batch, beam, labels]) -> (source, label), each [batch, new beam].
-Pick = Callable[[int, int, Array], "tuple[Array, Array]"]
+#: (index of the choice, step) -> (source, label), each int32 [batch, new beam].
+Pick = Callable[[int, int], "tuple[Array, Array]"]
 
 _OTHERS = numpy.float32(-1e30)
 
@@ -86,15 +86,10 @@ class SearchResult:
 class StepSearch:
     """A search over a graph for single steps.
 
-    :raises DataError: the graph has choices without scores
+    :raises DataError: nothing ends it
     """
 
-    def __init__(self, decoder: StepDecoder, options: SearchOptions) -> None:
-        if decoder.scored != decoder.choices:
-            raise DataError(
-                "The search can't decide on choices without scores: %s."
-                % ", ".join(name for name in decoder.choices if name not in decoder.scored)
-            )
+    def __init__(self, decoder: Stepper, options: SearchOptions) -> None:
         limits = (options.lengths, options.end_label, options.max_steps)
         if decoder.ended() is None and all(limit is None for limit in limits):
             raise DataError("Nothing ends the search: the graph has no layer 'end'. Give end_label or max_steps.")
@@ -110,26 +105,36 @@ class StepSearch:
         :param pick: decides on the labels instead of the scores; the scores of the result are those of its labels
         """
         decoder, choices = self._decoder, self._options.choices
+        if pick is None and decoder.scored != decoder.choices:
+            raise DataError(
+                "The search can't decide on choices without scores: %s."
+                % ", ".join(name for name in decoder.choices if name not in decoder.scored)
+            )
         scores = numpy.zeros([seqs, beam], numpy.float32)
         history = [numpy.zeros([seqs, beam, 0], numpy.int32) for _ in choices]
         self._known = self._known_lengths(seqs)
         step = 0
         while True:
-            labels = [h[:, :, -1].reshape(-1) for h in history] if step else None
-            decoder.begin(labels if labels is None or len(labels) > 1 else labels[0], states)
+            # before the first step the labels only tell the number of entries
+            labels = [h[:, :, -1].reshape(-1) if step else numpy.zeros(seqs * beam, numpy.int32) for h in history]
+            decoder.begin(labels if len(labels) > 1 else labels[0], states)
             ended, lens = self._ended(history, step)
             if not self._goes_on(ended, step):
                 break
             history = [numpy.pad(h, [(0, 0), (0, 0), (0, 1)]) for h in history]
             for k, choice in enumerate(choices):
-                log_probs = decoder.scores(decoder.scored[k]).reshape(seqs, beam, -1)
-                combined = self._combined(choice, k, log_probs, scores, ended, history, step)
-                counts = self._counts(ended, lens, step)
+                name = decoder.choices[k]
+                combined = scores[:, :, None]
+                if name in decoder.scored:
+                    log_probs = decoder.scores(name).reshape(seqs, beam, -1)
+                    combined = self._combined(choice, k, log_probs, scores, ended, history, step)
                 if pick is not None:
-                    source, label = pick(k, step, combined)
+                    source, label = pick(k, step)
                 else:
+                    counts = self._counts(ended, lens, step)
                     source, label = _best(_ranks(choice, combined, counts, ended), choice.beam_size)
-                scores = _at(_at(combined, source), label[:, :, None])[:, :, 0]
+                places = label[:, :, None] if name in decoder.scored else numpy.zeros_like(label)[:, :, None]
+                scores = numpy.take_along_axis(_at(combined, source), places, 2)[:, :, 0]
                 entries = (source + numpy.arange(seqs)[:, None] * beam).reshape(-1)
                 history = [_at(h, source) for h in history]
                 history[k][:, :, -1] = label
@@ -137,7 +142,7 @@ class StepSearch:
                 beam = source.shape[1]
                 if k + 1 < len(choices):
                     decoder.reorder(entries)
-                    decoder.set_label(decoder.scored[k], label.reshape(-1))
+                    decoder.set_label(name, label.reshape(-1))
                 else:
                     states = decoder.select(decoder.states(step + 1), entries)
             step += 1
@@ -245,8 +250,9 @@ def _best(ranks: Array, count: int) -> tuple[Array, Array]:
 
 
 def _at(values: Array, index: Array) -> Array:
-    """Return the entries of the second axis; with an index per entry [batch, beam, 1] those of the third one."""
-    if index.ndim == 3:
-        return numpy.take_along_axis(values, index, 2)
+    """Return the entries of the second axis, [batch, new beam, ...].
+
+    :param index: [batch, new beam]
+    """
     found: Array = values[numpy.arange(values.shape[0])[:, None], index]
     return found

@@ -28,8 +28,6 @@ class GraphSession:
         from tensorflow.core.framework import variable_pb2
         from tensorflow.core.protobuf import meta_graph_pb2
 
-        for path in libraries:
-            tf.load_op_library(path)
         self._path = meta
         graph_def: Any = meta_graph_pb2.MetaGraphDef()
         try:
@@ -45,12 +43,27 @@ class GraphSession:
         for text in graph_def.collection_def["variables"].bytes_list.value:
             found = variable_pb2.VariableDef.FromString(text)
             self._variables[found.variable_name] = found
-        with tf.Graph().as_default() as graph:
-            tf.import_graph_def(graph_def.graph_def, name="")
-        self._session = tf.compat.v1.Session(graph=graph)
+        self._session = tf.compat.v1.Session(graph=self._graph(graph_def.graph_def, list(libraries)))
         self._session.run([found.initializer_name for found in self._variables.values()])
         if checkpoint is not None:
             self._restore(checkpoint)
+
+    def _graph(self, graph_def: Any, libraries: list[str]) -> Any:
+        """Return the graph; libraries are loaded only if the process lacks their ops, since each may be there once."""
+        while True:
+            try:
+                with tf.Graph().as_default() as graph:
+                    tf.import_graph_def(graph_def, name="")
+                return graph
+            except (ValueError, tf.errors.OpError) as exc:
+                if not libraries:
+                    raise DataError("The graph %s can't be loaded: %s" % (self._path, exc)) from exc
+            for path in libraries:
+                try:
+                    tf.load_op_library(path)
+                except tf.errors.OpError as exc:
+                    raise DataError("The library %s can't be loaded: %s" % (path, exc.message)) from exc
+            libraries = []
 
     def _restore(self, checkpoint: str) -> None:
         if not os.path.exists(checkpoint + ".index"):

@@ -1,0 +1,147 @@
+"""Checks a graph for single steps: it must give the hypotheses of a search the scores that the search gave them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config.derived import derived
+from returnn_tf.config.epoch_value import copied, network_of
+from returnn_tf.export.inference import InferenceModel
+from returnn_tf.export.steps.client import StepDecoder
+from returnn_tf.export.steps.search import ChoiceOptions, SearchOptions, StepSearch
+from returnn_tf.export.tensor_info import graph_name
+from returnn_tf.network.network import Network
+from returnn_tf.network.plan_config import plan_from_config
+
+#: What makes the score of a hypothesis the sum of the scores of its labels.
+_PLAIN: dict[str, Any] = {
+    "length_normalization": False,
+    "base_beam_score_scale": 1.0,
+    "independent_of_batch": False,
+    "recombine": None,
+    "recombine_by": None,
+    "recombine_blank": None,
+    "custom_score_combine": None,
+    "cheating": False,
+    "keep_beams": False,
+    "random_sample_scale": 0.0,
+    "is_output_layer": True,
+}
+_BEAM_SIZE = 4
+#: Scores below belong to no hypothesis, but fill the beam.
+_NONE = -1e20
+
+
+def network_with_params(config: Config, net: Network) -> Network:
+    """Return the network of a config for search, with the parameters of another one.
+
+    :raises DataError: that one lacks a parameter
+    """
+    made = Network(plan_from_config(config, search=True))
+    values = net.get_param_values()
+    lacking = [name for name in made.stored_params if name not in values]
+    if lacking:
+        raise DataError("export to steps: the search needs the parameter %r, which the network lacks." % lacking[0])
+    made.set_param_values({name: values[name] for name in made.stored_params})
+    made.global_step.assign(net.global_step)
+    return made
+
+
+class StepCheck:
+    """A search with the labels and scores of all its hypotheses.
+
+    :param net: the network, with its config
+    :param layer: path of the `rec` layer
+    :param choices: the names of the choices in it, in the order of the decoder
+    :param scored: those that give scores
+    """
+
+    def __init__(self, net: Network, layer: str, choices: list[str], scored: list[str]) -> None:
+        self._layer, self._choices = layer, choices
+        plan_config = net.plan.config
+        assert plan_config is not None
+        network = copied(network_of(plan_config))
+        loop = _find(network, layer)
+        loop["include_eos"] = True  # so that the label of the end is known
+        for name in choices:
+            options = _find({"": {"unit": loop["unit"]}}, "/" + name)
+            options.update(_PLAIN)
+            options["beam_size"] = _BEAM_SIZE
+            options["prob_scale"] = 1.0 if name in scored else 0.0
+        config = derived(plan_config, {}, hidden={"network": network, "get_network": None})
+        self._model = InferenceModel(network_with_params(config, net), ["%s/%s" % (layer, name) for name in choices])
+
+    def run(self, decoder: StepDecoder, tolerance: float) -> None:
+        """Score the hypotheses of a search in a random batch by single steps.
+
+        :raises DataError: a score differs by more than the tolerance, relative to the largest one
+        """
+        sample = self._model.sample()
+        expected = self._model.expected(sample)
+        name = graph_name("%s/%s" % (self._layer, self._choices[-1]))
+        scores = expected[name + "_scores"]
+        seqs, beam = scores.shape
+        lens = expected[name + "_size0"].reshape(seqs, -1)
+        lens = numpy.broadcast_to(lens, [seqs, beam])
+        labels = [
+            expected[graph_name("%s/%s" % (self._layer, choice))].reshape(seqs, beam, -1) for choice in self._choices
+        ]
+        found = self._scores(decoder, self._model.feed_names(sample), labels, lens)
+        valid = scores > _NONE
+        difference = numpy.where(valid, numpy.abs(found - scores), 0.0)
+        scale = max(1.0, float(numpy.abs(scores[valid]).max(initial=0.0)))
+        # a comparison with NaN is false
+        if not (difference <= tolerance * scale).all():
+            worst = numpy.unravel_index(numpy.nanargmax(numpy.where(numpy.isnan(difference), numpy.inf, difference)),
+                                        difference.shape)  # fmt: skip
+            raise DataError(
+                "The single steps of layer %r do not compute what its search does, so nothing was written: the score "
+                "of hypothesis %d of sequence %d is %s, not %s."
+                % (self._layer, worst[1], worst[0], found[worst], scores[worst])
+            )
+
+    def _scores(
+        self, decoder: StepDecoder, feed: Mapping[str, Any], labels: list[NDArray[Any]], lens: NDArray[Any]
+    ) -> NDArray[Any]:
+        """Return the sums of the scores of labels, [batch, beam]."""
+        facts = decoder.facts
+        plain = ChoiceOptions(beam_size=lens.shape[1], length_normalization=False)
+        options = SearchOptions([plain] * len(labels), include_eos=True, lengths=facts["lengths"])
+        if options.lengths is None and decoder.ended() is None:
+            options = dataclasses.replace(options, max_steps=int(lens.max(initial=0)))
+        source = numpy.broadcast_to(numpy.arange(lens.shape[1], dtype=numpy.int32), lens.shape)
+
+        def pick(choice: int, step: int) -> tuple[NDArray[Any], NDArray[Any]]:
+            inside = step < lens
+            label = labels[choice][:, :, min(step, labels[choice].shape[2] - 1)]
+            return source, numpy.where(inside, label, 0).astype(numpy.int32)
+
+        states = decoder.encode(feed)
+        entries = numpy.repeat(numpy.arange(len(lens)), lens.shape[1])
+        return StepSearch(decoder, options).run(
+            decoder.select(states, entries), len(lens), lens.shape[1], pick
+        ).scores  # fmt: skip
+
+
+def _find(network: Mapping[str, Any], path: str) -> Any:
+    """Return the dict of a layer in nested networks.
+
+    :raises ConfigError: it is in none of them
+    """
+    found: Any = network
+    for i, name in enumerate(path.split("/")):
+        if i:
+            found = next((found[key] for key in ("subnetwork", "unit") if isinstance(found.get(key), Mapping)), {})
+        if name not in found:
+            raise ConfigError(
+                "export to steps: layer %r is made by other means than a subnetwork, where its search can't be checked."
+                % path
+            )
+        found = found[name]
+    return found

@@ -1,0 +1,112 @@
+"""`StepsExporter`: single steps of a loop for decoders, which search on their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.options import option
+from returnn_tf.engine.checkpoints.of_network import save_checkpoint
+from returnn_tf.export.exporters import Exporter, register_exporter
+from returnn_tf.export.graph_ops import check_ops, op_types
+from returnn_tf.export.inference import InferenceModel
+from returnn_tf.export.meta.graph_builder import GraphBuilder
+from returnn_tf.export.meta.graph_files import graph_content, lines
+from returnn_tf.export.meta.names import STATE_VARS
+from returnn_tf.export.native_libraries import copy_libraries
+from returnn_tf.export.steps.check import StepCheck, network_with_params
+from returnn_tf.export.steps.client import StepDecoder
+from returnn_tf.export.steps.facts import step_facts
+from returnn_tf.export.steps.graph import DECODER, GRAPH, StepGraph, add_steps
+from returnn_tf.export.steps.loops import StepLoop, plan_for_steps
+from returnn_tf.export.tensor_info import graph_name
+
+GRAPH_FILE, CHECKPOINT, DESCRIPTION = "graph.meta", "params", "steps.json"
+STATES, PARAMS = "state_vars.txt", "params.txt"
+
+
+@register_exporter("steps")
+class StepsExporter(Exporter):
+    """Single steps of a loop, for decoders that search on their own, such as RASR's label scorers: a meta graph."""
+
+    layer: str = option("output", help="path of the 'rec' layer whose steps are computed")
+    counter: Optional[str] = option(
+        None,
+        help="who counts the steps: graph or decoder; default: the decoder if steps are frames, else the graph",
+        choices=(None, GRAPH, DECODER),
+    )
+    portable: bool = option(
+        False, help="no native ops: the graph needs no library and runs on other machines, but LSTMs are slower"
+    )
+
+    def model(self, net: Any) -> InferenceModel:
+        """Return the network as it searches.
+
+        :raises ConfigError: there is no such loop, or outputs are named
+        """
+        if self.outputs:
+            raise ConfigError("export to steps: outputs can't be named; it has the scores and states of a step.")
+        config = net.plan.config
+        if config is None:
+            raise ConfigError("export to steps: the network was made without a config. Use Network.from_config.")
+        plan_for_steps(config, self.layer)
+        return InferenceModel(network_with_params(config, net), [self.layer])
+
+    def write(self, model: InferenceModel, folder: str) -> None:
+        """Write graph, checkpoint, description, lists and the libraries of native ops."""
+        config = model.net.plan.config
+        assert config is not None
+        plan = plan_for_steps(config, self.layer)
+        lacking = [name for name in plan.params if name not in model.net.stored_params]
+        if lacking:
+            raise DataError("export to steps: a step needs the parameter %r, which the search lacks." % lacking[0])
+        builder = GraphBuilder(plan, portable=self.portable)
+        graph = add_steps(builder, self.layer, counter=self.counter)
+        graph_def: Any = builder.graph_def()
+        check_ops(graph_def, "steps")
+        self._write_files(builder, graph, folder)
+        save_checkpoint(model.net, os.path.join(folder, CHECKPOINT))
+        self.facts.update(
+            graph=GRAPH_FILE,
+            checkpoint=CHECKPOINT,
+            description=DESCRIPTION,
+            steps=step_facts(StepLoop(plan, self.layer), graph),
+            native=copy_libraries(op_types(graph_def), folder),
+        )
+
+    def _write_files(self, builder: GraphBuilder, graph: StepGraph, folder: str) -> None:
+        states = [variable.op.name for variable in builder.graph.get_collection(STATE_VARS)]
+        contents = {
+            GRAPH_FILE: graph_content(builder, ".meta"),
+            DESCRIPTION: graph.as_json().encode("utf8"),
+            STATES: lines(states),
+            PARAMS: lines(builder.variables.params),
+        }
+        for name, content in contents.items():
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(content)
+
+    def run(self, folder: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Search by single steps; return the labels of the last choice, their lengths and scores."""
+        with StepDecoder.open(folder) as decoder:
+            found = decoder.search({name.replace("_size", "/size"): value for name, value in feed.items()})
+        name = graph_name(self.layer)
+        labels = found.labels[-1]
+        return {
+            name: labels.reshape(-1, labels.shape[-1]),
+            name + "_size0": found.lengths.reshape(-1),
+            name + "_scores": found.scores,
+        }
+
+    def check(self, model: InferenceModel, folder: str) -> None:
+        """Score the hypotheses of a search by single steps.
+
+        :raises DataError: a score differs
+        """
+        with StepDecoder.open(folder) as decoder:
+            check = StepCheck(model.net, self.layer, decoder.choices, decoder.scored)
+            check.run(decoder, self.largest_difference())

@@ -1,0 +1,149 @@
+"""`Stepper`: runs a graph for single steps as a decoder does, from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Optional, Union
+
+import numpy
+from numpy.typing import NDArray
+
+from returnn_tf.config import DataError
+from returnn_tf.export.steps.session import GraphSession
+
+#: States by the names of their variables, with "i", the index of the next step. The first axis is the batch.
+States = dict[str, NDArray[Any]]
+_INDEX = "IO/i:0"
+
+
+class Stepper:
+    """Encoder run, steps and states of a graph for single steps.
+
+    The entries of a batch may be sequences or hypotheses: those of a sequence are side by side, and all sequences have
+    the same number. States can be reordered by `select` between two steps.
+
+    :param meta: path of the ``.meta`` file
+    :param checkpoint: prefix of the checkpoint
+    :param libraries: paths of the libraries of native ops that the graph needs
+    :raises DataError: a file is missing, damaged, or no graph for single steps
+    """
+
+    def __init__(self, meta: str, checkpoint: Optional[str] = None, libraries: Iterable[str] = ()) -> None:
+        self.session = GraphSession(meta, checkpoint, libraries)
+        collection = self.session.collection
+        self._encode, self._update = collection("encode_ops"), collection("update_ops")
+        self._decode = collection("decode_ops")
+        if not self._encode or not self._decode:
+            self.session.close()
+            raise DataError("%s is no graph for single steps: it has no encode_ops and decode_ops." % meta)
+        self._labels = collection("decoder_input_vars")
+        self._scores = collection("decoder_output_vars")
+        self._states = collection("_RETURNN_state_vars")
+        self._globals = [name for name in collection("global_vars") if name != _INDEX]
+        prefix = "IO/stochastic_var_choice_"
+        #: The names of the choices, in the order of the labels.
+        self.choices = [name[len(prefix) :].rpartition(":")[0] for name in self._labels]
+        prefix = "IO/stochastic_var_scores_"
+        #: The names of those with scores, in order.
+        self.scored = [name[len(prefix) :].rpartition(":")[0] for name in self._scores]
+
+    def close(self) -> None:
+        """Close the session."""
+        self.session.close()
+
+    # --- the run of the encoder ---
+
+    def encode(self, features: Any, sizes: Any = None) -> States:
+        """Run the encoder, and return the states before the first step, one entry per sequence.
+
+        :param features: batch-major array of the key "data", or a dict of all inputs: ``<key>``, and ``<key>/size<i>``
+        :param sizes: int32 [batch]: the lengths of "data"
+        """
+        feed = dict(features) if isinstance(features, Mapping) else {"data": features}
+        if sizes is not None:
+            feed["data/size0"] = sizes
+        #: Number of sequences of the last run.
+        self.sequences = len(next(iter(feed.values())))
+        self.session.run(self._encode, self.session.feed(feed))
+        return self.states(0)
+
+    # --- steps ---
+
+    def step(self, labels: Union[None, Sequence[Any], NDArray[Any]], states: States) -> tuple[NDArray[Any], States]:
+        """Do a step: return the scores of its labels, log probabilities [batch, labels], and the states after it.
+
+        For a graph with a single choice that has scores; others need `begin`, `scores`, `set_label` and `states`.
+
+        :param labels: int32 [batch], those chosen in the step before; None in the first step. Of several choices, a
+            list in their order
+        :param states: as returned for the step before
+        """
+        if len(self.scored) > 1:
+            raise DataError(
+                "The step has several choices with scores, %s. Use begin, scores, set_label and states."
+                % ", ".join(self.scored)
+            )
+        self.begin(labels, states)
+        scores = self.scores(self.scored[0])
+        return scores, self.states(int(states["i"]) + 1)
+
+    def begin(self, labels: Union[None, Sequence[Any], NDArray[Any]], states: States) -> None:
+        """Begin a step: set the labels and states of the step before, and bring the delayed states up to date."""
+        values: dict[str, Any] = {name: value for name, value in states.items() if name != "i"}
+        values[_INDEX] = states["i"]
+        if labels is not None:
+            values.update(zip(self._labels, labels if len(self._labels) > 1 else [labels]))
+        self.session.write(values)
+        self.session.run(self._update, {})
+
+    def scores(self, choice: str) -> NDArray[Any]:
+        """Return the scores of a choice in this step, log probabilities [batch, labels].
+
+        The last choice also computes the states for the next step, so it must be asked exactly once.
+        """
+        index = self.scored.index(choice)
+        self.session.run([self._decode[index]], {})
+        return self.session.read([self._scores[index]])[0]
+
+    def set_label(self, choice: str, labels: NDArray[Any]) -> None:
+        """Set the labels of a choice, int32 [batch], for the choices after it in the same step."""
+        self.session.write({self._labels[self.choices.index(choice)]: labels})
+
+    def states(self, index: int) -> States:
+        """Return the current states.
+
+        :param index: of the next step
+        """
+        names = [*self._states, *self._globals]
+        states = dict(zip(names, self.session.read(names)))
+        states["i"] = numpy.asarray(index, numpy.int32)
+        return states
+
+    def reorder(self, entries: NDArray[Any]) -> None:
+        """Replace the entries of the batch within a step, between two choices.
+
+        :param entries: int [new batch]: for each new entry the one that it continues
+        """
+        names = [*self._states, *self._labels]
+        self.session.write({name: value[entries] for name, value in zip(names, self.session.read(names))})
+
+    def select(self, states: States, entries: NDArray[Any]) -> States:
+        """Return states for other entries of the batch.
+
+        :param entries: int [new batch]: for each new entry the one that it continues
+        """
+        return {name: value[entries] if name in self._states else value for name, value in states.items()}
+
+    # --- the end ---
+
+    def goes_on(self) -> bool:
+        """Return whether the step begun by `begin` is one of the loop: not all have ended, nor is the limit reached."""
+        return bool(self.session.read(["IO/cond:0"])[0])
+
+    def ended(self) -> Optional[NDArray[Any]]:
+        """Return which entries had ended before the step begun by `begin`, bool [batch]; None without a layer "end"."""
+        return self.session.read(["IO/end_flag:0"])[0] if self.session.has("IO/end_flag:0") else None
+
+    def lengths(self) -> Optional[NDArray[Any]]:
+        """Return the number of labels of each entry before that step, int32 [batch]; None without a layer "end"."""
+        return self.session.read(["IO/dyn_seq_len:0"])[0] if self.session.has("IO/dyn_seq_len:0") else None
