@@ -21,6 +21,7 @@ WITH_CODE = [
     "docs/planning",
     "docs/precision",
     "docs/python-api",
+    "docs/tools",
 ]
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from returnn_tf.cli.main import main
 from returnn_tf.cli.tool.registry import TOOLS
+from returnn_tf.cli.tool.shared.arguments import parse
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = {
@@ -52,3 +53,13 @@ def test_runs_in_an_empty_environment(tmp_path):
     command = [sys.executable, str(ROOT / "tools" / "dump-dataset.py"), "{'class': 'Task12AX', 'num_seqs': 2}"]
     done = subprocess.run([*command, "--endseq", "-1", "--type", "null"], cwd=tmp_path, env={}, capture_output=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"2 sequences\n", b"")
+
+
+def test_documentation_has_each_tool():
+    """With an example whose options there are."""
+    page = (ROOT / "docs" / "tools.md").read_text()
+    examples = {line.split("`")[1]: line.split("`")[3] for line in page.splitlines() if line.startswith("| `")}
+    assert sorted(examples) == sorted(SCRIPTS.values())
+    for name, example in examples.items():
+        tool, *args = example.split()
+        assert tool == name and parse(TOOLS[name].parser(), args)

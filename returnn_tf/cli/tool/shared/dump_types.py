@@ -66,7 +66,8 @@ class PrintShape(DumpType):
     def add(self, reader: EpochReader, position: int) -> None:
         """Print the shapes of a sequence."""
         data = reader.sequence(position).data
-        shapes = ["%s %s %s" % (key, value.dtype, list(value.shape)) for key, value in data.items()]
+        types = {key: "string" if value.dtype.kind in "OSU" else value.dtype.name for key, value in data.items()}
+        shapes = ["%s %s %s" % (key, types[key], list(value.shape)) for key, value in data.items()]
         print("seq %d %s: %s" % (position, reader.tag(position), ", ".join(shapes)))
 
 
