@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from dataclasses import dataclass
 
 import pytest
@@ -108,14 +109,19 @@ def test_references_into_the_config():
     assert dataset_from_config({**values, "train": "config:sets(5)"}, "train").num_seqs == 5
     assert dataset_from_config({**values, "train": "config:sets(num_seqs=5)"}, "train").num_seqs == 5
     assert dataset_from_config({**values, "train": "config:small"}, "train").num_seqs == 2
+    nested = {"by_name": {"x": _task(num_seqs=3)}, "get": lambda: [_task(num_seqs=4)], "tools": types.SimpleNamespace}
+    for text, number in (("by_name['x']", 3), ("get()[0]", 4), ("tools(made=%r).made" % _task(num_seqs=6), 6)):
+        assert dataset_from_config({**nested, "train": "config:" + text}, "train").num_seqs == number
     for text, error in (
+        ("config:by_name['y']", "by_name has no entry 'y'. Known: x"),
+        ("config:sets.other", "sets has no 'other'"),
         ("config:smal", "no 'smal' in the config. Did you mean 'small'"),
         ("config:sets(open('x'))", "arguments must be plain values"),
         ("config:1 + 1", "must be a name of the config"),
         ("config:", "must be a name of the config"),
     ):
         with pytest.raises(ConfigError, match=error):
-            dataset_from_config({**values, "train": text}, "train")
+            dataset_from_config({**values, **nested, "train": text}, "train")
 
 
 def test_looking_names_up_does_not_hide_misspelt_keys():

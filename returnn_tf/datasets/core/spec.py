@@ -15,12 +15,14 @@ _FORMS = (
     'a dict {"class": "HDFDataset", ...}, a function returning one, "ClassName:key=value,..." or "first.hdf,second.hdf"'
 )
 
+_WRONG_EXPRESSION = "it must be a name of the config, a call of a function in it, or an entry of these"
+
 
 def parse_dataset_spec(spec: Any, names: Mapping[str, Any] = {}) -> tuple[Any, dict[str, Any]]:
     """Return the dataset class and its options.
 
     :param spec: dict with "class"; function returning one; list of HDF files; or a string: "{...}" (a dict as literal),
-        "config:name" or "config:name(...)" (a value or function of the config), "ClassName:key=value,...", or a comma
+        "config:name", "config:name(...)" or "config:name[...]" (of the config), "ClassName:key=value,...", or a comma
         list of HDF files
     :param names: what "config:..." may refer to
     :raises ConfigError: if it is none of these, or the class is unknown
@@ -99,31 +101,43 @@ def _key_values(text: str, rest: str) -> dict[str, Any]:
 
 
 def _config_value(expression: str, names: Mapping[str, Any]) -> Any:
-    """Return the value of a config name, or of a call of a config function with plain values."""
+    """Return the value of a name of the config, of a call with plain values, or of an entry or attribute of these."""
     try:
-        node: ast.AST = ast.parse(expression, mode="eval").body
-    except SyntaxError:
-        node = ast.Constant(None)
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    call = node if isinstance(node, ast.Call) else None
-    if call is not None:
+        return _evaluated(ast.parse(expression, mode="eval").body, names)
+    except (ConfigError, SyntaxError) as exc:
+        reason = _WRONG_EXPRESSION if isinstance(exc, SyntaxError) else str(exc)
+        raise ConfigError('the dataset "config:%s": %s' % (expression, reason)) from None
+
+
+def _evaluated(node: ast.AST, names: Mapping[str, Any]) -> Any:
+    if isinstance(node, ast.Name):
+        if node.id not in names:
+            raise ConfigError("no %r in the config. %s" % (node.id, did_you_mean(node.id, names)))
+        return names[node.id]
+    if isinstance(node, ast.Call):
+        args = [_plain(arg) for arg in node.args]
+        kwargs = {str(entry.arg): _plain(entry.value) for entry in node.keywords}
+        return _evaluated(node.func, names)(*args, **kwargs)
+    if isinstance(node, ast.Subscript):
+        value, key = _evaluated(node.value, names), _plain(node.slice)
         try:
-            args = [ast.literal_eval(arg) for arg in call.args]
-            kwargs = {str(entry.arg): ast.literal_eval(entry.value) for entry in call.keywords}
-        except ValueError:
-            raise ConfigError('the dataset "config:%s": arguments must be plain values' % expression) from None
-        node = call.func
-    if not isinstance(node, ast.Name):
-        raise ConfigError(
-            'the dataset "config:%s" must be a name of the config or a call of a function in it' % expression
-        )
-    if node.id not in names:
-        raise ConfigError(
-            'the dataset "config:%s": no %r in the config. %s' % (expression, node.id, did_you_mean(node.id, names))
-        )
-    value = names[node.id]
-    return value(*args, **kwargs) if call is not None else value
+            return value[key]
+        except (KeyError, IndexError, TypeError):
+            hint = did_you_mean(key, value) if isinstance(value, Mapping) else ""
+            raise ConfigError(("%s has no entry %r. %s" % (ast.unparse(node.value), key, hint)).rstrip()) from None
+    if isinstance(node, ast.Attribute):
+        value = _evaluated(node.value, names)
+        if not hasattr(value, node.attr):
+            raise ConfigError("%s has no %r" % (ast.unparse(node.value), node.attr))
+        return getattr(value, node.attr)
+    raise ConfigError(_WRONG_EXPRESSION)
+
+
+def _plain(node: ast.AST) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise ConfigError("arguments must be plain values") from None
 
 
 def _short(value: Any) -> str:

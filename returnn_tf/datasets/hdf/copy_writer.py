@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +18,7 @@ from returnn_tf.datasets.hdf.writer import HDFWriter
 
 #: Keys that are not copied: they hold the text that other keys encode.
 TEXT_KEYS = ("orth", "raw")
+_BLOCK = 32  # sequences that are written at once
 
 
 class CopyWriter(HDFWriter):
@@ -45,14 +47,14 @@ class CopyWriter(HDFWriter):
         self._dtype = main.numpy_dtype if main is not None else None
         self._num_inputs = dataset.num_inputs or self.dim or 1
 
-    def insert(self, sequence: Sequence) -> None:
-        """Append a sequence."""
-        targets = {name: [sequence.data[key]] for key, name in self._name_of.items()}
+    def insert(self, found: list[Sequence]) -> None:
+        """Append sequences."""
+        targets = {name: [sequence.data[key] for sequence in found] for key, name in self._name_of.items()}
         frames = None
         if self._input:
-            value = np.asarray(sequence.data[self._input], self._dtype)
-            frames = [value if value.ndim else value.reshape(1)]
-        self.insert_sequences(frames, [sequence.tag], targets)
+            values = [np.asarray(sequence.data[self._input], self._dtype) for sequence in found]
+            frames = [value if value.ndim else value.reshape(1) for value in values]
+        self.insert_sequences(frames, [sequence.tag for sequence in found], targets)
 
     def _write_facts(self, file: h5py.File) -> None:
         """Write tags and names in their final form."""
@@ -85,8 +87,9 @@ def write_copy(filename: str, dataset: Dataset, keys: list[str], found: Iterable
     """
     writer = CopyWriter(filename, dataset, keys)
     with writer:
-        for sequence in found:
-            writer.insert(sequence)
+        remaining = iter(found)
+        while block := list(itertools.islice(remaining, _BLOCK)):
+            writer.insert(block)
         if not writer.num_seqs:
             raise DataError("dataset %r: there are no sequences to write to %r" % (dataset.name, filename))
     return writer.num_seqs
