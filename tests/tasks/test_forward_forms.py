@@ -65,6 +65,7 @@ class Collect:
     def process_seq(self, *, seq_tag: str, outputs: Any) -> None:
         assert outputs["output"] is outputs.data["output"]
         self.seen.append((seq_tag, outputs["output"].raw_tensor, outputs["output"].dims))
+        self.sparse_dim = outputs["output"].sparse_dim
 
     def finish(self) -> None:
         self.ended += 1
@@ -80,7 +81,7 @@ def test_a_callback_gets_each_sequence_cut_to_its_length(layer: str, ndim: int) 
     assert [tag for tag, _, _ in collect.seen] == ["seq-%d" % i for i in range(4)]
     for (_, value, dims), wanted in zip(collect.seen, expected(layer)):
         np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-6)
-        assert value.ndim == len(dims) == ndim and dims[-1].size == value.shape[-1]
+        assert value.ndim == len(dims) == ndim and dims[-1].size == value.shape[-1] and collect.sparse_dim is None
 
 
 def test_forms_of_a_callback() -> None:
@@ -200,6 +201,7 @@ def test_forwarding_with_a_search() -> None:
     assert {tag: value.tolist() for tag, value, _ in forced.seen} == targets
     assert {tag: value.tolist() for tag, value, _ in searched.seen} != targets
     assert all(len(value) <= 4 for _, value, _ in searched.seen)
+    assert searched.sparse_dim.dimension == 3
     run("forward", output_file="out.hdf", forward_use_search=True, **common)
     with h5py.File("out.hdf") as file:
         assert file["inputs"].shape[0] == sum(len(value) for _, value, _ in searched.seen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 from numpy.typing import NDArray
 
@@ -23,11 +23,13 @@ class SequenceOutput:
 
     :param raw_tensor: without batch axis, cut to the lengths of the sequence
     :param dims: of its axes
+    :param sparse_dim: if the entries are label indices: the dim they index
     """
 
     name: str
     raw_tensor: NDArray[Any]
     dims: tuple[Dim, ...]
+    sparse_dim: Optional[Dim] = None
 
 
 class SequenceOutputs(dict[str, SequenceOutput]):
@@ -81,7 +83,7 @@ def run_callback(callback: Any, net: Network, name: str, output: Data, order: li
             cut = tuple(
                 slice(int(lengths[axis][0])) if axis in lengths else slice(None) for axis in range(value.ndim - 1)
             )
-            result = SequenceOutput(name, value[0][cut], dims)
+            result = SequenceOutput(name, value[0][cut], dims, output.sparse_dim)
             callback.process_seq(seq_tag=tag, outputs=SequenceOutputs({"output": result, name: result}))
             count += 1
     callback.finish()
