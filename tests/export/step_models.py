@@ -107,7 +107,12 @@ def two_choices(**options):
     unit = {
         "embed0": linear("first", 4),
         "embed1": linear("output", 4, initial_output="var"),
-        "s": {"class": "rnn_cell", "unit": "standardlstm", "n_out": 5, "from": ["prev:embed0", "prev:embed1"]},
+        "s": {
+            "class": "rnn_cell",
+            "unit": "standardlstm",
+            "n_out": 5,
+            "from": ["prev:embed0", "prev:embed1", "base:mean"],
+        },
         "prob0": {**PROB, "from": "s"},
         "first": choice("prob0", **{"beam_size": 2, **options}),
         "prob": {**PROB, "from": ["s", "embed0"]},
@@ -115,7 +120,7 @@ def two_choices(**options):
         "end": END,
     }
     loop = {"class": "rec", "from": [], "unit": unit, "target": "classes", "max_seq_len": 6, "include_eos": True}
-    return {**ENCODER, "output": loop}
+    return {**ENCODER, "mean": {"class": "reduce", "mode": "mean", "axes": "T", "from": "encoder"}, "output": loop}
 
 
 def transformer(**options):

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import os
+
 import numpy
 import pytest
 
-from tests.export.step_models import MODELS, config_of, decoder_of, feed_of, search, searching
+import returnn_tf
+from returnn_tf import ConfigError, DataError
+from returnn_tf.export.steps import emission
+from returnn_tf.export.steps.client import StepDecoder
+from tests.export.step_models import MODELS, attention, config_of, decoder_of, feed_of, language_model, searching
+from tests.export.step_models import transducer as time_synchronous
+from tests.network.random_decoders import frames_feed, random_decoder, random_params
+from tests.network.random_nets import EXTERN
+from tests.network.test_random_search import lens_of
+
+#: Scores below belong to no hypothesis, but fill the beam.
+NONE = -1e20
 
 
 def check_search(net, config, folder, feed, **options):
     """Search over single steps: hypotheses and scores are those of the network."""
     expected = net.run(feed, fetch=["output"]).layers["output"]
-    with decoder_of(net, config, folder, **options) as (decoder, facts):
-        found = search(decoder, facts, feed)
+    with decoder_of(net, config, folder) as (decoder, _):
+        found = decoder.search(feed, **options)
+        number = decoder.choices.index("output")
     seqs, beam = expected.beam_scores.shape
-    numpy.testing.assert_allclose(found.scores, expected.beam_scores, rtol=1e-5, atol=1e-5)
-    lens = expected.sizes[1]
-    lens = numpy.repeat(lens, beam) if lens.size == seqs < seqs * beam else numpy.broadcast_to(lens, [seqs * beam])
-    numpy.testing.assert_array_equal(found.lengths.reshape(-1), lens)
-    inside = numpy.arange(expected.value.shape[1]) < lens[:, None]
-    labels = found.labels[-1].reshape(seqs * beam, -1)
-    numpy.testing.assert_array_equal(numpy.where(inside, expected.value, 0), labels)
+    lens = numpy.broadcast_to(expected.sizes[1].reshape(seqs, -1), [seqs, beam])
+    labels = expected.value.reshape(seqs, beam, -1)
+    inside = numpy.arange(labels.shape[2]) < lens[:, :, None]
+    real = expected.beam_scores > NONE
+    assert real[:, 0].all() and not real[:, found.scores.shape[1] :].any()
+    real = real[:, : found.scores.shape[1]]
+    numpy.testing.assert_allclose(
+        found.scores[real], expected.beam_scores[:, : real.shape[1]][real], rtol=1e-5, atol=1e-5
+    )
+    for got, wanted in ((found.lengths, lens), (found.labels[number], numpy.where(inside, labels, 0))):
+        numpy.testing.assert_array_equal(got[real], wanted[:, : real.shape[1]][real])
     return found
 
 
@@ -28,5 +48,125 @@ def check_search(net, config, folder, feed, **options):
 def test_search_over_steps(name, tmp_path):
     """The beam search over exported steps gives the hypotheses and scores of the search of the network."""
     config = config_of(MODELS[name]())
-    net = searching(config)
-    check_search(net, config, tmp_path, feed_of())
+    found = check_search(searching(config), config, tmp_path, feed_of())
+    assert len(numpy.unique(found.scores[found.scores > NONE])) >= 3
+
+
+RULES = [
+    (language_model, {"length_normalization": False, "prob_scale": 0.7, "base_beam_score_scale": 0.9}),
+    (language_model, {"length_normalization_exponent": 0.5, "beam_size": 8}),
+    (language_model, {"independent_of_batch": True, "length_normalization_exponent": 0.8}),
+    (time_synchronous, {"independent_of_batch": True, "length_normalization": True}),
+]
+
+
+@pytest.mark.parametrize("network, options", RULES, ids=[" ".join(options) for _, options in RULES])
+def test_rules_of_the_search(network, options, tmp_path):
+    """The options of the choice apply as in the network; those of the loop, too."""
+    network = network(**options)
+    network["output"]["include_eos"] = not network["output"].get("include_eos", False)
+    config = config_of(network)
+    check_search(searching(config, seed=3, scale=0.6), config, tmp_path, feed_of(lens=(5, 5)))
+
+
+def test_end_by_label(tmp_path):
+    """Without a layer "end" the search is told the label; otherwise it refuses to run for ever."""
+    network = language_model()
+    config = config_of(network)
+    net = searching(config, seed=2)
+    expected = net.run(feed_of(), fetch=["output"]).layers["output"]
+    network = copy.deepcopy(network)
+    del network["output"]["unit"]["end"], network["output"]["max_seq_len"]
+    with decoder_of(net, config_of(network), tmp_path) as (decoder, _):
+        found = decoder.search(feed_of(), end_label=0, max_steps=6)
+        numpy.testing.assert_allclose(found.scores, expected.beam_scores, rtol=1e-5, atol=1e-5)
+        with pytest.raises(DataError, match="Nothing ends the search"):
+            decoder.search(feed_of())
+
+
+def random_model(seed):
+    """A random decoder whose scores a search outside can use, and its feed."""
+    made = random_decoder(seed)
+    network = copy.deepcopy(made.network)
+    unit = network["output"]["unit"]
+    for options in made.choices:
+        if options["input_type"] == "logits":
+            unit[options["name"]]["input_type"] = "log_prob"
+            unit[options["from"]]["activation"] = "log_softmax"
+    config = returnn_tf.Config({"behavior_version": 21, "extern_data": EXTERN, "network": network})
+    return config, frames_feed(seed, lens_of(made))
+
+
+@pytest.mark.parametrize("seed", [3, 13, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(100, 130))])
+def test_random_decoders(seed, tmp_path):
+    """Whatever a step consists of, single steps give its search."""
+    config, feed = random_model(seed)
+    net = returnn_tf.Network.from_config(config, search=True)
+    net.set_param_values(random_params(net, seed))
+    check_search(net, config, tmp_path, feed)
+
+
+# --- as a target of exports ---
+
+
+def test_export(tmp_path):
+    """A folder with graph, checkpoint, description and lists; the client needs nothing else."""
+    net = searching(config_of(time_synchronous()))
+    folder = str(tmp_path / "steps")
+    returnn_tf.export(net, folder, to="steps", portable=True)
+    expected = net.run(feed_of(), fetch=["output"]).layers["output"]
+    with StepDecoder.open(folder) as decoder:
+        feed = feed_of()
+        found = decoder.search(feed["data"], feed["data/size0"])
+    numpy.testing.assert_allclose(found.scores, expected.beam_scores, rtol=1e-5, atol=1e-5)
+    with open(os.path.join(folder, "model.json"), encoding="utf8") as file:
+        side = json.load(file)
+    assert side["steps"]["counter"] == "decoder" and side["native"]["libraries"] == []
+    names = {"graph.meta", "params.index", "params.data-00000-of-00001", "params.manifest.json", "model.json"}
+    assert set(os.listdir(folder)) == names | {"steps.json", "state_vars.txt", "params.txt"}
+    with open(os.path.join(folder, "state_vars.txt"), encoding="utf8") as file:
+        assert file.read().splitlines()[0].startswith("IO/state_delayed/")
+
+
+def test_export_of_other_searches(tmp_path):
+    """A search with rules of its own is checked and exported, but the client does not claim to follow it."""
+    net = searching(config_of(time_synchronous(recombine="sum", recombine_blank=5)))
+    folder = str(tmp_path / "steps")
+    returnn_tf.export(net, folder, to="steps", portable=True)
+    with StepDecoder.open(folder) as decoder:
+        with pytest.raises(DataError, match="does not search with recombine"):
+            decoder.search(feed_of())
+
+
+def test_wrong_scores_are_not_published(tmp_path, monkeypatch):
+    """A graph whose scores are not those of the search is an error, and no folder appears."""
+    right = emission.scores_for_search
+    monkeypatch.setattr(emission, "scores_for_search", lambda ctx: right(ctx) * 1.001)
+    with pytest.raises(DataError, match="do not compute what its search does"):
+        returnn_tf.export(searching(config_of(language_model())), str(tmp_path / "steps"), to="steps")
+    assert os.listdir(tmp_path) == []
+
+
+def test_errors_of_files(tmp_path):
+    """Missing and foreign files are named."""
+    with pytest.raises(DataError, match=r"model.json can't be read"):
+        StepDecoder.open(str(tmp_path))
+    path = str(tmp_path / "graph.meta")
+    with pytest.raises(DataError, match=r"graph.meta: No such file"):
+        StepDecoder(path)
+    with open(path, "wb") as file:
+        file.write(b"no graph")
+    with pytest.raises(DataError, match=r"graph.meta is not a meta graph"):
+        StepDecoder(path)
+
+
+def test_errors_of_options(tmp_path):
+    """Options that have no meaning here are refused."""
+    net = searching(config_of(attention()))
+    for options, text in [
+        ({"outputs": ["encoder"]}, "outputs can't be named"),
+        ({"layer": "decoder"}, "there is no such layer"),
+        ({"counter": "nobody"}, "counter"),
+    ]:
+        with pytest.raises(ConfigError, match=text):
+            returnn_tf.export(net, str(tmp_path / "steps"), to="steps", **options)

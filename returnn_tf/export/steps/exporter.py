@@ -91,11 +91,11 @@ class StepsExporter(Exporter):
                 file.write(content)
 
     def run(self, folder: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Search by single steps; return the labels of the last choice, their lengths and scores."""
+        """Search by single steps; return the labels of the choice "output", else the last one, lengths and scores."""
         with StepDecoder.open(folder) as decoder:
             found = decoder.search({name.replace("_size", "/size"): value for name, value in feed.items()})
+            labels = found.labels[decoder.choices.index("output") if "output" in decoder.choices else -1]
         name = graph_name(self.layer)
-        labels = found.labels[-1]
         return {
             name: labels.reshape(-1, labels.shape[-1]),
             name + "_size0": found.lengths.reshape(-1),

@@ -37,12 +37,13 @@ class StepLoop:
     def __init__(self, plan: Plan, layer: str) -> None:
         self.plan, self.path = plan, layer
         self.rec = self._find_rec()
+        self._check_choices()
         #: The node that runs the loop; its ``inner`` are the layers of a step in the order of their computation.
         self.run = self._find_run()
         self.loop: LoopPlan = cast(LoopRunLayer, self.run.layer).loop
         #: The labels that the search outside decides on, in the order of a step.
         self.choices: list[Node] = [node for node in self.run.inner if isinstance(node.layer, ChoiceLayer)]
-        self._check()
+        self._check_states()
 
     def _find_rec(self) -> Node:
         by_path = self.plan.by_path()
@@ -73,16 +74,18 @@ class StepLoop:
             )
         return node
 
-    def _check(self) -> None:
+    def _check_choices(self) -> None:
         prefix = self.path + "/"
-        for node in self.plan.all_nodes():
-            if isinstance(node.layer, ChoiceLayer) and node.path.startswith(prefix):
-                check_choice(node)
-        if not self.choices:
+        choices = [n for n in self.plan.all_nodes() if isinstance(n.layer, ChoiceLayer) and n.path.startswith(prefix)]
+        for node in choices:
+            check_choice(node)
+        if not choices:
             raise ConfigError(
                 "Single steps of layer %r: its unit has no layer of class 'choice', so there are no labels to search "
                 "for." % self.path
             )
+
+    def _check_states(self) -> None:
         for node in self.run.inner:
             if node.kept:
                 raise ConfigError(

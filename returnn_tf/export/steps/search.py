@@ -90,6 +90,8 @@ class StepSearch:
     """
 
     def __init__(self, decoder: Stepper, options: SearchOptions) -> None:
+        if options.end_label is not None and (options.lengths is not None or decoder.ended() is not None):
+            raise DataError("The search needs no end_label: the graph itself ends the hypotheses.")
         limits = (options.lengths, options.end_label, options.max_steps)
         if decoder.ended() is None and all(limit is None for limit in limits):
             raise DataError("Nothing ends the search: the graph has no layer 'end'. Give end_label or max_steps.")
@@ -194,7 +196,7 @@ class StepSearch:
         last, eos = self._last, self._options.include_eos
         lengths = numpy.full(scores.shape, step, numpy.int32) if lens is None else lens.astype(numpy.int32)
         if self._known is not None:
-            lengths = numpy.broadcast_to(self._known[:, None], scores.shape).astype(numpy.int32)
+            lengths = numpy.broadcast_to(numpy.minimum(self._known, step)[:, None], scores.shape).astype(numpy.int32)
         if any(choice.length_normalization for choice in self._options.choices):
             if self._independent:
                 counts = lengths if self._known is not None else self._counts(ended, lens, step)
