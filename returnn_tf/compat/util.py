@@ -6,7 +6,7 @@ import getpass
 import os
 import pprint
 import sys
-from typing import Any
+from typing import Any, Optional
 
 import numpy
 
@@ -20,6 +20,7 @@ register_compat(__name__, "returnn.util")
 
 __all__ = [
     "BOM_UTF8",
+    "BackendEngine",
     "NumbersDict",
     "PY3",
     "better_repr",
@@ -37,6 +38,41 @@ __all__ = [
 PY3 = True
 BOM_UTF8 = b"\xef\xbb\xbf"
 unicode = str
+
+
+class BackendEngine:
+    """Which backend computes the networks: always that of layer dicts in TensorFlow."""
+
+    Default = 0
+    TensorFlowNetDict = TensorFlow = 1
+    Torch = 2
+
+    @classmethod
+    def select_engine(cls, *, engine: Optional[int] = None, **others: Any) -> None:
+        """Do nothing: there is one backend.
+
+        :param engine: what the caller wants
+        :param others: the config, and what it falls back to
+        :raises ConfigError: that is another one
+        """
+        del others
+        if engine not in (None, cls.Default, cls.TensorFlow):
+            raise ConfigError("BackendEngine.select_engine: there is no backend but TensorFlow, with layer dicts.")
+
+    @classmethod
+    def get_selected_engine(cls) -> int:
+        """Return the one there is."""
+        return cls.TensorFlowNetDict
+
+    @classmethod
+    def is_tensorflow_selected(cls) -> bool:
+        """Return True."""
+        return True
+
+    @classmethod
+    def is_torch_selected(cls) -> bool:
+        """Return False."""
+        return False
 
 
 def cleanup_env_var_path(env_var: str, path_prefix: str) -> None:

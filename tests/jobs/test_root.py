@@ -71,9 +71,11 @@ from returnn.datasets.util.vocabulary import Vocabulary
 from returnn.forward_iface import ForwardCallbackIface
 from returnn.import_ import import_
 from returnn.tensor import Dim, Tensor, batch_dim
-from returnn.util.basic import cf
+from returnn.util.basic import BackendEngine, cf
 from returnn.util.file_cache import CachedFile
 
+BackendEngine.select_engine(config=config)
+assert BackendEngine.is_tensorflow_selected() and not BackendEngine.is_torch_selected()
 assert isinstance(config.typed_value("dim"), Dim) and Dim(5, name="f").dimension == 5
 assert returnn.tf.util.data.batch_dim is batch_dim and returnn.__main__.config is config
 print(returnn.__version__, os.path.dirname(os.path.dirname(returnn.__file__)))
@@ -132,7 +134,7 @@ def test_the_scripts_are_those_of_the_checkout() -> None:
     ours = sorted(path.name for path in (ROOT / "tools").glob("*.py"))
     texts = {(ROOT / "tools" / name).read_text() for name in ours}
     assert len(texts) == 1 and all(os.access(ROOT / "tools" / name, os.X_OK) for name in ours)
-    assert set(ours) >= {path.name for path in (CHECKOUT / "tools").glob("*.py")} - OWN_TOOLS
+    assert set(ours) == {path.name for path in (CHECKOUT / "tools").glob("*.py")} - OWN_TOOLS
     command = [sys.executable, str(ROOT / "tools" / "compile_native_op.py"), "--list"]
     done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=True)
     assert "lstm" in done.stdout.split()
