@@ -11,6 +11,7 @@ import returnn_tf
 from returnn_tf.cli.main import EXIT_BAD_CONFIG, EXIT_BAD_DATA, main
 from returnn_tf.export.exporters import EXPORTERS
 from returnn_tf.export.sample import random_batch
+from returnn_tf.export.saved_model.exporter import SavedModelExporter
 from returnn_tf.export.saved_model.run import run_in_process
 
 CONFIG = """
@@ -38,12 +39,20 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_newest_epoch_and_load(folder, capsys):
+@pytest.fixture
+def unchecked(monkeypatch):
+    """Spares exports the check in another process, where that is not the point."""
+    monkeypatch.setattr(SavedModelExporter, "check", lambda exporter, model, folder: None)
+
+
+def test_newest_epoch_and_load(folder, capsys, monkeypatch):
     """The newest checkpoint is exported, or that of --epoch or --load; without dropout, and without a training log."""
+    with monkeypatch.context() as quick:
+        quick.setattr(SavedModelExporter, "check", lambda exporter, model, folder: None)
+        assert main(["export", "my.config", "--output", "old", "--epoch", "1", "--portable"]) == 0
+        assert "Loaded net.001" in capsys.readouterr().out
     assert main(["export", "my.config", "--output", "new"]) == 0
     assert "Wrote new" in capsys.readouterr().out
-    assert main(["export", "my.config", "--output", "old", "--epoch", "1", "--portable"]) == 0
-    assert "Loaded net.001" in capsys.readouterr().out
     assert not os.path.exists("training.log")
     config = returnn_tf.Config.from_file("my.config")
     net = returnn_tf.Network.from_config(config)
@@ -57,7 +66,7 @@ def test_newest_epoch_and_load(folder, capsys):
         assert abs(got["output"][0] - expected.layers["output"].value[0]).max() < 1e-6
 
 
-def test_layers_that_nothing_needs(folder):
+def test_layers_that_nothing_needs(folder, unchecked):
     """--outputs names layers, also those that no other layer uses."""
     assert main(["export", "my.config", "--output", "out", "--outputs", "spare,hidden", "--load", "net.001"]) == 0
     with open("out/model.json", encoding="utf8") as file:
@@ -87,7 +96,7 @@ def test_refused(folder, capsys, arguments, code, text):
     assert sorted(os.listdir()) == before
 
 
-def test_nothing_is_overwritten(folder, capsys):
+def test_nothing_is_overwritten(folder, capsys, unchecked):
     """A folder with files stays as it is; an empty one may be filled."""
     (folder / "out").mkdir()
     (folder / "out" / "mine").write_text("x")
