@@ -113,8 +113,9 @@ def test_parts_and_options():
     assert convert("--subset_segment_file", "segments") == 1  # it is there already
 
 
-def test_without_audio():
-    assert convert("--no_ogg") == 0
+def test_without_audio(capsys):
+    assert convert("--no_ogg", "--ffmpeg_acodec", "flac") == 0
+    assert "have no effect" in capsys.readouterr().out
     entries, audio = made()
     assert [entry["duration"] for entry in entries] == [0.3, 0.7, 0.15] and list(audio) == ["x.y/"]
     options = {"class": "OggZipDataset", "path": "x.y.zip", "audio": None, "targets": None}
@@ -158,7 +159,7 @@ def test_archives_of_rasr():
         (["--output", "x.ogg"], 2, "must end in .zip"),
         (["--subset_segment_file", "segments"], 1, "Did you mean 'c/1/1'?"),
         (["--no_conversion"], 1, "is no .ogg file, so it needs a conversion"),
-        (["--no_ogg", "--ffmpeg_acodec", "flac"], 2, "nothing is converted"),
+        (["--no_conversion", "--sprint_cache", "x"], 2, "audio of --sprint_cache needs a conversion"),
         (["--sprint_cache", "none"], 1, "archive 'none' can't be read"),
         (["--sprint_cache", "none", "--feat_sample_rate", "99"], 2, "must be a multiple"),
         (["--no_oggs"], 2, "Did you mean '--no_ogg'?"),

@@ -163,6 +163,33 @@ def test_attention_weights_as_hdf_and_pictures(tmp_path, trained):
     assert len(os.listdir(folder)) == 2 and os.listdir(folder)[0].endswith(".att_weights.png")
 
 
+def test_attention_weights_outside_of_the_loop(tmp_path):
+    """Attention with two heads that depends on earlier labels alone, so that it is computed for all steps at once."""
+    heads = """
+        "q": {"class": "split_dims", "axis": "F", "dims": (2, 2), "from": "emb"},
+        "energy": {"class": "dot", "from": ["base:keys", "q"], "red1": "F", "red2": "F", "var1": "T", "var2": None},
+        "att_weights": {"class": "softmax_over_spatial", "axis": "stag:extern_data:data", "from": "energy"},
+        "att0": {"class": "generic_attention", "weights": "att_weights", "base": "base:keys"},
+        "att": {"class": "merge_dims", "axes": "static", "from": "att0"},
+        "prob": {"class": "softmax", "from": "att",
+    """
+    start, end = CONFIG.index('"s": {"class"'), CONFIG.index('"target": "classes", "loss": "ce"}')
+    text = CONFIG[:start] + heads + CONFIG[end:]
+    text = text.replace('"from": "output", "initial_output": 0}', '"from": "prev:output"}')
+    keys = '"keys": {"class": "split_dims", "axis": "F", "dims": (2, 2), "from": "enc_ctx"},\n    "output": {'
+    text = text.replace('"output": {', keys, 1).replace(
+        '"activation": None, "n_out": 5', '"activation": None, "n_out": 4'
+    )
+    path = tmp_path / "heads.config"
+    path.write_text(text + "allow_random_model_init = True\nmodel = 'none'\n")
+    folder = tmp_path / "out"
+    assert main(["tool", "get-attention-weights", str(path), "--dump_dir", str(folder), "--data", "dev"]) == 0
+    for seq in corpus("dev"):
+        value = np.load(folder / (seq.tag + ".npy"), allow_pickle=True).item()["rec_att_weights"]
+        assert value.shape[:3] == (len(seq.data["classes"]), len(seq.data["data"]), 2)
+        np.testing.assert_allclose(value.sum(axis=1), 1, rtol=1e-5)
+
+
 def test_attention_weights_with_dropout(tmp_path):
     """Without dropout, training and evaluation are the same; a folder stands for the config in it."""
     found = []

@@ -19,6 +19,7 @@ from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.cli.tool.shared.ffmpeg import ArchivedAudio, ConvertedAudio, CopiedAudio, NoAudio
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.rasr.archive import open_archive
+from returnn_tf.logging.log import log
 
 _DOC = """
 Make a zip of the audio and the transcriptions of a Bliss corpus, which OggZipDataset reads.
@@ -87,9 +88,10 @@ def _encoding(parsed: argparse.Namespace) -> Iterator[AudioEncoding]:
     """Yield what makes the audio files, with a folder for temporary ones."""
     converts = [parsed.ffmpeg_loglevel, parsed.ffmpeg_acodec, parsed.ffmpeg_resample, parsed.number_of_channels]
     if parsed.no_ogg or parsed.no_conversion:
-        option = "--no_ogg" if parsed.no_ogg else "--no_conversion"
-        if any(converts) or parsed.no_cleanup or parsed.sprint_cache:
-            raise ConfigError("%s: nothing is converted, so options for that have no effect; omit them" % option)
+        if parsed.sprint_cache and not parsed.no_ogg:
+            raise ConfigError("--no_conversion: audio of --sprint_cache needs a conversion")
+        if any(converts) or parsed.no_cleanup:
+            log.warn("Nothing is converted, so options for ffmpeg and --no_cleanup have no effect.")
         yield NoAudio() if parsed.no_ogg else CopiedAudio()
         return
     options = ["-acodec", parsed.ffmpeg_acodec] if parsed.ffmpeg_acodec else []

@@ -142,15 +142,25 @@ def _sequences(
     opened: OpenDataset, values: LayerValues, parsed: argparse.Namespace
 ) -> Generator[SeqWeights, None, None]:
     """Yield what is to be written of each sequence."""
+    axes = {name: _axis_of_labels(values, parsed.rec_layer, name) for name in parsed.layers}
     options = {"batch_size": parsed.batch_size, "seq_list": parsed.seq_list}
     for batch in whole_batches(opened.dataset, 1, values.used_data_keys, **options):
         for tag, found in zip(batch.seq_tags, values.run(batch.feed)):
-            weights = {}
-            for name in parsed.layers:
-                value, num_dynamic = found["%s/%s" % (parsed.rec_layer, name)]
-                if num_dynamic != 2:
-                    template = values.output("%s/%s" % (parsed.rec_layer, name))
-                    raise ConfigError("layer %r has the output %s, not labels and frames" % (name, template))
-                weights[name] = value
+            weights = {
+                name: found["%s/%s" % (parsed.rec_layer, name)].value.swapaxes(0, axis) for name, axis in axes.items()
+            }
             yield SeqWeights(tag, weights, found[parsed.rec_layer].value, len(found[parsed.enc_layer].value))
     opened.close()
+
+
+def _axis_of_labels(values: LayerValues, loop: str, name: str) -> int:
+    """Return which of the two axes with lengths is that of the labels: 0 or 1.
+
+    :raises ConfigError: the layer has other axes
+    """
+    template, output = values.output("%s/%s" % (loop, name)), values.output(loop)
+    dims = [template.dims[axis] for axis in template.dynamic_axes]
+    if len(dims) != 2:
+        raise ConfigError("layer %r has the output %s, not labels and frames" % (name, template))
+    labels = [output.dims[axis] for axis in output.dynamic_axes][:1]
+    return 1 if dims[1:] == labels and dims[:1] != labels else 0

@@ -37,18 +37,23 @@ def checksum(path: str) -> str:
 
 
 def write_text(path: str, text: str, *, owner: str = "") -> None:
-    """Replace a text file atomically; a reader sees the old or the new content, never a part.
+    """Replace a text file atomically, see `write_bytes`."""
+    write_bytes(path, text.encode("utf8"), owner=owner)
+
+
+def write_bytes(path: str, content: bytes, *, owner: str = "") -> None:
+    """Replace a file atomically; a reader sees the old or the new content, never a part.
 
     :param path: of the file
-    :param text: new content
+    :param content: the new one
     :param owner: name of the model whose runs clean up after a kill; default: the name of the file
     """
     folder, name = os.path.split(os.path.abspath(path))
     prefix = ".%s." % owner if owner else ""
     temp = os.path.join(folder, "%s%s.tmp-%i" % (prefix, name, os.getpid()))
     try:
-        with open(temp, "w", encoding="utf8") as file:
-            file.write(text)
+        with open(temp, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temp, path)

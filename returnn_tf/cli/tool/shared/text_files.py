@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import os
 import stat
 
 from returnn_tf.config import DataError
+from returnn_tf.engine.support.atomic_files import write_bytes
 
 
 def write_file(path: str, content: str) -> None:
@@ -26,22 +26,9 @@ def write_file(path: str, content: str) -> None:
                 file.write(data)
             return
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-        _replace(path, data)
+        write_bytes(path, data)
     except OSError as exc:
         raise DataError("%r can't be written: %s" % (path, exc.strerror or exc)) from exc
-
-
-def _replace(path: str, data: bytes) -> None:
-    temp = "%s.tmp-%d" % (path, os.getpid())
-    try:
-        with open(temp, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temp, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(temp)
 
 
 def check_is_new(path: str, option: str) -> None:
