@@ -7,26 +7,16 @@ the lowering, looked up by dim, and those of a derived dim are computed from its
 
 from __future__ import annotations
 
-from typing import Any, Callable, ClassVar, Optional, Union
-from weakref import WeakValueDictionary
+from typing import Any, ClassVar, Optional
 
 from returnn_tf.tensor import size_tags
-from returnn_tf.tensor.dim_expr import (
-    DimExpr,
-    QuotientExpr,
-    SumExpr,
-    Terms,
-    added,
-    divided,
-    multiplied,
-    terms_of,
-    without_factor,
-)
+from returnn_tf.tensor.dim_arithmetic import DimArithmetic
+from returnn_tf.tensor.dim_expr import DimExpr, terms_of
 from returnn_tf.tensor.dim_kind import DimKind, DimTypes
 from returnn_tf.tensor.dim_text import brief_name
 
 
-class Dim:
+class Dim(DimArithmetic):
     """One dimension.
 
     Sums, differences, products and quotients with other dims and ints are dims, the same object for equal expressions:
@@ -130,14 +120,6 @@ class Dim:
 
     # --- equality ---
 
-    def as_kind(self, kind: DimKind, description: str = "") -> Dim:
-        """Return a new dim of the same static size and another kind; a dynamic one keeps its lengths."""
-        if kind is self.kind:
-            return self
-        if self.size is not None:
-            return Dim(kind, self.size, description or self.description, auto=True)
-        return _interned(QuotientExpr(self, 1, up=True), kind)
-
     def agrees_with(self, other: Dim, *, strict: bool = False) -> bool:
         """Return whether both are declared equal, or one was created anonymously with the other's static size.
 
@@ -181,88 +163,6 @@ class Dim:
         one, two = self.declared(), other.declared()
         return one.agrees_with(two) or (one.is_batch and two.is_batch)
 
-    # --- expressions ---
-
-    def __add__(self, other: Union[Dim, int]) -> Dim:
-        return self._of(added(terms_of(self), _operand(other)))
-
-    def __sub__(self, other: Union[Dim, int]) -> Dim:
-        return self._of(added(terms_of(self), _operand(other), -1))
-
-    def __rsub__(self, other: int) -> Dim:
-        return self._of(added(_operand(other), terms_of(self), -1))
-
-    def __mul__(self, other: Union[Dim, int]) -> Dim:
-        return self._of(multiplied(terms_of(self), _operand(other)))
-
-    def __floordiv__(self, other: Union[Dim, int]) -> Dim:
-        return self.floordiv_right(other)
-
-    def __truediv__(self, other: Union[Dim, int]) -> Dim:
-        return self.floordiv_right(other)
-
-    def __neg__(self) -> Dim:
-        return self * -1
-
-    __radd__ = add_left = add_right = __add__
-    sub_left = sub_right = __sub__
-    __rmul__ = mul_right = __mul__
-
-    def mul_left(self, other: Union[Dim, int]) -> Dim:
-        """Return ``other * self``."""
-        return self._of(multiplied(_operand(other), terms_of(self)))
-
-    def ceildiv_right(self, by: Union[Dim, int]) -> Dim:
-        """Return ``ceil(self / by)``; repeated division folds, and dividing a multiple gives the dim back."""
-        return self._quotient(by, up=True, left=False)
-
-    def ceildiv_left(self, by: Union[Dim, int]) -> Dim:
-        """Return ``ceil(self / by)``; of a product it removes the first factor."""
-        return self._quotient(by, up=True, left=True)
-
-    def floordiv_right(self, by: Union[Dim, int]) -> Dim:
-        """Return ``floor(self / by)``."""
-        return self._quotient(by, up=False, left=False)
-
-    def floordiv_left(self, by: Union[Dim, int]) -> Dim:
-        """Return ``floor(self / by)``; of a product it removes the first factor."""
-        return self._quotient(by, up=False, left=True)
-
-    #: Division of dims whose sizes are multiples.
-    div_right, div_left = floordiv_right, floordiv_left
-
-    def _quotient(self, by: Union[Dim, int], *, up: bool, left: bool) -> Dim:
-        if not _operand(by) or (isinstance(by, int) and by < 0):
-            raise ValueError("%s can only be divided by a positive number, not by %s." % (self, by))
-        exact = None if isinstance(by, int) else without_factor(terms_of(self), by, left=left)
-        if exact is None and isinstance(by, Dim) and by.size is not None:
-            by = by.size  # of a static divisor only the size counts
-        if exact is None and isinstance(by, int):
-            exact = divided(terms_of(self), by)
-        if exact is not None:
-            return self._of(exact)
-        inner = self.expr
-        if isinstance(inner, QuotientExpr) and inner.up is up and isinstance(by, int) and isinstance(inner.by, int):
-            operand: Dim = inner.dim
-            return operand._quotient(inner.by * by, up=up, left=left).as_kind(self.kind)
-        return _interned(QuotientExpr(self, by, up), self.kind)
-
-    def _of(self, terms: Terms) -> Dim:
-        """Return the dim of a polynomial, of this kind: an operand alone is itself."""
-        if len(terms) == 1:
-            ((factors, coefficient),) = terms.items()
-            if coefficient == 1 and len(factors) == 1:
-                operand: Dim = factors[0]
-                if operand.kind is self.kind or operand.size is None:
-                    return operand.as_kind(self.kind)
-        return _interned(SumExpr(terms), self.kind)
-
-    def with_operands(self, func: Callable[[Dim], Dim]) -> Dim:
-        """Return a derived dim with every operand replaced by ``func(operand)``; itself if nothing changes."""
-        if self.expr is None or all(func(a) is a for a in self.expr.args):
-            return self
-        return self._of(self.expr.rebuilt(func))
-
     # --- text ---
 
     def __str__(self) -> str:
@@ -273,29 +173,3 @@ class Dim:
 
     def __repr__(self) -> str:
         return "Dim{%s %s}" % (self.kind.value, self)
-
-
-# The operands are part of the keys, and the derived dim refers to them: an entry lives as long as its dim.
-_derived: WeakValueDictionary[Any, Dim] = WeakValueDictionary()
-
-
-def _interned(expr: DimExpr, kind: DimKind) -> Dim:
-    """Return the dim of an expression, always the same object."""
-    key = type(expr), expr.key, kind
-    dim = _derived.get(key)
-    if dim is None:
-        size = None
-        if all(a.size is not None for a in expr.args):
-            size = (
-                expr.evaluate(lambda d: d.size, max)
-                if expr.args
-                else max(sum(expr.terms.values()) if isinstance(expr, SumExpr) else 0, 0)
-            )
-        dim = _derived[key] = Dim(kind, size, "", expr, auto=not expr.args)
-    return dim
-
-
-def _operand(value: Any) -> Terms:
-    if isinstance(value, bool) or not isinstance(value, (int, Dim)):
-        raise TypeError("A dim can be combined with dims and ints, not with %r." % (value,))
-    return terms_of(value)

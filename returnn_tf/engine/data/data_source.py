@@ -14,13 +14,13 @@ from returnn_tf.datasets import (
     BatchLoader,
     BatchOptions,
     Dataset,
-    DataSpec,
     batch_options_from_config,
     dataset_from_config,
 )
 from returnn_tf.datasets.core.batches.batching import BatchStats
-from returnn_tf.datasets.core.declared import Declared, type_mismatch
+from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.datasets.core.share import Share
+from returnn_tf.engine.data.fit import check_fits
 from returnn_tf.engine.distributed.options import SHARD, HorovodOptions
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.logging.log import log
@@ -74,7 +74,7 @@ class DataSource:
                 % (name, ", ".join(map(repr, missing)), ", ".join(dataset.data_keys))
             )
         for key, data in used.items():
-            _check_fits(name, key, dataset.data_specs[key], data, _file_of(dataset))
+            check_fits(dataset, name, key, data)
         self.name = name
         self.dataset: Dataset = dataset
         self._config = config
@@ -246,54 +246,6 @@ def _no_dataset(config: Config, name: str) -> str:
             did_you_mean(name, there),
         )
     )
-
-
-def _file_of(dataset: Dataset) -> str:
-    """Return ``, file ...`` with that of the first sequence, for messages; empty if there is none."""
-    file = "" if dataset.is_stream or not dataset.num_seqs else dataset.file_of(0)
-    return ", file %r" % file if file else ""
-
-
-def _check_fits(name: str, key: str, spec: DataSpec, data: Data, file: str) -> None:
-    """Check that the dataset has the declared type, axes, labels and features; sizes unknown to it pass."""
-    fix = "Write extern_data[%r] = %s, or change the dataset." % (key, _declaration(spec))
-    declared = Declared.of(data)
-    mismatch = type_mismatch(spec.numpy_dtype, declared)
-    if mismatch:
-        raise ConfigError("The dataset %r%s, data key %r: %s. %s." % (name, file, key, *mismatch))
-    axes = data.rank - (data.batch_axis is not None)
-    one_value = axes == spec.ndim - 1 and not declared.has_time  # only data shows if sequences have one frame
-    if axes != spec.ndim and not one_value:
-        raise ConfigError(
-            "The dataset %r gives %s for data key %r, but extern_data declares %s. %s"
-            % (name, _words(spec.sparse, spec.dim, spec.ndim), key, _words(data.sparse, _dim(data), axes), fix)
-        )
-    if declared.num_labels is not None and spec.sparse and spec.dim > declared.num_labels:
-        raise ConfigError(
-            "The dataset %r has %d labels for data key %r, but extern_data declares %d. %s"
-            % (name, spec.dim, key, declared.num_labels, fix)
-        )
-    features = None if data.sparse else _dim(data)
-    if spec.ndim > 1 and features and spec.dim and spec.dim != features and spec.dim in spec.shape:
-        raise ConfigError(
-            "The dataset %r has %d features for data key %r, but extern_data declares %d. %s"
-            % (name, spec.dim, key, features, fix)
-        )
-
-
-def _declaration(spec: DataSpec) -> str:
-    options = {name: value for name, value in spec.as_extern_data().items() if name in ("dim", "sparse") and value}
-    return repr(options if "dim" in options else {"shape": spec.as_extern_data()["shape"]})
-
-
-def _words(sparse: bool, dim: Optional[int], axes: int) -> str:
-    kind = "label indices of %s" % dim if sparse else "%s features" % dim if dim else "numbers"
-    return "%s, %d ax%ss with time" % (kind, axes, "i" if axes == 1 else "e")
-
-
-def _dim(data: Data) -> Optional[int]:
-    dim = data.sparse_dim if data.sparse else data.feature_dim
-    return None if dim is None else dim.size
 
 
 def _can_be_sent(config: Config) -> bool:
