@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import shutil
+import tempfile
 import time
 from collections.abc import Iterable
 from typing import Any, Optional
@@ -90,6 +92,49 @@ def segment_order_words(config: Optional[str] = None) -> list[str]:
 def module_words(config: str) -> list[str]:
     """Return the words that make RASR use our module as trainer or Python control."""
     return ["--*.pymod-path=" + MODULE_FOLDER, "--*.pymod-name=" + MODULE_NAME, "--*.pymod-config=" + config]
+
+
+def trainer_words(write_fd: int, read_fd: int) -> list[str]:
+    """Return the words that make RASR send its sequences to us as if we were its trainer.
+
+    :param write_fd: of the pipe on which RASR writes
+    :param read_fd: of the pipe on which RASR reads
+    """
+    config = "action:ExternSprintDataset,c2p_fd:%d,p2c_fd:%d" % (write_fd, read_fd)
+    return [*segment_order_words(), "--*.use-data-source=false", "--*.trainer=python-trainer", *module_words(config)]
+
+
+def list_words(
+    ordered: Optional[Iterable[str]], allowed: Optional[Iterable[str]], stack: contextlib.ExitStack
+) -> list[str]:
+    """Return the words for the sequences to choose.
+
+    :param ordered: their tags in the order to keep
+    :param allowed: where there is no order: the tags of those to keep
+    :param stack: the file of the list is removed with it
+    """
+    if ordered is not None:
+        path = _temporary_list(ordered, stack)
+        return [
+            "--*.corpus.segment-order-shuffle=false",
+            "--*.corpus.segments.file=" + path,
+            "--*.corpus.segment-order=" + path,
+        ]
+    return [] if allowed is None else ["--*.corpus.segments.file=" + _temporary_list(allowed, stack)]
+
+
+def _temporary_list(tags: Iterable[str], stack: contextlib.ExitStack) -> str:
+    """Write tags to a file, one per line, which is removed with the stack."""
+    handle, path = tempfile.mkstemp(prefix="returnn-tf-segments-")
+    stack.callback(_remove, path)
+    with open(handle, "w", encoding="utf8") as file:
+        file.writelines(tag + "\n" for tag in tags)
+    return path
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path)
 
 
 def log_files(words: Iterable[str], since: float) -> list[str]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import tempfile
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Union
@@ -20,9 +18,10 @@ from returnn_tf.datasets.core.epoch_reader import EpochReader
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
 from returnn_tf.datasets.core.stream import StreamDataset
-from returnn_tf.datasets.rasr.command_line import command_words, module_words, program_words, segment_order_words
+from returnn_tf.datasets.rasr.command_line import command_words, list_words, program_words, trainer_words
 from returnn_tf.datasets.rasr.process import RasrProcess
-from returnn_tf.datasets.rasr.targets import SentOptions, Targets, features_of
+from returnn_tf.datasets.rasr.run_reader import RunReader
+from returnn_tf.datasets.rasr.targets import SentOptions, Targets
 
 
 @register_dataset()
@@ -217,15 +216,18 @@ class ExternSprintDataset(StreamDataset):
             )
         self._targets.set_random_seed(self.epoch_seed(epoch))
         with contextlib.ExitStack() as stack:
-            lists = self._list_words(seq_list, stack)
+            lists = list_words(seq_list, self._filter_tags, stack)
             words = [*self._program, *self._words(epoch, seq_list is None)]
             run = RasrProcess(
-                lambda write, read: [*words, *_our_words(write, read), *lists],
+                lambda write, read: [*words, *trainer_words(write, read), *lists],
                 owner="",
                 timeout=self.opts.rasr_timeout,
             )
             stack.callback(run.close)
-            yield from self._sequences(run, seq_list, self._begin(run))
+            reader = RunReader(run, self._targets, opts=self.opts, sizes=self._sizes, seq_list=seq_list)
+            reader.begin()
+            self._sizes = reader.sizes
+            yield from reader.sequences()
 
     def _words(self, epoch: int, partition: bool) -> list[str]:
         """Return the words of the user and those for this epoch, which win."""
@@ -237,107 +239,3 @@ class ExternSprintDataset(StreamDataset):
             selected = (max(epoch, 1) - 1) % parts + parts * self.opts._shard_index
             words += ["--*.corpus.partition=%d" % (parts * shards), "--*.corpus.select-partition=%d" % selected]
         return words
-
-    def _list_words(self, seq_list: Optional[SequenceOf[str]], stack: contextlib.ExitStack) -> list[str]:
-        """Return the words for the sequences to choose, in a file that lives as long as the stack."""
-        if seq_list is not None:
-            path = _temporary_list(seq_list, stack)
-            return [
-                "--*.corpus.segment-order-shuffle=false",
-                "--*.corpus.segments.file=" + path,
-                "--*.corpus.segment-order=" + path,
-            ]
-        if self._filter_tags is not None:
-            return ["--*.corpus.segments.file=" + _temporary_list(self._filter_tags, stack)]
-        return []
-
-    def _begin(self, run: RasrProcess) -> Any:
-        """Read the dims; return the message that follows."""
-        message = run.receive("its dims")
-        if message[0] == "init":
-            dims = message[1] if len(message) == 2 else None
-            if not isinstance(dims, tuple) or len(dims) < 2 or not all(isinstance(dim, int) for dim in dims[:2]):
-                raise run.strange("the dims are %.100r" % (message[1:],))
-            if self._sizes is not None and dims[:2] != self._sizes:
-                raise run.error(
-                    "RASR now has %d features and %d classes, but %d and %d when it was started before. Check its "
-                    "configuration." % (*dims[:2], *self._sizes)
-                )
-            self._sizes = dims[:2]
-            message = run.receive("the first sequence")
-        elif message[0] != "exit":
-            raise run.strange("the first message is %.100r" % (message,))
-        if message[0] == "exit":
-            self._end(run)
-            raise run.error(
-                "RASR ended without any sequence. Check its corpus, whitelist, and whether partition_epoch=%d is too "
-                "large." % self.opts.partition_epoch
-            )
-        return message
-
-    def _sequences(self, run: RasrProcess, seq_list: Optional[SequenceOf[str]], message: Any) -> Iterator[Sequence]:
-        index = 0
-        while message[0] != "exit":
-            sequence = self._sequence(run, message, index)
-            if seq_list is not None:
-                self._check_tag(sequence.tag, seq_list, index)
-                sequence = dataclasses.replace(sequence, complete=(index + 1) / len(seq_list))
-            yield sequence
-            index += 1
-            message = run.receive("the end, after sequence %r" % sequence.tag)
-        if seq_list is not None and index < len(seq_list):
-            raise run.error(
-                "RASR ended after %d of the %d sequences of the list; the next one is %r. Is it in the corpus of RASR?"
-                % (index, len(seq_list), seq_list[index])
-            )
-        self._end(run)
-
-    def _check_tag(self, tag: str, seq_list: SequenceOf[str], index: int) -> None:
-        expected = seq_list[index] if index < len(seq_list) else "(the end)"
-        if tag != expected:
-            raise DataError(
-                "RASR sends the sequence %r, but number %d of the list is %r. It must have all of them, and keep their "
-                "order: --*.segment-order-sort-by-time-length=false" % (tag, index, expected)
-            )
-
-    def _sequence(self, run: RasrProcess, message: Any, index: int) -> Sequence:
-        assert self._sizes is not None
-        try:
-            kind, (tag, features, targets) = message
-            if kind != "data" or not isinstance(tag, str) or not isinstance(targets, dict):
-                raise ValueError
-        except (TypeError, ValueError):
-            raise run.strange("a message is %.100r" % (message,)) from None
-        try:
-            data = {} if features is None else {"data": features_of(features, self._sizes[0], self.opts.input_stddev)}
-            data.update(self._targets.arrays(targets, len(data["data"]) if data else None))
-        except DataError as exc:
-            raise DataError("sequence %r: %s" % (tag, exc)) from None
-        return Sequence(index=index, tag=tag, data=data, position=index)
-
-    def _end(self, run: RasrProcess) -> None:
-        """Wait until RASR has ended; DataError if it failed."""
-        code = run.wait()
-        if code is None:
-            raise run.error("RASR does not end after its last sequence.")
-        if code:
-            raise run.error("RASR failed after its last sequence, with %s." % run.status_text())
-
-
-def _our_words(write_fd: int, read_fd: int) -> list[str]:
-    config = "action:ExternSprintDataset,c2p_fd:%d,p2c_fd:%d" % (write_fd, read_fd)
-    return [*segment_order_words(), "--*.use-data-source=false", "--*.trainer=python-trainer", *module_words(config)]
-
-
-def _temporary_list(tags: Iterable[str], stack: contextlib.ExitStack) -> str:
-    """Write tags to a file, one per line, which is removed with the stack."""
-    handle, path = tempfile.mkstemp(prefix="returnn-tf-segments-")
-    stack.callback(_remove, path)
-    with open(handle, "w", encoding="utf8") as file:
-        file.writelines(tag + "\n" for tag in tags)
-    return path
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(path)
