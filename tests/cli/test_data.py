@@ -220,7 +220,7 @@ def test_to_hdf_notices_changed_files_that_the_config_imports(tmp_path, monkeypa
         (["info", TASK % 3, "--seqs", "0"], 2, "must be at least 1"),
         (["info", "{'class': 'Task12AXDataset'}"], 2, "is endless; add --seqs N"),
         (["info", "{'class': oops}"], 2, "is not a dict of plain values"),
-        (["info", "none.hdf"], 1, "'none.hdf': it does not exist"),
+        (["info", "none.hdf"], 1, "HDF file 'none.hdf' does not exist"),
         (["dump", TASK % 3, "--tags", "seq-7"], 1, "has no sequence 'seq-7'"),
         (["dump", TASK % 3, "--plto", "x"], 2, "Did you mean '--plot'?"),
         (["to-hdf", TASK % 3], 2, "required: --output"),

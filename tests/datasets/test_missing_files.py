@@ -35,6 +35,9 @@ CASES = [
     ({"class": "TextDictDataset", "vocab": {"class": "Utf8ByteTargets"}}, "filename", "gone"),
     ({"class": "StereoHdfDataset"}, "hdfFile", "gone.bundle"),
     (WAV, "listFile", "gone"),
+    ({"class": "HDFDataset"}, "files", "gone.hdf"),
+    ({"class": "StereoHdfDataset"}, "hdfFile", "gone.hdf"),
+    ({"class": "OggZipDataset", "audio": None, "targets": None}, "path", "gone.zip"),
 ]
 
 
@@ -48,8 +51,27 @@ def _files(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("spec, option, path", CASES, ids=["%s %s" % (spec["class"], name) for spec, name, _ in CASES])
 def test_error_names_dataset_and_option(spec, option, path):
-    with pytest.raises(DataError, match="dataset 'train' .*option '%s': file '%s' does not exist" % (option, path)):
+    with pytest.raises(DataError, match="dataset 'train' .*option '%s': .*file '%s' does not exist" % (option, path)):
         list(Dataset.from_config({**spec, "name": "train", option: path}).sequences(1))
+
+
+@pytest.mark.parametrize("option", ["vocab_file", "bpe_file", "model_file", "special_symbols_via_file"])
+def test_error_names_the_vocabulary(option):
+    vocab = {"bpe_file": "codes", "vocab_file": "tags.txt", "unknown_label": None, option: "gone"}
+    if option == "model_file":
+        pytest.importorskip("sentencepiece")
+        vocab = {"class": "SentencePieces", option: "gone"}
+    elif option != "bpe_file":
+        del vocab["bpe_file"]
+    place = "^dataset 'train' .TextDictDataset.: vocab: .*%s.*'gone' does not exist" % option
+    with pytest.raises(DataError, match=place):
+        Dataset.from_config({"class": "TextDictDataset", "name": "train", "filename": "tags.txt", "vocab": vocab})
+
+
+def test_error_names_the_archive():
+    place = "^dataset 'train' .SprintCacheDataset., key 'data': option 'filename': file 'gone' does not exist"
+    with pytest.raises(DataError, match=place):
+        Dataset.from_config({"class": "SprintCacheDataset", "name": "train", "data": {"data": {"filename": "gone"}}})
 
 
 def test_inner_dataset_is_named_once():

@@ -64,7 +64,7 @@ def test_orders_and_parts():
 @pytest.mark.parametrize(
     "name, changes, text",
     [
-        ("stereo", {"hdfFile": "no.hdf"}, "HDF file 'no.hdf' cannot be read"),
+        ("stereo", {"hdfFile": "no.hdf"}, "HDF file 'no.hdf' does not exist"),
         ("stereo", {"normalizationFile": "feat.hdf"}, "normalization file 'feat.hdf' has no mean"),
         ("stereo_classes", {"num_outputs": None}, "'num_outputs' must give the number of labels"),
         (

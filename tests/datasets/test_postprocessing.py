@@ -292,6 +292,7 @@ def _wrong(change):
         ),
         ({"map_seq_stream": lambda s: reversed(list(s))}, "complete_frac of 'seq-3' is 0.8, but was 1 before"),
         ({"map_seq_stream": _with_fraction("half")}, "sequence 'seq-0': complete_frac must be a number .* not 'half'"),
+        ({"map_seq_stream": _with_fraction(-0.1)}, "complete_frac must be a number from 0 to 1, or None, not -0.1"),
         ({"map_seq_stream": _with_fraction(float("nan"))}, "complete_frac must be a number from 0 to 1, .* not nan"),
         (
             {"map_seq": _times_two, "map_outputs": {"data": {"dimension": 3}}},

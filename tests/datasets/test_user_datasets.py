@@ -192,6 +192,10 @@ def test_generating_dataset(tmp_path):
             "sequence 'seq-0': complete_frac must be a number from 0 to 1, or None, not 'half'",
         ),
         (
+            "def get_complete_frac(self, sorted_seq_idx, **_): return sorted_seq_idx + 1",
+            "sequence 'sq1': complete_frac must be a number from 0 to 1, or None, not 2",
+        ),
+        (
             "def finish_epoch(self, **_): return self.nothing",
             "finish_epoch: .*AttributeError: 'Wrong' object has no attribute 'nothing'",
         ),

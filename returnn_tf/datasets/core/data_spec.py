@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence as SequenceOf
 from typing import Any, Optional
 
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.config.errors import shown
+
+_ROUNDING = 1e-5  # of a fraction that float32 numbers made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,14 +93,15 @@ class Sequence:
 def checked_fraction(value: Any, where: str) -> Optional[float]:
     """Return the fraction of an epoch that a user's code gives as ``complete_frac``, None if it gives none.
 
-    :raises DataError: it is no finite number
+    :raises DataError: it is no number from 0 to 1
     """
     if value is None:
         return None
     array = np.asarray(value)
-    if array.size != 1 or array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+    number = float(array.reshape(())) if array.size == 1 and array.dtype.kind in "fiu" else math.nan
+    if not -_ROUNDING <= number <= 1 + _ROUNDING:
         raise DataError("%s: complete_frac must be a number from 0 to 1, or None, not %s" % (where, shown(value)))
-    return float(array.reshape(()))
+    return min(max(number, 0.0), 1.0)
 
 
 def can_hold(dtype: Any, spec: DataSpec) -> bool:

@@ -43,8 +43,9 @@ def wanted_by(where: str) -> Iterator[None]:
     """Let errors in files begin with what asks for them: dataset and option."""
     try:
         yield
-    except DataError as exc:
-        raise DataError("%s: %s" % (where, exc)) from exc
+    except (ConfigError, DataError) as exc:
+        error = ConfigError if isinstance(exc, ConfigError) else DataError
+        raise error("%s: %s" % (where, exc)) from exc
 
 
 def check_regular(path: str) -> None:

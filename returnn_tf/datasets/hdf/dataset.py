@@ -72,7 +72,8 @@ class HDFDataset(Dataset):
             raise ConfigError("%s: option 'files' is empty" % self._owner())
         if self.opts.cache_byte_size and self.opts.partition_epoch > 1:
             raise ConfigError("%s: partition_epoch > 1 needs cache_byte_size = 0" % self._owner())
-        self.files = [HDFFile(local_copy(str(path), wanted=self.opts.use_cache_manager)) for path in files]
+        with self._wanted_by("files"):
+            self.files = [HDFFile(local_copy(str(path), wanted=self.opts.use_cache_manager)) for path in files]
         first = self.files[0]
         for other in self.files[1:]:
             self._check_same_format(first, other)

@@ -131,7 +131,8 @@ class HDFFile:
         try:
             check_regular(self.path)
         except FileNotFoundError:
-            raise self._error("it does not exist (current directory: %s)" % os.getcwd()) from None
+            text = "HDF file %r does not exist (current directory: %s)"
+            raise DataError(text % (self.path, os.getcwd())) from None
         except OSError as exc:
             raise self._error(exc.strerror or str(exc)) from exc
         try:

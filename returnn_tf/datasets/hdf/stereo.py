@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -50,9 +51,8 @@ class StereoHdfDataset(Dataset):
         self._seqs: list[tuple[str, str]] = []
         lengths: list[int] = []
         with self._wanted_by("hdfFile"):
-            paths = files_of_bundle(self.opts.hdfFile)
-        for path in paths:
-            self._index(path, lengths)
+            for path in files_of_bundle(self.opts.hdfFile):
+                self._index(path, lengths)
         if not self._seqs:
             raise DataError("%s: %r has no sequences" % (self._owner(), self.opts.hdfFile))
         self._lengths = np.array(lengths, np.int64)
@@ -60,7 +60,8 @@ class StereoHdfDataset(Dataset):
         self._norms: dict[str, Any] = {}
         flags = {"data": self.opts.flag_normalizeInputs, "classes": self.opts.flag_normalizeTargets}
         for key in [key for key, flag in flags.items() if flag and self.opts.normalizationFile]:
-            self._norms[key] = read_normalization(self.opts.normalizationFile, key)
+            with self._wanted_by("normalizationFile"):
+                self._norms[key] = read_normalization(self.opts.normalizationFile, key)
             if len(self._norms[key][0]) != first[key].shape[1]:
                 raise DataError(
                     "%s: normalizationFile %r has %d dims for %s, but the frames have %d"
@@ -95,6 +96,8 @@ class StereoHdfDataset(Dataset):
                         )
                     self._seqs.append((path, name))
                     lengths.append(len(file["inputs"][name]))
+        except FileNotFoundError:
+            raise DataError("HDF file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
         except OSError as exc:
             raise DataError("HDF file %r cannot be read: %s" % (path, exc.strerror or exc)) from None
 

@@ -52,6 +52,8 @@ class Archive:
         try:
             with safe_files.open_regular(path) as file:
                 self._read_index(file)
+        except FileNotFoundError:
+            raise DataError("file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
         except OSError as exc:
             raise DataError("archive %r can't be read: %s" % (path, exc.strerror or exc)) from exc
 

@@ -15,6 +15,7 @@ from returnn_tf.config.options import from_options, option
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.core.safe_files import wanted_by
 from returnn_tf.datasets.core.share import Chosen
 from returnn_tf.datasets.core.window import window_spec
 from returnn_tf.datasets.rasr.allophones import AllophoneLabeling
@@ -56,7 +57,8 @@ class _Stream:
                 "%s: an alignment needs allophone_labeling, a dict with silence_phone, allophone_file and "
                 "state_tying_file or phoneme_file." % self.owner
             )
-        self.archive: Union[Archive, ArchiveBundle] = open_archive(opts.filename)
+        with wanted_by("%s: option 'filename'" % self.owner):
+            self.archive: Union[Archive, ArchiveBundle] = open_archive(opts.filename)
         self.names = [name for name in self.archive.entries if not name.endswith(_ATTRIBUTES)]
         self.labeling = AllophoneLabeling(opts.allophone_labeling or {}, owner=self.owner) if self.align else None
         self.dim = self.labeling.num_labels if self.labeling else self._feature_dim()

@@ -102,7 +102,8 @@ class BlissDataset(IndexedUtterances["_Index"]):
         """Read the segments, those of ``segment_file`` if it is given."""
         opts = self.opts
         allowed = self.tags_of_segment_file()
-        index = _Index(local_copy(opts.path, wanted=opts.use_cache_manager), allowed)
+        with self._wanted_by("path"):
+            index = _Index(local_copy(opts.path, wanted=opts.use_cache_manager), allowed)
         if not len(index):
             raise DataError(
                 "%s: corpus %r has no segments%s"

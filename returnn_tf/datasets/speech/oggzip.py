@@ -133,7 +133,8 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
         parts = []
         for name, path in zip(self._names, self._paths):
             if path.endswith(".zip"):
-                parts.append(Part(name, archive=self._local(path), text=texts.get(name)))
+                with self._wanted_by("path"):
+                    parts.append(Part(name, archive=self._local(path), text=texts.get(name)))
             elif name not in with_zip:
                 parts.append(Part(name, text=texts[name]))
         return parts

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import from_options, option
-from returnn_tf.datasets.core.safe_files import read_literal
+from returnn_tf.datasets.core.safe_files import read_literal, wanted_by
 from returnn_tf.datasets.vocabulary.files import LabelTable, read_table, table_of_dict, table_of_labels
 
 Path = Union[str, os.PathLike[str]]
@@ -113,7 +113,8 @@ class Vocabulary:
         path = given.get("special_symbols_via_file")
         if not isinstance(path, (str, os.PathLike)):
             return given
-        content = read_literal(os.fspath(path))
+        with wanted_by("%s: special_symbols_via_file" % self.where):
+            content = read_literal(os.fspath(path))
         unknown = set(content) - set(_FROM_FILE) if isinstance(content, dict) else {""}
         if unknown:
             raise DataError(
@@ -260,7 +261,8 @@ def _read_labels(vocab_file: Any, labels: Any, where: str) -> LabelTable:
     if (vocab_file is None) == (labels is None):
         raise ConfigError("%s: give either 'vocab_file' or 'labels'." % where)
     if vocab_file is not None:
-        return read_table(os.fspath(vocab_file))
+        with wanted_by(where):
+            return read_table(os.fspath(vocab_file))
     content = labels() if callable(labels) else labels
     if isinstance(content, Mapping):
         return table_of_dict(content, "%s, labels" % where)

@@ -12,6 +12,7 @@ import numpy as np
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import option, probability
+from returnn_tf.datasets.core.safe_files import wanted_by
 from returnn_tf.datasets.vocabulary.base import Path, SharedOptions, Vocabulary
 from returnn_tf.datasets.vocabulary.bpe_codes import MERGE_MARK, read_codes
 from returnn_tf.datasets.vocabulary.label_trie import LabelTrie
@@ -35,7 +36,8 @@ class BytePairEncoding(Vocabulary):
 
     def setup(self) -> None:
         """Read the merges."""
-        codes = read_codes(os.fspath(self.opts.bpe_file))
+        with wanted_by(self.where):
+            codes = read_codes(os.fspath(self.opts.bpe_file))
 
         @functools.lru_cache(maxsize=_CACHED_WORDS)
         def split(word: str) -> tuple[str, ...]:

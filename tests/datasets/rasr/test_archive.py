@@ -175,7 +175,7 @@ def test_damaged_archives(tmp_path, content, text):
 
 
 def test_missing_archives_and_entries(tmp_path):
-    with pytest.raises(DataError, match="can't be read: No such file"):
+    with pytest.raises(DataError, match="none.cache' does not exist"):
         Archive(str(tmp_path / "none.cache"))
     with pytest.raises(DataError, match="no entry 'corp/rec0/9'. Did you mean 'corp/rec0/"):
         Archive(str(ROOT / "feat.cache")).read("corp/rec0/9")
