@@ -11,6 +11,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.export.sample import random_batch
 from returnn_tf.export.states import ZeroStates
 from returnn_tf.export.tensor_info import LENGTHS, SCORES, TensorInfo, graph_name, input_infos, output_infos
+from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
 from returnn_tf.layers.search.decide import scores_of
 from returnn_tf.network.feed import batch_major_order, feed_layout
@@ -29,22 +30,19 @@ class InferenceModel:
 
     :param net: the network, planned with or without search
     :param outputs: paths of layers; default: the outputs of the network
+    :param nodes: any layers, in place of ``outputs``: the inputs are what they need; outputs are not described
     :raises ConfigError: there is no such layer, or there are no outputs
     """
 
-    def __init__(self, net: Network, outputs: Sequence[str] = ()) -> None:
+    def __init__(self, net: Network, outputs: Sequence[str] = (), *, nodes: Optional[Sequence[Node]] = None) -> None:
         self.net = net
         #: The layers whose values are outputs.
-        self.nodes: list[Node] = (
-            list(dict.fromkeys(net.plan.find_nodes(outputs, "outputs"))) if outputs else list(net.plan.outputs.values())
-        )
-        if not self.nodes:
-            raise ConfigError('Export: the network has no layer "output", and none has is_output_layer. Name outputs.')
+        self.nodes: list[Node] = list(self._find(net, outputs) if nodes is None else nodes)
         #: The data keys that the outputs need.
         self.keys: list[str] = net.data_keys(self.nodes, with_losses=False)
         #: Inputs and outputs by name.
         self.input_infos: dict[str, TensorInfo] = input_infos(net.extern_data, self.keys)
-        self.outputs: dict[str, TensorInfo] = output_infos(self.nodes)
+        self.outputs: dict[str, TensorInfo] = output_infos(self.nodes) if nodes is None else {}
         self._graph: Optional[Any] = None
         self._step = int(net.global_step)
         #: Name of an input -> its name in the feed of `Network.run`.
@@ -52,6 +50,14 @@ class InferenceModel:
         for key in self.keys:
             for i in feed_layout(net.extern_data[key])[1]:
                 self.feed_keys["%s_size%d" % (graph_name(key), i)] = "%s/size%d" % (key, i)
+
+    @staticmethod
+    def _find(net: Network, outputs: Sequence[str]) -> Sequence[Node]:
+        if outputs:
+            return list(dict.fromkeys(net.plan.find_nodes(outputs, "outputs")))
+        if not net.plan.outputs:
+            raise ConfigError('Export: the network has no layer "output", and none has is_output_layer. Name outputs.')
+        return list(net.plan.outputs.values())
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -82,7 +88,16 @@ class InferenceModel:
             default: all begin with zeros in each call
         :return: tensors by output name
         """
-        graph = self.net.lower(
+        graph = self._lower(inputs, variables, states)
+        if states is not None:
+            graph.run_updates()
+        found = {name: tensor for node in self.nodes for name, tensor in self.tensors_of(graph, node).items()}
+        return {name: tf.identity(found[name], name=name) for name in self.outputs if name in found}
+
+    def _lower(
+        self, inputs: Mapping[str, Any], variables: Optional[Mapping[str, Any]], states: Optional[Any]
+    ) -> Lowered:
+        return self.net.lower(
             self.feed_names(inputs),
             train=False,
             step=tf.constant(self._step, tf.int64),
@@ -91,10 +106,13 @@ class InferenceModel:
             variables=variables,
             kept=ZeroStates() if states is None else states,
         )
-        if states is not None:
-            graph.run_updates()
-        found = {name: tensor for node in self.nodes for name, tensor in self.tensors_of(graph, node).items()}
-        return {name: tf.identity(found[name], name=name) for name in self.outputs if name in found}
+
+    def lowering(self, inputs: Mapping[str, Any]) -> Lowering:
+        """Emit the layers, and return the values by node, with the lengths.
+
+        :param inputs: tensors by input name
+        """
+        return self._lower(inputs, None, None).lowering
 
     def tensors_of(self, graph: Lowered, node: Node) -> dict[str, Any]:
         """Return the tensors of an output by their names: value, lengths and scores."""

@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from returnn_tf._version import __version__
 from returnn_tf.config import ConfigError
 from returnn_tf.export.graph_ops import check_ops
 from returnn_tf.export.layers_of_ops import layer_of_op
-from returnn_tf.export.onnx.ops import handlers, keep_empty_axes
+from returnn_tf.export.onnx.ops import graphs_of, handlers, keep_empty_axes
 from returnn_tf.export.onnx.packages import packages, quiet
 from returnn_tf.network.planning.plan import Plan
 
@@ -83,3 +84,25 @@ def invalid(plan: Plan, exc: Exception) -> ConfigError:
         "export to onnx: what tf2onnx made of %s is not valid: %s. %s"
         % (_place(plan, found[1] if found else ""), text[:300].rstrip("."), _ELSEWHERE)
     )
+
+
+def remove_unused_inputs(model: Any) -> None:
+    """Remove the inputs that nothing reads.
+
+    :param model: an ``onnx.ModelProto``; changed in place
+    """
+    read = {name for graph in graphs_of(model.graph) for node in graph.node for name in node.input}
+    read.update(output.name for output in model.graph.output)
+    kept = [entry for entry in model.graph.input if entry.name in read]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+
+
+def write_model(model: Any, path: str) -> None:
+    """Write a model to a file.
+
+    :param model: an ``onnx.ModelProto``
+    """
+    model.producer_name, model.producer_version = "returnn_tf", __version__
+    with open(path, "wb") as file:
+        file.write(model.SerializeToString(deterministic=True))

@@ -8,17 +8,19 @@ from typing import Any, Optional
 
 from numpy.typing import NDArray
 
-from returnn_tf._version import __version__
+from returnn_tf.config import ConfigError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.export.exporters import Exporter, register_exporter
 from returnn_tf.export.inference import InferenceModel
-from returnn_tf.export.onnx.conversion import check_model, convert
+from returnn_tf.export.onnx.conversion import check_model, convert, write_model
 from returnn_tf.export.onnx.names import file_names
 from returnn_tf.export.onnx.packages import packages
 from returnn_tf.export.onnx.session import Session
+from returnn_tf.export.onnx.stateful.model import StatefulModel
 from returnn_tf.export.side_file import read_side_file
 from returnn_tf.export.tensor_info import TensorInfo
 from returnn_tf.native.portable import portable_ops
+from returnn_tf.network.network import Network
 from returnn_tf.ops.cells.fused_lstm import fused_lstm_ops
 from returnn_tf.util.lazy_tf import tf
 
@@ -38,9 +40,31 @@ class OnnxExporter(Exporter):
     )
     names: dict[str, str] = option({}, help="other names in the file, e.g. \"{'data': 'x', 'data_size0': 'n'}\"")
 
+    stateful: Optional[str] = option(
+        None,
+        help="path of a 'rec' layer: three models for single steps of it and one for what it reads from outside, for a "
+        "search outside, as by RASR's stateful-onnx",
+    )
+
+    def model(self, net: Network) -> InferenceModel:
+        """Return what is exported of a network.
+
+        :raises ConfigError: an output does not exist, or the loop can't be computed step by step
+        """
+        if self.stateful is None:
+            return super().model(net)
+        without = [name for name in ("outputs", "batch") if getattr(self, name)]
+        if without:
+            raise ConfigError("export to onnx: %s has no meaning with stateful. Remove one of them." % without[0])
+        return StatefulModel(net, self.stateful)
+
     def write(self, model: InferenceModel, folder: str) -> None:
-        """Write the file, checked by onnx."""
+        """Write the files, checked by onnx."""
         packages()  # what is not installed, before any work
+        if isinstance(model, StatefulModel):
+            model.write(folder, self.opset, rasr=self.rasr, names=self.names)
+            self.facts.update(opset=self.opset, **model.facts)
+            return
         names = file_names(model, self.names, rasr=self.rasr)
         specs = [
             tf.TensorSpec(self._shape(info), info.dtype, name=names[name]) for name, info in model.input_infos.items()
@@ -53,14 +77,22 @@ class OnnxExporter(Exporter):
 
         function = tf.function(emit, input_signature=specs, autograph=False)
         proto = convert(function, specs, model.net.plan, self.opset)
-        proto.producer_name, proto.producer_version = "returnn_tf", __version__
         check_model(proto, model.net.plan)
-        with open(os.path.join(folder, FILE), "wb") as file:
-            file.write(proto.SerializeToString(deterministic=True))
+        write_model(proto, os.path.join(folder, FILE))
         self.facts.update(graph=FILE, opset=self.opset, batch=self.batch, tensors=names)
 
     def _shape(self, info: TensorInfo) -> list[Optional[int]]:
         return [self.batch if axis == "B" and size is None else size for axis, size in zip(info.axes, info.shape)]
+
+    def check(self, model: InferenceModel, folder: str) -> None:
+        """Compare what was written with the network.
+
+        :raises DataError: they differ
+        """
+        if isinstance(model, StatefulModel):
+            model.check(folder, rasr=self.rasr, most=self.tolerance)
+        else:
+            super().check(model, folder)
 
     def samples(self, model: InferenceModel) -> Iterator[dict[str, NDArray[Any]]]:
         """Yield inputs of two sizes, as a converter may take a size of the first for a constant."""

@@ -26,8 +26,8 @@ def file_names(model: InferenceModel, names: Mapping[str, str], *, rasr: bool) -
         )
     result = {name: name for name in [*model.input_infos, *model.outputs]}
     if rasr:
-        result.update(_rasr_names(model.input_infos, FEATURES, "input"))
-        result.update(_rasr_names(model.outputs, OUTPUT, "output"))
+        result.update(_rasr_names(model.input_infos, FEATURES, "input") if model.input_infos else {})
+        result.update(_rasr_names(model.outputs, OUTPUT, "output") if model.outputs else {})
     for name, wanted in names.items():
         if name not in result:
             raise ConfigError("export to onnx: names: there is no %r. %s" % (name, did_you_mean(name, result)))

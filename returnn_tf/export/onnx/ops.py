@@ -91,7 +91,7 @@ def keep_empty_axes(pkg: Packages, model: Any) -> None:
 
     :param model: an ``onnx.ModelProto`` with operators of version 14 at least; changed in place
     """
-    for graph in _graphs(model.graph):
+    for graph in graphs_of(model.graph):
         constants = {tensor.name for tensor in graph.initializer}
         constants.update(name for node in graph.node if node.op_type == "Constant" for name in node.output)
         for node in graph.node:
@@ -99,10 +99,10 @@ def keep_empty_axes(pkg: Packages, model: Any) -> None:
                 node.attribute.append(pkg.onnx.helper.make_attribute("allowzero", 1))
 
 
-def _graphs(graph: Any) -> Iterator[Any]:
+def graphs_of(graph: Any) -> Iterator[Any]:
     """Yield a graph and those inside of its nodes: the bodies of loops and branches."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                yield from _graphs(attribute.g)
+                yield from graphs_of(attribute.g)

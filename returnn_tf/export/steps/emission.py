@@ -40,12 +40,13 @@ class StepEmission:
     :param parts: what a step consists of
     :param params: parameter name -> variable
     :param global_step: int64 scalar
+    :param variables: holds the values between steps; default: variables of the graph
     """
 
-    def __init__(self, parts: StepParts, params: dict[str, Any], global_step: Any) -> None:
+    def __init__(self, parts: StepParts, params: dict[str, Any], global_step: Any, variables: Any = None) -> None:
         self._parts, self._step = parts, parts.step
         self._params, self._global_step = params, global_step
-        self.variables = StepVariables()
+        self.variables: Any = StepVariables() if variables is None else variables
         self._fixed_limit: Any = None
         dims = [self._step.loop.loop_dim] if parts.steps_are_known else []
         self._base = BaseValues(parts.outer, dims, "Single steps of layer %r" % self._step.path)

@@ -1,0 +1,1 @@
+"""Single steps of a loop as ONNX models, as RASR's ``stateful-onnx`` label scorer runs them."""

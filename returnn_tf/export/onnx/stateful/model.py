@@ -1,0 +1,92 @@
+"""`StatefulModel`: the steps of a loop of a network, to be exported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from returnn_tf.config import ConfigError
+from returnn_tf.export.inference import InferenceModel
+from returnn_tf.export.onnx.names import OUTPUT, file_names
+from returnn_tf.export.onnx.stateful.check import check_steps
+from returnn_tf.export.onnx.stateful.emission import StepFunctions
+from returnn_tf.export.onnx.stateful.models import (
+    ENCODER,
+    ENCODER_SIZES,
+    ENCODER_STATES,
+    INITIALIZER,
+    SCORER,
+    SCORES,
+    TOKEN,
+    UPDATER,
+    StatefulModels,
+)
+from returnn_tf.export.steps.loops import plan_for_steps
+from returnn_tf.network.network import Network
+
+
+class StatefulModel(InferenceModel):
+    """The steps of a loop, with the parameters of a network; its inputs are those of the encoder.
+
+    :param net: has the parameters
+    :param layer: path of the loop
+    :raises ConfigError: the loop can't be computed step by step
+    """
+
+    def __init__(self, net: Network, layer: str) -> None:
+        config = net.plan.config
+        if config is None:
+            raise ConfigError("export to onnx: stateful needs a network that was planned from a config.")
+        steps = Network(plan_for_steps(config, layer))
+        values = net.get_param_values()
+        missing = [name for name in steps.stored_params if name not in values]
+        if missing:
+            raise ConfigError(
+                "export to onnx: stateful %r: the network has no parameter %r of the loop. Plan it with the layer %r."
+                % (layer, missing[0], layer)
+            )
+        steps.set_param_values({name: values[name] for name in steps.stored_params})
+        self._layer, self._params = layer, steps.stored_params
+        self.functions = StepFunctions(steps.plan, self._params, layer)
+        super().__init__(steps, nodes=self.functions.packing.nodes)
+        self.facts: dict[str, Any] = {}
+        self._names: dict[str, str] = {}
+
+    def write(self, folder: str, opset: int, *, rasr: bool, names: Mapping[str, str]) -> None:
+        """Write the models, and set `facts`.
+
+        :param rasr: RASR's names for the encoder, and costs for scores
+        :param names: further names for inputs of the encoder
+        """
+        self._names = file_names(self, names, rasr=rasr)
+        self._names[ENCODER_STATES] = OUTPUT if rasr else ENCODER_STATES
+        self._names[ENCODER_SIZES] = OUTPUT + "-size" if rasr else ENCODER_SIZES
+        models = StatefulModels(self, self.functions, opset, costs=rasr)
+        models.write(folder, self._names)
+        layer: Any = self.functions.choice.layer
+        files = {"state_initializer": INITIALIZER, "state_updater": UPDATER, "scorer": SCORER}
+        self.facts = {
+            "stateful": {
+                "layer": self._layer,
+                "files": {**({"encoder": ENCODER} if self.nodes else {}), **files},
+                "encoder": {part: self._names[part] for part in (ENCODER_STATES, ENCODER_SIZES)} if self.nodes else {},
+                "features": self.functions.packing.width,
+                "token": TOKEN,
+                "scores": {"tensor": SCORES, "log": not rasr, "sign": -1 if rasr else 1},
+                "labels": self.functions.labels,
+                "target": layer.target,
+                "states": {
+                    name: {"shape": spec.shape.as_list(), "dtype": spec.dtype.name}
+                    for name, spec in models.states.items()
+                },
+            },
+            "tensors": {name: self._names[name] for name in self.input_infos},
+        }  # fmt: skip
+
+    def check(self, folder: str, *, rasr: bool, most: float) -> None:
+        """Compare what was written with the steps of the network.
+
+        :raises DataError: they differ
+        """
+        whole = StepFunctions(self.net.plan, self._params, self._layer, split=False)
+        check_steps(self, whole, folder, self._names, sign=-1.0 if rasr else 1.0, most=most)
