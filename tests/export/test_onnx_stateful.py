@@ -94,7 +94,8 @@ def test_scores_of_hypotheses(tmp_path: Path, name: str, rasr: bool) -> None:
     """The log scores along each hypothesis of the search add up to its score; RASR gets costs."""
     net = searching(config_of(MODELS[name](length_normalization=False)))
     returnn_tf.export(net, str(tmp_path / "out"), "onnx", stateful="output", rasr=rasr)
-    decoder, feed = Decoder(tmp_path / "out"), feed_of()
+    # the search runs on past the shorter sequences of a batch if nothing but the number of frames ends it
+    decoder, feed = Decoder(tmp_path / "out"), feed_of((6, 6) if LIMITS[name] is None else (6, 4))
     assert decoder.facts["stateful"]["scores"]["sign"] == (-1 if rasr else 1)
     found = net.run(feed, fetch=["output"]).layers["output"]
     seqs, beam = found.beam_scores.shape

@@ -34,12 +34,12 @@ def check_steps(
     rng = numpy.random.RandomState(1)
     encoder: dict[str, NDArray[Any]] = {}
     if functions.packing.nodes:
-        session = Session(os.path.join(folder, ENCODER))
+        session, encode = Session(os.path.join(folder, ENCODER)), _encoder(model, functions)
         for batch in (3, 1):
             sample = model.sample(batch=batch)
             got = session.run({names[name]: value for name, value in sample.items()})
             encoder = {name: got[names[name]] for name in (ENCODER_STATES, ENCODER_SIZES)}
-            expected = _encode(model, functions, sample)
+            expected = [x.numpy() for x in encode({name: tf.constant(value) for name, value in sample.items()})]
             inside = numpy.arange(expected[0].shape[1]) < expected[1][:, None]
             _compare("the output of the encoder", encoder[ENCODER_STATES][inside], expected[0][inside], most)
             _compare("the lengths of the encoder", encoder[ENCODER_SIZES], expected[1], 0)
@@ -75,15 +75,13 @@ def _graphs(functions: StepFunctions) -> tuple[Any, Any]:
     )
 
 
-def _encode(
-    model: InferenceModel, functions: StepFunctions, sample: Mapping[str, NDArray[Any]]
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def _encoder(model: InferenceModel, functions: StepFunctions) -> Any:
+    """Return the encoder as a graph."""
+
     def run(feed: Any) -> Any:
         return functions.encode(model.lowering(feed))
 
-    graph = tf.function(run, input_signature=[model.inputs], autograph=False)
-    value, lens = graph({name: tf.constant(value) for name, value in sample.items()})
-    return value.numpy(), lens.numpy()
+    return tf.function(run, input_signature=[model.inputs], autograph=False)
 
 
 def _compare(what: str, got: NDArray[Any], right: NDArray[Any], most: float) -> None:
