@@ -28,6 +28,8 @@ class Exporter(abc.ABC):
     class_name: ClassVar[str] = ""
     #: For floats, relative to the largest absolute value of the output, or to 1 if that is larger.
     tolerance: ClassVar[float] = 1e-5
+    #: Forms of the target that have a column in the table of layers: options on the command line -> the options.
+    forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {"": {}}
     #: Whether parameters are written, so that a checkpoint is needed.
     needs_params: ClassVar[bool] = True
 

@@ -15,7 +15,7 @@ from returnn_tf.graph.loss import LossContext, LossNode
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
 from returnn_tf.network.planning.plan import Plan
-from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.ops.frames.shape import size_of, transpose
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
@@ -143,12 +143,12 @@ def _feed_key(state: Lowering, key: str, node: Node, feed: Mapping[str, Any]) ->
     order = list(range(data.rank))
     if batch is not None:
         order.insert(0, order.pop(batch))
-        state.batch_size = tf.shape(x)[0] if state.batch_size is None else state.batch_size
+        state.batch_size = size_of(x, 0) if state.batch_size is None else state.batch_size
     for i, axis in enumerate(order):
         dim = data.dims[axis]
         if not dim.is_dynamic:
             continue
-        state.sizes.setdefault(dim, tf.shape(x)[i])
+        state.sizes.setdefault(dim, size_of(x, i))
         name = "%s/size%d" % (key, i - 1 if batch is not None else i)
         if name in feed:
             state.lens.setdefault(dim, tf.cast(feed[name], tf.int32))

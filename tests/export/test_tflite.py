@@ -43,7 +43,7 @@ def test_any_batch_with_loops_needs_tensorflow(tmp_path: Path) -> None:
     net = network(NETS["blstm"])
     with pytest.raises(ConfigError) as error:
         _export(net, tmp_path / "out", batch=0)
-    for part in ("'fw1' (class 'rec': TensorListReserve)", "'bw2'", "batch 1", "select_tf_ops", "saved_model"):
+    for part in ("'fw1' (class 'rec': TensorListReserve)", "'bw2'", "batch 1", "select_tf_ops", "--to saved_model"):
         assert part in str(error.value), part
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
     assert "TensorListReserve" in _export(net, tmp_path / "out", batch=0, select_tf_ops=True)["tf_ops"]
@@ -61,11 +61,13 @@ def test_runs_from_the_file_alone(tmp_path: Path) -> None:
     assert got["output_size0"].tolist() == [6]
 
 
-def test_search(tmp_path: Path) -> None:
-    """A beam search for any number of sequences."""
-    options: dict[str, Any] = {"outputs": ["decision"], "batch": 0, "select_tf_ops": True}
+@pytest.mark.parametrize("batch", [1, 0])
+def test_search(tmp_path: Path, batch: int) -> None:
+    """A whole beam search; for one sequence by TFLite's own ops."""
+    options: dict[str, Any] = {"outputs": ["decision"], "batch": batch, "select_tf_ops": not batch}
     facts = _export(network(DECODER, search=True), tmp_path / "out", **options)
     assert list(facts["outputs"]) == ["decision", "decision_size0", "decision_scores"]
+    assert bool(facts["tf_ops"]) == (not batch)
 
 
 @pytest.mark.parametrize("quantize, most", [("float16", 0.55), ("dynamic_range", 0.4)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
@@ -25,6 +25,8 @@ SIGNATURE = "serving_default"
 @register_exporter("saved_model")
 class SavedModelExporter(Exporter):
     """TensorFlow's SavedModel: one signature of named, batch-major tensors, for TensorFlow in Python, C and C++."""
+
+    forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {"": {}, "--portable": {"portable": True}}
 
     portable: bool = option(
         False, help="no native ops: the graph needs no library and runs on other machines, but LSTMs are slower"

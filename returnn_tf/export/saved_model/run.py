@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -31,20 +31,32 @@ def run_in_process(
     with tempfile.TemporaryDirectory() as temp:
         inputs, outputs = os.path.join(temp, "inputs.npz"), os.path.join(temp, "outputs.npz")
         numpy.savez(inputs, **{name: _plain(value) for name, value in feed.items()})
-        command = [sys.executable, program, os.path.abspath(folder), inputs, outputs]
-        paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
-        try:
-            done = subprocess.run(
-                command, cwd=temp, env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "PYTHONPATH": paths},
-                capture_output=True, text=True, errors="replace", timeout=_SECONDS,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise DataError("The exported graph in %s did not end within %g seconds." % (folder, _SECONDS)) from None
-        if done.returncode:
-            lines = done.stderr.strip().splitlines() or ["exit code %d" % done.returncode]
+        code, errors = _run_program(program, [os.path.abspath(folder), inputs, outputs], temp)
+        if code:
+            lines = errors.strip().splitlines() or ["exit code %d" % code]
             raise DataError("The exported graph in %s can't be run: %s" % (folder, lines[-1]))
         with numpy.load(outputs, allow_pickle=False) as arrays:
             return dict(arrays)
+
+
+def _run_program(program: str, arguments: Sequence[str], cwd: str) -> tuple[int, str]:
+    """Run a program in a new process.
+
+    :param program: path of the file
+    :param arguments: of its function ``main``
+    :return: exit code and stderr
+    :raises DataError: it does not end
+    """
+    paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
+    try:
+        done = subprocess.run(
+            [sys.executable, program, *arguments], cwd=cwd,
+            env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "PYTHONPATH": paths},
+            capture_output=True, text=True, errors="replace", timeout=_SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise DataError("The exported graph in %s did not end within %g seconds." % (arguments[0], _SECONDS)) from None
+    return done.returncode, done.stderr
 
 
 def _plain(value: NDArray[Any]) -> NDArray[Any]:

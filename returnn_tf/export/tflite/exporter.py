@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from collections.abc import Iterator, Mapping
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 import numpy
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from returnn_tf.export.saved_model.exporter import save
 from returnn_tf.export.tensor_info import TensorInfo
 from returnn_tf.export.tflite.conversion import QUANTIZE, ConversionError, convert
 from returnn_tf.export.tflite.interpreter import run_model, tensor_names
-from returnn_tf.graph.node import Node
+from returnn_tf.export.tflite.refusals import no_form, ops_of_kernel, refused
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.util.lazy_tf import tf
 
@@ -33,6 +32,11 @@ _QUANTIZED_TOLERANCE = {"float16": 1e-2, "dynamic_range": 1e-1}
 @register_exporter("tflite")
 class TFLiteExporter(Exporter):
     """TFLite: one file for the interpreter on phones and boards; by default one sequence at a time, of any length."""
+
+    forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "": {},
+        "--batch 0 --select-tf-ops": {"batch": 0, "select_tf_ops": True},
+    }
 
     batch: int = option(1, help="number of sequences in a run; 0: any number", check=at_least(0))
     frames: Optional[int] = option(
@@ -64,7 +68,8 @@ class TFLiteExporter(Exporter):
                 save(graph, temp)
                 content, tf_ops = convert(temp, select_tf_ops=self.select_tf_ops, quantize=self.quantize)
         except ConversionError as exc:
-            raise ConfigError(self._refusal(exc, layers_of_ops(model.net.plan, graph_def, exc.ops))) from exc
+            layers = layers_of_ops(model.net.plan, graph_def, exc.ops)
+            raise ConfigError(no_form(exc, layers, batch=self.batch, select_tf_ops=self.select_tf_ops)) from exc
         path = os.path.join(folder, FILE)
         with open(path, "wb") as file:
             file.write(content)
@@ -83,30 +88,12 @@ class TFLiteExporter(Exporter):
         try:
             run_model(path, next(self.samples(model)))
         except DataError as exc:
-            kinds = [name.replace("_", "") for name in re.findall(r"\(([A-Z0-9_]+)\) failed", str(exc))]
-            types = [name for name in op_types(graph_def) if any(kind.startswith(name.upper()) for kind in kinds)]
-            named = layers_of_ops(model.net.plan, graph_def, types)
-            where = " of " + ", ".join("the layer %r (class %r)" % (n.path, n.layer.class_name) for n in named)
-            raise ConfigError(
-                "export to tflite: TFLite's interpreter refuses an op%s: %s. Choose another target, e.g. saved_model."
-                % (where if named else "", str(exc).partition(": ")[2].rstrip("."))
-            ) from exc
+            types = ops_of_kernel(str(exc), op_types(graph_def))
+            raise ConfigError(refused(exc, layers_of_ops(model.net.plan, graph_def, types))) from exc
 
     def _fixed_shape(self, info: TensorInfo) -> list[Optional[int]]:
         fixed = {"B": self.batch or None, "T": self.frames}
         return [fixed.get(axis) if size is None else size for axis, size in zip(info.axes, info.shape)]
-
-    def _refusal(self, exc: ConversionError, layers: Mapping[Node, list[str]]) -> str:
-        """Say which layers need what TFLite does not have, and what to choose instead."""
-        named = ["%r (class %r: %s)" % (n.path, n.layer.class_name, ", ".join(ops)) for n, ops in layers.items()]
-        what = "the %s %s" % ("layer" if len(named) == 1 else "layers", ", ".join(named)) if named else str(exc)
-        ways = ["choose another target, such as saved_model"]
-        if not self.select_tf_ops:
-            ways.insert(0, "allow ops of TensorFlow by the option select_tf_ops (programs then need the Flex delegate)")
-        if exc.is_loop and not self.batch:
-            ways.insert(0, "fix the number of sequences, as by batch 1, which loops need")
-        ways[0] = ways[0][0].upper() + ways[0][1:]
-        return "export to tflite: TFLite has no ops for %s. %s." % (what, ", or ".join(ways))
 
     def run(self, folder: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Run the file by TFLite's interpreter in Python."""

@@ -71,6 +71,7 @@ class LoopFrame:
         states = self._stream.enter(list(first.values()))
         results = self._results()
         shapes = [state.shape for state in states]
+        search_shapes = {key: value.shape for key, value in search.items()}
 
         def go_on(i: Any, _states: Any, search: Any, *_: Any) -> Any:
             more = i < limit
@@ -80,6 +81,8 @@ class LoopFrame:
             values, new_states, search, source = self._run_step(self._within_source(i), arrays, carried, search)
             for state, shape in zip(new_states, shapes):
                 state.set_shape(shape)
+            for key, shape in search_shapes.items():
+                search[key].set_shape(shape)
             return i + 1, new_states, search, [array.write(i, x) for array, x in zip(written, [*values, source])]
 
         start = (tf.constant(0), states, search, [result.array for result in results])
