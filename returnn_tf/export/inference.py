@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
@@ -136,8 +137,23 @@ class InferenceModel:
         :param batch: number of sequences
         :param frames: length of the longest one
         """
-        feed = random_batch(self.net.extern_data, self.keys, seed=seed, batch=batch, frames=frames)
+        return self._random(seed, batch, frames, **({"shorter": 0} if self._needs_equal_lengths else {}))
+
+    def _random(self, seed: int, batch: int, frames: int, **options: int) -> dict[str, NDArray[Any]]:
+        feed = random_batch(self.net.extern_data, self.keys, seed=seed, batch=batch, frames=frames, **options)
         return {name: feed[key] for name, key in self.feed_keys.items()}
+
+    @functools.cached_property
+    def _needs_equal_lengths(self) -> bool:
+        """Whether the network only takes sequences of the same lengths for all inputs, as for labels of all frames."""
+        if len({self.input_infos[name].lengths.get(1) for name in self.input_infos} - {None}) < 2:
+            return False
+        plain = InferenceModel(self.net, [node.path for node in self.nodes])
+        try:
+            plain.expected(plain._random(1, 2, 13))
+        except tf.errors.InvalidArgumentError:
+            return True
+        return False
 
     def expected(self, sample: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return the outputs of the network itself for inputs: as `Network.run`, without losses.

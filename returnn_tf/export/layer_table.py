@@ -18,6 +18,8 @@ def columns() -> dict[str, tuple[str, dict[str, Any]]]:
     """Return the columns of the table: how the target is chosen on the command line -> (its name, options)."""
     found: dict[str, tuple[str, dict[str, Any]]] = {}
     for name, cls in EXPORTERS.items():
+        if not cls.__module__.startswith("returnn_tf."):
+            continue  # of a plug-in
         for words, options in cls.forms.items():
             found[("%s %s" % (name, words)).strip()] = name, dict(options)
     return found
@@ -43,6 +45,6 @@ def other_targets(classes: Iterable[str], target: str) -> list[str]:
 
 
 def choose_another(classes: Iterable[str], target: str) -> str:
-    """Return advice for an error: "choose another target (--to saved_model, frozen)"."""
+    """Return advice for an error: "Choose another target (--to saved_model, --to frozen)."; "" if there is none."""
     others = other_targets(classes, target)
-    return "choose another target (%s)" % ", ".join("--to " + column for column in others) if others else ""
+    return "Choose another target (%s)." % ", ".join("--to " + column for column in others) if others else ""

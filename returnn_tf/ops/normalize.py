@@ -26,8 +26,8 @@ def moments(x: Any, axes: Sequence[int], mask: Optional[Any] = None) -> tuple[An
 
 def normalize(x: Any, mean: Any, variance: Any, epsilon: float, scale: Optional[Any], shift: Optional[Any]) -> Any:
     """Compute ``(x - mean) / sqrt(variance + epsilon) * scale + shift``; everything broadcasts to ``x``."""
-    # Not "+ epsilon": where scale and shift are constants, as in a frozen graph, TensorFlow 2.16 on CPU takes that for the
-    # start of a layer normalisation, and replaces it by one with an epsilon of 0.001.
+    # Not "+ epsilon": where scale and shift are constants, as in a frozen graph, TensorFlow 2.16 on CPU takes that for
+    # its own layer normalisation, which has an epsilon of 0.001.
     factor = tf.math.rsqrt(variance - (-epsilon))
     if scale is not None:
         factor *= scale

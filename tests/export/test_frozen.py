@@ -11,6 +11,7 @@ import numpy
 import pytest
 
 import returnn_tf
+from returnn_tf.config import ConfigError
 from returnn_tf.export.graph_ops import add_outputs
 from returnn_tf.util.lazy_tf import tf
 from tests.export.small_nets import DECODER, NETS, network
@@ -61,3 +62,21 @@ def test_outputs_have_their_names() -> None:
     with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
         tf.graph_util.import_graph_def(graph_def, name="")
         assert session.run([tensors["y"], tensors["x"]], {"x:0": numpy.float32(3)}) == [8, 4]
+
+
+def test_layer_that_changes_a_variable(tmp_path: Path) -> None:
+    """A frozen graph has no variables."""
+    layers = {
+        "count": {"class": "variable", "shape": [], "init": 0.0, "trainable": False},
+        "one": {"class": "constant", "value": 1.0},
+        "output": {"class": "variable_assign", "var": "count", "op": "add", "value": "one"},
+    }
+    with pytest.raises(ConfigError, match=r"'output' \(class 'variable_assign'\) changes a variable.*--to saved_model"):
+        returnn_tf.export(network(layers), str(tmp_path / "out"), "frozen")
+    assert not list(tmp_path.iterdir())
+
+
+def test_layer_normalisation(tmp_path: Path) -> None:
+    """TensorFlow takes certain forms of it for one with another epsilon, once its parameters are constants."""
+    net = network({"norm": {"class": "layer_norm", "from": "data"}, "output": {"class": "copy", "from": "norm"}})
+    returnn_tf.export(net, str(tmp_path / "out"), "frozen")

@@ -30,9 +30,9 @@ def no_form(exc: ConversionError, layers: Layers, *, batch: int, select_tf_ops: 
         what = "TFLite's converter fails: %s" % exc
     ways = []
     if exc.is_loop and not batch:
-        ways.append("fix the number of sequences by the option batch 1, as loops need")
+        ways.append("Fix the number of sequences by the option batch 1, as loops need.")
     if not select_tf_ops:
-        ways.append("allow ops of TensorFlow by the option select_tf_ops (programs then need the Flex delegate)")
+        ways.append("Allow ops of TensorFlow by the option select_tf_ops (programs then need the Flex delegate).")
     return _message(what, [*ways, choose_another(_classes(layers), TARGET)])
 
 
@@ -58,5 +58,4 @@ def _classes(layers: Layers) -> list[str]:
 
 
 def _message(what: str, ways: Iterable[str]) -> str:
-    advice = ", or ".join(way for way in ways if way)
-    return "export to tflite: %s.%s" % (what, " %s%s." % (advice[:1].upper(), advice[1:]) if advice else "")
+    return " ".join(["export to tflite: %s." % what, *(way for way in ways if way)])
