@@ -8,16 +8,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError
 from returnn_tf.config.options import option
 from returnn_tf.export.exporters import Exporter, register_exporter
 from returnn_tf.export.graph_ops import add_outputs, check_ops, op_types
 from returnn_tf.export.inference import InferenceModel
-from returnn_tf.export.layer_table import choose_another
-from returnn_tf.export.layers_of_ops import layers_of_ops
+from returnn_tf.export.layers_of_ops import check_assignments
 from returnn_tf.export.native_libraries import copy_libraries, maybe_portable
 from returnn_tf.export.saved_model.run import run_in_process
-from returnn_tf.network.planning.plan import Plan
 from returnn_tf.util.lazy_tf import tf
 
 FILE = "model.pb"
@@ -42,7 +39,7 @@ class FrozenExporter(Exporter):
             function = tf.function(lambda **inputs: model.emit(inputs), autograph=False)
             graph = function.get_concrete_function(**model.inputs)
         check_ops(graph.graph.as_graph_def(), self.class_name)
-        _check_assignments(model.net.plan, graph.graph.as_graph_def())
+        check_assignments(model.net.plan, graph.graph.as_graph_def(), self.class_name)
         frozen = convert_variables_to_constants_v2(graph)  # loops become Switch, Merge, ... as in TensorFlow 1
         graph_def = frozen.graph.as_graph_def()
         outputs = dict(zip(sorted(model.outputs), (tensor.name for tensor in frozen.outputs)))
@@ -58,17 +55,3 @@ class FrozenExporter(Exporter):
     def run(self, folder: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Run the graph in a session of a new process, in which no library is loaded but those of the export."""
         return run_in_process(folder, feed)
-
-
-def _check_assignments(plan: Plan, graph_def: Any) -> None:
-    """Check that parameters are only read.
-
-    :raises ConfigError: a layer assigns one
-    """
-    types = {name for name in op_types(graph_def) if name.startswith("Assign")}
-    layers = layers_of_ops(plan, graph_def, types)
-    for node in layers:
-        raise ConfigError(
-            "export to frozen: the layer %r (class %r) changes a variable, which a frozen graph does not have. %s"
-            % (node.path, node.layer.class_name, choose_another([node.layer.class_name], "frozen"))
-        )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Optional
 
-from returnn_tf.export.graph_ops import all_ops
+from returnn_tf.config import ConfigError
+from returnn_tf.export.graph_ops import all_ops, op_types
+from returnn_tf.export.layer_table import choose_another
 from returnn_tf.graph.emit_node import op_scope
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.registry import LAYERS
@@ -52,3 +54,17 @@ def _innermost(name: str, scopes: dict[str, Node]) -> Any:
             if node is not None:
                 return node
     return None
+
+
+def check_assignments(plan: Plan, graph_def: Any, target: str) -> None:
+    """Check that a graph only reads its variables, for targets in which they are constants.
+
+    :param target: name of the exporter
+    :raises ConfigError: a layer changes a variable
+    """
+    types = {name for name in op_types(graph_def) if name.startswith("Assign")}
+    for node in layers_of_ops(plan, graph_def, types):
+        raise ConfigError(
+            "export to %s: the layer %r (class %r) changes a variable, but there are only constants. %s"
+            % (target, node.path, node.layer.class_name, choose_another([node.layer.class_name], target))
+        )

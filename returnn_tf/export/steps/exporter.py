@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 from numpy.typing import NDArray
 
@@ -32,6 +32,8 @@ STATES, PARAMS = "state_vars.txt", "params.txt"
 @register_exporter("steps")
 class StepsExporter(Exporter):
     """Single steps of a loop, for decoders that search on their own, such as RASR's label scorers: a meta graph."""
+
+    forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # not for single layers: a loop with choices is needed
 
     layer: str = option("output", help="path of the 'rec' layer whose steps are computed")
     counter: Optional[str] = option(

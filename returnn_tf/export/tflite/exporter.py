@@ -15,7 +15,7 @@ from returnn_tf.config.options import at_least, option
 from returnn_tf.export.exporters import Exporter, register_exporter
 from returnn_tf.export.graph_ops import check_ops, op_types
 from returnn_tf.export.inference import InferenceModel
-from returnn_tf.export.layers_of_ops import layers_of_ops
+from returnn_tf.export.layers_of_ops import check_assignments, layers_of_ops
 from returnn_tf.export.saved_model.exporter import save
 from returnn_tf.export.tensor_info import TensorInfo
 from returnn_tf.export.tflite.conversion import QUANTIZE, ConversionError, convert
@@ -63,6 +63,7 @@ class TFLiteExporter(Exporter):
             graph = tf.function(lambda **inputs: model.emit(inputs), autograph=False).get_concrete_function(**specs)
         graph_def = graph.graph.as_graph_def()
         check_ops(graph_def, self.class_name)
+        check_assignments(model.net.plan, graph_def, self.class_name)
         try:
             with tempfile.TemporaryDirectory() as temp:
                 save(graph, temp)
