@@ -80,10 +80,10 @@ def restore(prefix: str, shapes: dict[str, Any]) -> dict[str, NDArray[Any]]:
 
 @pytest.mark.parametrize("name, epoch", [("epoch.002", 2), ("epoch.pretrain.002", 2)])
 def test_theirs_resumes_here(name: str, epoch: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also with the slots of the optimizer in it, whose names are those of ops; our own start anew."""
+    """The state of the optimizer starts anew, unless all of it is there."""
     given = some_values()
-    slots = {"optimize/hidden/rec/W/Adam": np.ones_like(given["hidden/rec/W"]), "optimize/beta1_power": np.float32(0.5)}
-    save("models/" + name, {**given, **slots}, 17)
+    part = {"optimize/hidden/rec/W/Adam": np.ones_like(given["hidden/rec/W"]), "optimize/beta1_power": np.float32(0.5)}
+    save("models/" + name, {**given, **part}, 17)
     assert os.path.exists("models/%s.meta" % name) and not os.path.exists("models/%s.manifest.json" % name)
     run("train")
     out = capsys.readouterr().out
@@ -91,6 +91,48 @@ def test_theirs_resumes_here(name: str, epoch: int, capsys: pytest.CaptureFixtur
     assert "The optimizer state is not in %s and starts from scratch" % name in out
     trained = checkpoint.read("models/epoch.003")
     assert set(trained) == {*given, "global_step"} and int(trained["global_step"]) > 17
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "adam": lambda: v1.train.AdamOptimizer(0.01, epsilon=1e-16),
+    "momentum": lambda: v1.train.MomentumOptimizer(0.01, 0.9),
+    "rmsprop": lambda: v1.train.RMSPropOptimizer(0.01, epsilon=1e-16),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_their_optimizer_goes_on_here(name: str) -> None:
+    """`debug_save_updater_vars` saves its variables, too: three updates there and one here are four there."""
+    inputs = np.random.RandomState(1).normal(size=[5, 9]).astype("float32")
+    initial = {"output/W": np.ones([9, 2], "float32"), "output/b": np.zeros([2], "float32")}
+    with tf.Graph().as_default(), v1.Session() as session:
+        weights = {key: v1.get_variable(key, initializer=value, use_resource=True) for key, value in initial.items()}
+        step = v1.get_variable("global_step", initializer=np.int64(0), use_resource=True)
+        loss = tf.reduce_sum(tf.tanh(inputs @ weights["output/W"] + weights["output/b"]) ** 2)
+        with v1.variable_scope("optimize"):
+            update = OPTIMIZERS[name]().minimize(loss, step)
+        session.run(v1.global_variables_initializer())
+        for _ in range(3):
+            session.run(update)
+        v1.train.Saver(v1.global_variables()).save(session, "models/epoch.001")
+        session.run(update)
+        expected = session.run(weights)
+    network = {
+        "output": {"class": "linear", "activation": "tanh", "n_out": 2, "from": "data"},
+        "loss": {"class": "eval", "eval": "source(0) ** 2", "from": "output", "loss": "as_is"},
+    }
+    run(
+        "train",
+        train={"class": "StaticDataset", "data": [{"data": inputs}], "output_dim": {"data": (9, 2)}},
+        dev=None,
+        extern_data={"data": {"dim": 9}},
+        network=network,
+        optimizer={"class": name, **({"momentum": 0.9} if name == "momentum" else {})},
+        num_epochs=2,
+    )
+    found = checkpoint.read("models/epoch.002")
+    for key, value in expected.items():
+        np.testing.assert_allclose(found[key], value, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("suffix", ["", ".meta"])

@@ -105,7 +105,7 @@ def test_native_op() -> None:
     assert len(files) == 2
     for path, name in zip(files, ("NativeLstm2.so", "GradOfNativeLstm2.so")):
         os.rename(path, name)
-    assert sorted(os.listdir(".")) == ["GradOfNativeLstm2.so", "NativeLstm2.so", "compile.out"]
+    assert os.path.getsize("NativeLstm2.so") > 1000 and os.path.getsize("GradOfNativeLstm2.so") > 1000
 
 
 def test_raw_strings() -> None:

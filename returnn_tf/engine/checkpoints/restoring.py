@@ -37,6 +37,7 @@ def restore(trainer: Trainer, choice: ModelChoice) -> None:
     trainer.net.global_step.assign(checkpoint.step_of(values))
     state = checkpoint.read_state(choice.path)
     trainer.restore_kept_states(state)
+    state = state or trainer.updater.state_of_tf1(values, checkpoint.step_of(values))
     fresh = checkpoint_params.assign_matching(trainer.state(), state)
     if fresh:
         what = "all of it" if not state else ", ".join(fresh[:5]) + (", ..." if len(fresh) > 5 else "")

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
+from numpy.typing import NDArray
+
 from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.config.settings import TrainingSettings, UpdateSettings
 from returnn_tf.engine.update import dynamic_learning_rate, gradients
@@ -80,6 +82,17 @@ class Updater:
         for group in self._groups:
             result.update(group.optimizer.state())
         result.update({"%s/accum_grad" % name: var for name, var in self._accumulated.items()})
+        return result
+
+    def state_of_tf1(self, stored: Mapping[str, NDArray[Any]], step: int) -> dict[str, NDArray[Any]]:
+        """Return what a checkpoint of TensorFlow 1 has of this state, by our names.
+
+        :param stored: all of its values by name
+        :param step: number of steps done
+        """
+        result: dict[str, NDArray[Any]] = {}
+        for group in self._groups:
+            result.update(group.optimizer.state_of_tf1(stored, step // group.interval))
         return result
 
     def reset_before(self, number: int) -> bool:

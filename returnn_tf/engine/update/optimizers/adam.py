@@ -6,6 +6,7 @@ and epsilon is added outside of the square root: ``w -= lr_t * m / (sqrt(v) + ep
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,6 +26,7 @@ class Adam(Optimizer):
     epsilon: float = option(DEFAULT_EPSILON, help="added to the root of the mean square")
 
     nesterov: ClassVar[bool] = False
+    tf1_slots: ClassVar[Mapping[str, str]] = {"m": "Adam", "v": "Adam_1"}
 
     def slot_inits(self) -> dict[str, float]:
         """Return first and second moment."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, like
@@ -45,6 +46,8 @@ class Adadelta(Optimizer):
     rho: float = option(0.95, help="decay of both means of squares")
     epsilon: float = option(DEFAULT_EPSILON, help="inside of both roots")
 
+    tf1_slots: ClassVar[Mapping[str, str]] = {"rms": "RMSProp", "momentum": "RMSProp_1"}
+
     def slot_inits(self) -> dict[str, float]:
         """Return mean squares of gradients and changes."""
         return {"accum": 0.0, "accum_update": 0.0}
@@ -76,6 +79,8 @@ class RmsProp(Optimizer):
     momentum: float = option(0.0, help="factor on the last change")
     epsilon: float = option(DEFAULT_EPSILON, help="inside of the root")
     centered: bool = option(False, help="normalise by the variance instead of the mean square")
+
+    tf1_slots: ClassVar[Mapping[str, str]] = {"rms": "RMSProp", "momentum": "RMSProp_1"}
 
     def slot_inits(self) -> dict[str, float]:
         """Return mean square (starts at one), last change and, if centered, mean."""

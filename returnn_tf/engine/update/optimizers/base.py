@@ -6,9 +6,12 @@ fused kernel for the update rule, the subclass calls that kernel: one op per par
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config.options import option
 from returnn_tf.util.lazy_tf import tf
@@ -30,6 +33,8 @@ class Optimizer:
 
     #: registered name, set by ``register_optimizer``
     name: ClassVar[str] = ""
+    #: slot -> last part of the name of its variables in TensorFlow 1, after the name of the parameter
+    tf1_slots: ClassVar[Mapping[str, str]] = {}
 
     def slot_inits(self) -> dict[str, float]:
         """Return the slots with the shape of the parameter: slot name -> initial value of all entries."""
@@ -80,6 +85,22 @@ class Optimizer:
         for param, slots in self._slots.items():
             result.update({"%s/%s_%s" % (param, self.name, slot): var for slot, var in slots.items()})
         return result
+
+    def state_of_tf1(self, stored: Mapping[str, NDArray[Any]], step: int) -> dict[str, NDArray[Any]]:
+        """Return the state that TensorFlow 1's optimizer of this rule has stored, by our names; empty if it lacks any.
+
+        :param stored: values of a checkpoint by name; that of a slot ends in ``<parameter>/<tf1_slots>``
+        :param step: number of updates
+        """
+        result: dict[str, NDArray[Any]] = {"%s/iterations" % self._scope: np.asarray(step, "int64")}
+        for param, slots in self._slots.items():
+            for slot in slots:
+                end = "/%s/%s" % (param, self.tf1_slots.get(slot))
+                found = [name for name in stored if ("/" + name).endswith(end)]
+                if not found:
+                    return {}
+                result["%s/%s_%s" % (param, self.name, slot)] = stored[min(found, key=len)]
+        return result if any(self._slots.values()) else {}
 
     def reset(self) -> None:
         """Give the state its initial values."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import Optimizer, like
@@ -31,6 +32,8 @@ class Momentum(Optimizer):
 
     momentum: float = option(0.0, help="factor on the accumulated gradient; usually 0.9")
     use_nesterov: bool = option(False, help="look ahead by one step")
+
+    tf1_slots: ClassVar[Mapping[str, str]] = {"momentum": "Momentum"}
 
     def slot_inits(self) -> dict[str, float]:
         """Return the decaying sum of the gradients."""
