@@ -3,6 +3,7 @@
 
     python catalogues.py out                    out/pairs.tsv of English and French
     python catalogues.py out --language sv      Swedish
+    python catalogues.py out --packages packages  also those of packages of Python that were unpacked into a folder
 
 The catalogues are read where they are; nothing of them is part of this demo.
 """
@@ -20,12 +21,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+IN_PACKAGES = os.path.join("**", "locale", "{language}", "LC_MESSAGES")
 #: Where programs and packages of Python have their catalogues.
 FOLDERS = (
     "/usr/share/locale/{language}/LC_MESSAGES",
     "/usr/local/share/locale/{language}/LC_MESSAGES",
     "/opt/homebrew/share/locale/{language}/LC_MESSAGES",
-    *(os.path.join(folder, "**", "locale", "{language}", "LC_MESSAGES") for folder in site.getsitepackages()),
+    *(os.path.join(folder, IN_PACKAGES) for folder in site.getsitepackages()),
 )
 #: Catalogues with names of languages and places instead of messages.
 _NAMES = re.compile(r"iso_|xkeyboard-config$|libtextcat")
@@ -46,6 +48,11 @@ class Pair(NamedTuple):
     target: str
 
 
+def folders_with(packages: Iterable[str]) -> list[str]:
+    """Return the folders to look at, with those of packages of Python in further folders."""
+    return [*FOLDERS, *(os.path.join(folder, IN_PACKAGES) for folder in packages)]
+
+
 def files_of(language: str, folders: Iterable[str] = FOLDERS) -> list[str]:
     """Return the catalogues of a language."""
     found: list[str] = []
@@ -55,9 +62,9 @@ def files_of(language: str, folders: Iterable[str] = FOLDERS) -> list[str]:
 
 
 def package_of(path: str) -> str:
-    """Return the name of a catalogue; those of Django and its like are all called django, so that of the folder."""
+    """Return the name of a catalogue; what is made with Django calls all of them django, so that of the folder."""
     name = os.path.splitext(os.path.basename(path))[0]
-    return path.split(os.sep)[-5] if name in ("django", "djangojs") else name
+    return "/".join(path.split(os.sep)[-6:-4]) if name in ("django", "djangojs") else name
 
 
 def read_catalogue(path: str) -> Iterator[Pair]:
@@ -101,14 +108,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     parser.add_argument("--language", default="fr")
+    parser.add_argument("--packages", action="append", default=[], metavar="DIR", help="with packages of Python")
     parser.add_argument("--least", type=int, default=3000, help="fail if there are fewer pairs (%(default)s)")
     args = parser.parse_args()
-    pairs = collect(args.language)
+    pairs = collect(args.language, folders_with(args.packages))
     counts = Counter(pair.package for pair in pairs)
     print("%d pairs of English and %r from %d catalogues" % (len(pairs), args.language, len(counts)))
     print("most are of %s" % ", ".join("%s (%d)" % entry for entry in counts.most_common(8)))
     if len(pairs) < args.least:
-        print("these are too few: install programs with catalogues, or pip install Django", file=sys.stderr)
+        print("these are too few: install programs with catalogues, or take another language", file=sys.stderr)
         return 3
     os.makedirs(args.folder, exist_ok=True)
     with open(os.path.join(args.folder, "pairs.tsv"), "w", encoding="utf8") as file:

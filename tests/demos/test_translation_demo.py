@@ -15,7 +15,7 @@ from tests.demos.demo_modules import DEMOS, demo_modules
 
 @pytest.fixture(scope="module")
 def demo():
-    names = ("catalogues", "corpus", "score")
+    names = ("catalogues", "corpus", "score", "run")
     return SimpleNamespace(**dict(zip(names, demo_modules("translation", *names))))
 
 
@@ -76,6 +76,33 @@ def test_catalogues(demo, tmp_path):
         "%(name)s",
         "!",
     ]
+
+
+@pytest.mark.parametrize("fetched", [False, True])
+def test_packages_where_no_program_has_catalogues(demo, tmp_path, monkeypatch, fetched):
+    """They are fetched once, into a folder of their own, and read from there."""
+    monkeypatch.setattr(demo.catalogues, "FOLDERS", ())
+    monkeypatch.setattr(demo.run, "LEAST", 2)
+    messages = {"could not open the file": "impossible d'ouvrir", "Save the file": "Enregistrer le fichier"}
+    folder = tmp_path / "out" / "packages"
+    commands = []
+
+    class Noted(demo.run.Steps):
+        def step(self, title, command, environment=None):
+            commands.append(list(command))
+            if "pip" in command:
+                write_mo(folder / "shop" / "cart" / "locale" / "fr" / "LC_MESSAGES" / "django.mo", messages)
+            return ""
+
+    if fetched:
+        write_mo(folder / "shop" / "cart" / "locale" / "fr" / "LC_MESSAGES" / "django.mo", messages)
+    demo.run.run(Noted(str(DEMOS / "translation"), str(tmp_path)), "fr", few=True)
+    assert ["pip" in command for command in commands[:2]] == ([False] * 2 if fetched else [True, False])
+    (collect,) = [command for command in commands if command[0].endswith("catalogues.py")]
+    monkeypatch.setattr("sys.argv", collect)
+    monkeypatch.chdir(tmp_path)
+    assert demo.catalogues.main() == 0
+    assert [pair.package for pair in demo.corpus.read_pairs("out/pairs.tsv")] == ["shop/cart"] * 2
 
 
 def test_nothing_held_out_is_in_training(demo, pairs):
