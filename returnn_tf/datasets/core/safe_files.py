@@ -122,9 +122,8 @@ def read_literal(path: str) -> Any:
     try:
         return ast.literal_eval(_Numbers().visit(ast.parse(text.strip(), mode="eval")))
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as exc:
-        raise DataError(
-            "file %r does not hold a Python literal such as {'tag': 12, ...}: %s" % (path, str(exc)[:200])
-        ) from exc
+        reason = re.sub(r"<ast\.(\w+) object at \w+>", r"\1", str(exc))[:200]
+        raise DataError("file %r does not hold a Python literal such as {'tag': 12, ...}: %s" % (path, reason)) from exc
 
 
 class _PlainUnpickler(pickle.Unpickler):

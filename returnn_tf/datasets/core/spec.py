@@ -112,7 +112,9 @@ def _config_value(expression: str, names: Mapping[str, Any]) -> Any:
 def _evaluated(node: ast.AST, names: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Name):
         if node.id not in names:
-            raise ConfigError("no %r in the config. %s" % (node.id, did_you_mean(node.id, names)))
+            raise ConfigError(
+                "no %r in the config. %s" % (node.id, did_you_mean(node.id, filter(str.isidentifier, names)))
+            )
         return names[node.id]
     if isinstance(node, ast.Call):
         args = [_plain(arg) for arg in node.args]
