@@ -127,6 +127,16 @@ def test_scopes_of_layer_names():
     assert {entry["layer"]: entry["tensor"] for entry in listed}["loop"] == "loop/rec/output_batch_major:0"
 
 
+def test_layers_of_an_extra_network():
+    """They have the scope of the others, which come first."""
+    copy = {"class": "copy", "from": "data"}
+    meta = meta_of({"in": copy, "l": {"class": "copy", "from": "in"}, "output": {"class": "copy", "from": "l"},
+                    "extra.2:in": {"class": "eval", "eval": "source(0) * 0.5", "from": "data"},
+                    "o2": {"class": "copy", "from": "extra.2:l", "is_output_layer": True}})  # fmt: skip
+    found = {name for name in ops_of(meta) if name.endswith("/output_batch_major")}
+    assert {"in/output_batch_major", "extra.2__in/output_batch_major", "extra.2__l/output_batch_major"} <= found
+
+
 @pytest.mark.parametrize("flag", [False, True])
 def test_train_flag_is_fed(flag):
     """The flag selects outputs and updates of running statistics."""

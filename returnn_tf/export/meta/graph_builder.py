@@ -153,8 +153,10 @@ class GraphBuilder:
     def _named_nodes(self) -> list[Node]:
         """Return the layers that users know, once for each path: the outer one of a layer with another inside."""
         nodes = [node for node in self.plan.nodes if not node.layer.is_connector and node.extern_key is None]
-        # Where a name_scope gives a layer the scope of another one, that other one has the name of the scope.
-        return sorted({node.path: node for node in nodes}.values(), key=lambda node: node.layer.name_scope is not None)
+        # Where a layer has the scope of another one, by name_scope or in an extra network, that other one has the name.
+        return sorted(
+            {node.path: node for node in nodes}.values(), key=lambda node: node.scope != _own_scope(node.path)
+        )
 
     def _add_output(self, lowered: Lowered, node: Node, value: Any) -> None:
         """Name the output of a layer with batch and time axis."""
@@ -177,7 +179,7 @@ class GraphBuilder:
         :param lengths: by axis, not counting the batch axis
         """
         if scope in self._scopes:  # of another layer: by name_scope, or it is a further output of that one
-            scope = names.op_name("/".join(map(scope_name, path.split("/"))))
+            scope = names.op_name(_own_scope(path))
         self._scopes.add(scope)
         tensor = named(value, "%s/%s" % (scope, names.OUTPUT))
         sizes = {i: named(lens, "%s/%s" % (scope, names.LENGTHS % i)) for i, lens in sorted(lengths.items())}
@@ -249,6 +251,11 @@ def output_order(data: Data) -> list[int]:
     first = [axis for axis in (data.batch_axis, time_axis(data)) if axis is not None]
     last = [] if data.feature_axis is None or data.feature_axis in first else [data.feature_axis]
     return [*first, *(axis for axis in range(data.rank) if axis not in first + last), *last]
+
+
+def _own_scope(path: str) -> str:
+    """Return the scope that follows from the path of a layer alone."""
+    return "/".join(map(scope_name, path.split("/")))
 
 
 def _updated(lowered: Lowered) -> Any:
