@@ -99,7 +99,7 @@ lint: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	git ls-files '*.cc' '*.cu' '*.h' | xargs $(VENV)/bin/clang-format --dry-run -Werror --style=file
+	git ls-files '*.c' '*.cc' '*.cu' '*.h' | xargs $(VENV)/bin/clang-format --dry-run -Werror --style=file
 
 bench: venv
 	@set -e; for script in bench/*.py; do echo "== $$script"; $(PY) $$script; done

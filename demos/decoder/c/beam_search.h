@@ -1,0 +1,17 @@
+/* Beam search over a graph that computes one step for all hypotheses. */
+#ifndef BEAM_SEARCH_H
+#define BEAM_SEARCH_H
+
+#include "meta_graph.h"
+#include "sequence.h"
+
+typedef struct {
+  const char *input, *sizes; /* names of what is fed to the encoder */
+  int beam_size, start_label, end_label, max_steps;
+  double length_exponent; /* scores are divided by (number of labels) to this power */
+} SearchOptions;
+
+/* Prints a line "tag score labels" for a sequence. */
+void search(const MetaGraph* graph, const Sequence* seq, const SearchOptions* options);
+
+#endif
