@@ -35,6 +35,14 @@ def cpp_decoder(tmp_path_factory):
     return build("cpp", str(tmp_path_factory.mktemp("cpp")))
 
 
+LM = {
+    "words": {"class": "linear", "activation": None, "with_bias": False, "n_out": 5, "from": "data"},
+    "lstm0": {"class": "rec", "unit": "lstm", "n_out": 6, "from": "words"},
+    "lstm1": {"class": "rec", "unit": "lstm", "n_out": 6, "from": "lstm0"},
+    "output": {"class": "linear", "activation": "log_softmax", "n_out": 11, "from": "lstm1"},
+}
+
+
 def make_network(layers, extern_data):
     net = returnn_tf.Network.from_config(Config({"extern_data": extern_data, "network": layers}))
     random = np.random.RandomState(3)
@@ -71,4 +79,20 @@ def test_c_forwards_ragged_batches(c_decoder, tmp_path, portable):
     program = [c_decoder, "forward", folder, "--batch", "3", "--input", names["data"], "--sizes", names["data_size0"]]
     program += ["--output", names["output"]]
     program += [word for library in libraries for word in ("--library", os.path.join(folder, library))]
+    assert_same(outputs(program, cut(batch, LENGTHS)), expected(net, batch, LENGTHS))
+
+
+def test_c_carries_the_states_of_a_language_model(c_decoder, tmp_path):
+    """Blocks of two words, with the states handed in and out, give what whole sentences do."""
+    net = make_network(LM, {"data": {"dim": 11, "sparse": True}})
+    folder = str(tmp_path / "model")
+    returnn_tf.export(net, folder, state=True, portable=True)
+    facts = side_file(folder)
+    assert len(facts["states"]) == 4
+    batch = np.random.RandomState(1).randint(0, 11, (3, max(LENGTHS)))
+    inputs, values = facts["inputs"], facts["outputs"]
+    program = [c_decoder, "forward", folder, "--batch", "3", "--block", "2", "--input", inputs["data"]["tensor"]]
+    program += ["--sizes", inputs["data_size0"]["tensor"], "--output", values["output"]["tensor"]]
+    for name, state in facts["states"].items():
+        program += ["--state", inputs[name]["tensor"], values[state["next"]]["tensor"]]
     assert_same(outputs(program, cut(batch, LENGTHS)), expected(net, batch, LENGTHS))
