@@ -11,6 +11,7 @@ search that is built in. Results go to out/ in the working directory (by default
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import shutil
@@ -90,7 +91,7 @@ def main() -> int:
         quick = ["--quick"] if args.quick else []
         run("train", [python, os.path.join(DIGITS, "run.py"), "attention", "--work", work, *quick], work)
 
-    folder = os.path.join(out, "decoder")
+    folder = os.path.join(out, "attention_steps")
     shutil.rmtree(os.path.join(work, folder), ignore_errors=True)
     export = [python, "-m", "returnn_tf", "export", CONFIG, "--to", "steps", "--layer", "output", "--output", folder]
     run("export the model step by step", export, work)
@@ -103,7 +104,11 @@ def main() -> int:
     text = as_text(lines)
     options = ["--input", INPUT, "--sizes", SIZES, "--beam-size", str(BEAM), "--start-label", str(END)]
     options += ["--end-label", str(END)]
-    graph, checkpoint = os.path.join(folder, "graph.meta"), os.path.join(folder, "model")
+    with open(os.path.join(work, folder, "model.json"), encoding="utf8") as file:
+        facts = json.load(file)
+    graph, checkpoint = (os.path.join(folder, facts[name]) for name in ("meta_graph", "checkpoint"))
+    for library in facts["native"]["libraries"]:
+        options += ["--library", os.path.join(folder, library)]
     programs = {
         "C++": ["out/decoder", "search", "--graph", graph, "--checkpoint", checkpoint, *options],
         "C": ["out/decoder_c", "search", graph, checkpoint, *options],

@@ -80,10 +80,11 @@ def run(args: list[str]) -> int:
 
 
 def _export(exporter: Exporter, config: Config, given: argparse.Namespace) -> int:
-    if given.search and not exporter.outputs:
+    if given.search and not exporter.searches and not exporter.outputs:
         exporter.outputs = output_layers(config)
+    search = given.search or exporter.searches
     net, _ = load_network(
-        config, search=given.search, losses=False, outputs=exporter.outputs, random=not exporter.needs_params
+        config, search=search, losses=False, outputs=exporter.outputs, random=not exporter.needs_params
     )
     write_export(exporter, net, given.output)
     log.write(1, "Wrote %s" % given.output)

@@ -33,6 +33,8 @@ class Exporter(abc.ABC):
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {"": {}}
     #: Whether parameters are written, so that a checkpoint is needed.
     needs_params: ClassVar[bool] = True
+    #: Whether the network is always exported as it searches.
+    searches: ClassVar[bool] = False
 
     outputs: list[str] = option([], help="paths of the layers whose values are outputs; default: those of the network")
 

@@ -11,7 +11,7 @@ import pytest
 
 import returnn_tf
 from returnn_tf.config import Config
-from tests.export.decoders import build, cut, outputs
+from tests.export.decoders import build, cut, outputs, run
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("make") and shutil.which("g++") and shutil.which("cc")), reason="needs make and C compilers"
@@ -43,10 +43,29 @@ LM = {
 }
 
 
-def make_network(layers, extern_data):
-    net = returnn_tf.Network.from_config(Config({"extern_data": extern_data, "network": layers}))
+BEAM, END, STEPS = 4, 0, 15
+ATTENTION = {
+    "enc": {"class": "rec", "unit": "lstm", "n_out": 6, "from": "data"},
+    "output": {
+        "class": "rec", "from": [], "target": "classes", "max_seq_len": STEPS, "unit": {
+            "output": {
+                "class": "choice", "target": "classes", "beam_size": BEAM, "from": "prob", "initial_output": END,
+            },
+            "end": {"class": "compare", "from": "output", "value": END},
+            "emb": {"class": "linear", "activation": None, "n_out": 5, "from": "output", "initial_output": 0},
+            "s": {"class": "rnn_cell", "unit": "LSTMBlock", "n_out": 6, "from": ["prev:emb", "prev:att"]},
+            "att": {"class": "dot_attention", "from": "s", "base": "base:enc", "base_ctx": "base:enc"},
+            "prob": {"class": "softmax", "n_out": 7, "from": ["s", "att"], "target": "classes", "loss": "ce"},
+        },
+    },
+}  # fmt: skip
+
+
+def make_network(layers, extern_data, **options):
+    config = Config({"extern_data": extern_data, "network": layers, "behavior_version": 21})
+    net = returnn_tf.Network.from_config(config, **options)
     random = np.random.RandomState(3)
-    net.set_param_values({name: random.normal(0, 0.4, var.shape) for name, var in net.params.items()})
+    net.set_param_values({name: random.normal(0, 0.4, var.shape) for name, var in net.stored_params.items()})
     return net
 
 
@@ -66,19 +85,34 @@ def side_file(folder):
         return json.load(file)
 
 
+def libraries(folder, facts):
+    return [word for library in facts["native"]["libraries"] for word in ("--library", os.path.join(folder, library))]
+
+
+def names_for(facts):
+    """Return the options with the tensors of the key "data" and the layer "output"."""
+    inputs, found = facts["inputs"], facts["outputs"]["output"]["tensor"]
+    return ["--input", inputs["data"]["tensor"], "--sizes", inputs["data_size0"]["tensor"], "--output", found]
+
+
+def meta_graph(folder, facts):
+    return [
+        "--graph",
+        os.path.join(folder, facts["meta_graph"]),
+        "--checkpoint",
+        os.path.join(folder, facts["checkpoint"]),
+    ]
+
+
 @pytest.mark.parametrize("portable", [False, True], ids=["native", "portable"])
 def test_c_forwards_ragged_batches(c_decoder, tmp_path, portable):
     net = make_network(BLSTM, {"data": {"dim": 5}})
     folder = str(tmp_path / "model")
     returnn_tf.export(net, folder, portable=portable)
     facts = side_file(folder)
-    libraries = facts.get("native", {}).get("libraries", [])
-    assert bool(libraries) is not portable
+    assert bool(facts["native"]["libraries"]) is not portable
     batch = np.random.RandomState(1).normal(0, 1, (3, max(LENGTHS), 5)).astype("float32")
-    names = {name: entry["tensor"] for name, entry in {**facts["inputs"], **facts["outputs"]}.items()}
-    program = [c_decoder, "forward", folder, "--batch", "3", "--input", names["data"], "--sizes", names["data_size0"]]
-    program += ["--output", names["output"]]
-    program += [word for library in libraries for word in ("--library", os.path.join(folder, library))]
+    program = [c_decoder, "forward", folder, "--batch", "3", *names_for(facts), *libraries(folder, facts)]
     assert_same(outputs(program, cut(batch, LENGTHS)), expected(net, batch, LENGTHS))
 
 
@@ -90,9 +124,66 @@ def test_c_carries_the_states_of_a_language_model(c_decoder, tmp_path):
     facts = side_file(folder)
     assert len(facts["states"]) == 4
     batch = np.random.RandomState(1).randint(0, 11, (3, max(LENGTHS)))
-    inputs, values = facts["inputs"], facts["outputs"]
-    program = [c_decoder, "forward", folder, "--batch", "3", "--block", "2", "--input", inputs["data"]["tensor"]]
-    program += ["--sizes", inputs["data_size0"]["tensor"], "--output", values["output"]["tensor"]]
+    program = [c_decoder, "forward", folder, "--batch", "3", "--block", "2", *names_for(facts)]
     for name, state in facts["states"].items():
-        program += ["--state", inputs[name]["tensor"], values[state["next"]]["tensor"]]
+        program += ["--state", facts["inputs"][name]["tensor"], facts["outputs"][state["next"]]["tensor"]]
     assert_same(outputs(program, cut(batch, LENGTHS)), expected(net, batch, LENGTHS))
+
+
+@pytest.mark.parametrize("portable", [False, True], ids=["native", "portable"])
+def test_cpp_forwards_ragged_batches(cpp_decoder, tmp_path, portable):
+    """In the order in which RASR loads a graph: libraries, graph, all initialisers, checkpoint."""
+    net = make_network(BLSTM, {"data": {"dim": 5}})
+    folder = str(tmp_path / "model")
+    returnn_tf.export(net, folder, "meta", portable=portable)
+    facts = side_file(folder)
+    batch = np.random.RandomState(1).normal(0, 1, (3, max(LENGTHS), 5)).astype("float32")
+    program = [cpp_decoder, "forward", *meta_graph(folder, facts), "--batch", "3", *names_for(facts)]
+    found = outputs([*program, *libraries(folder, facts)], cut(batch, LENGTHS))
+    assert_same(found, expected(net, batch, LENGTHS))
+
+
+def test_cpp_keeps_the_states_of_a_language_model(cpp_decoder, tmp_path):
+    """In variables of the graph, which ``update_ops`` set and the program resets for each batch of sentences."""
+    layers = {
+        name: {**layer, "initial_state": "keep_over_epoch_no_init"} if layer["class"] == "rec" else layer
+        for name, layer in LM.items()
+    }
+    extern_data = {"data": {"dim": 11, "sparse": True}}
+    folder = str(tmp_path / "model")
+    returnn_tf.export(make_network(layers, extern_data), folder, "meta", portable=True)
+    facts = side_file(folder)
+    batch = np.random.RandomState(1).randint(0, 11, (3, max(LENGTHS)))
+    program = [cpp_decoder, "lm", *meta_graph(folder, facts), "--batch", "2", "--block", "2", *names_for(facts)]
+    assert_same(outputs(program, cut(batch, LENGTHS)), expected(make_network(LM, extern_data), batch, LENGTHS))
+
+
+def hypotheses(lines):
+    return {tag: (float(score), [int(label) for label in labels]) for tag, score, *labels in lines}
+
+
+def test_both_search_label_by_label(c_decoder, cpp_decoder, tmp_path):
+    """The best hypothesis and its score are those of the search in the network."""
+    extern_data = {"data": {"dim": 5}, "classes": {"dim": 7, "sparse": True, "available_for_inference": False}}
+    net = make_network(ATTENTION, extern_data, search=True)
+    net.set_param_values({"output/rec/prob/b": np.array([2.0] + [0.0] * 6)})  # hypotheses that end
+    folder = str(tmp_path / "model")
+    returnn_tf.export(net, folder, "steps")
+    facts = side_file(folder)
+    batch = np.random.RandomState(1).normal(0, 1, (3, max(LENGTHS), 5)).astype("float32")
+    out = net.run({"data": batch, "data/size0": np.array(LENGTHS, "int32")}).layers["output"]
+    labels, sizes = out.value.reshape(3, BEAM, -1), out.sizes[1].reshape(3, BEAM)
+    best = out.beam_scores.argmax(axis=1)
+    wanted = {"seq-%d" % b: (out.beam_scores[b, k], labels[b, k, : sizes[b, k]].tolist()) for b, k in enumerate(best)}
+    assert len({len(found) for _, found in wanted.values()}) > 1, "the hypotheses should differ in length"
+    names = names_for(facts)[:4]
+    options = [*names, "--beam-size", str(BEAM), "--start-label", str(END), "--end-label", str(END)]
+    options += ["--max-steps", str(STEPS)]
+    options += libraries(folder, facts)
+    programs = {"c": [c_decoder, "search", *meta_graph(folder, facts)[1::2]]}
+    programs["cpp"] = [cpp_decoder, "search", *meta_graph(folder, facts)]
+    for program in programs.values():
+        found = hypotheses(run([*program, *options], cut(batch, LENGTHS)))
+        assert {tag: line[1] for tag, line in found.items()} == {tag: line[1] for tag, line in wanted.items()}
+        for tag, (score, _) in wanted.items():
+            assert found[tag][0] == pytest.approx(score, abs=2e-5)

@@ -51,7 +51,7 @@ class StepDecoder(Stepper):
         if "steps" not in side:
             raise DataError("%s is the side file of an export to %s, not to steps." % (NAME, side["target"]))
         libraries = [os.path.join(folder, path) for path in side["native"]["libraries"]]
-        paths = [os.path.join(folder, side[name]) for name in ("graph", "checkpoint")]
+        paths = [os.path.join(folder, side[name]) for name in ("meta_graph", "checkpoint")]
         return cls(paths[0], paths[1], libraries, side["steps"])
 
     def __enter__(self) -> StepDecoder:

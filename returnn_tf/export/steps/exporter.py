@@ -34,6 +34,7 @@ class StepsExporter(Exporter):
     """Single steps of a loop, for decoders that search on their own, such as RASR's label scorers: a meta graph."""
 
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # not for single layers: a loop with choices is needed
+    searches: ClassVar[bool] = True
 
     layer: str = option("output", help="path of the 'rec' layer whose steps are computed")
     counter: Optional[str] = option(
@@ -73,7 +74,7 @@ class StepsExporter(Exporter):
         self._write_files(builder, graph, folder)
         save_checkpoint(model.net, os.path.join(folder, CHECKPOINT))
         self.facts.update(
-            graph=GRAPH_FILE,
+            meta_graph=GRAPH_FILE,
             checkpoint=CHECKPOINT,
             description=DESCRIPTION,
             steps=step_facts(StepLoop(plan, self.layer), graph),
