@@ -28,7 +28,6 @@ import decode  # noqa: E402
 import numpy as np  # noqa: E402
 
 CONFIG = os.path.join(DIGITS, "attention.config")
-INPUT, SIZES = "extern_data/placeholders/data/data", "extern_data/placeholders/data/data_dim0_size"
 BEAM, END = 12, 10  # as in the config
 
 
@@ -102,10 +101,11 @@ def main() -> int:
 
     lines = {tag: pixels.astype(np.float32) for tag, pixels in decode.read_hdf(heldout).items()}
     text = as_text(lines)
-    options = ["--input", INPUT, "--sizes", SIZES, "--beam-size", str(BEAM), "--start-label", str(END)]
-    options += ["--end-label", str(END)]
     with open(os.path.join(work, folder, "model.json"), encoding="utf8") as file:
         facts = json.load(file)
+    names = {name: entry["tensor"] for name, entry in facts["inputs"].items()}
+    options = ["--input", names["data"], "--sizes", names["data_size0"], "--beam-size", str(BEAM)]
+    options += ["--start-label", str(END), "--end-label", str(END)]
     graph, checkpoint = (os.path.join(folder, facts[name]) for name in ("meta_graph", "checkpoint"))
     for library in facts["native"]["libraries"]:
         options += ["--library", os.path.join(folder, library)]

@@ -61,11 +61,11 @@ ATTENTION = {
 }  # fmt: skip
 
 
-def make_network(layers, extern_data, **options):
+def make_network(layers, extern_data, *, seed=3, scale=0.4, **options):
     config = Config({"extern_data": extern_data, "network": layers, "behavior_version": 21})
     net = returnn_tf.Network.from_config(config, **options)
-    random = np.random.RandomState(3)
-    net.set_param_values({name: random.normal(0, 0.4, var.shape) for name, var in net.stored_params.items()})
+    random = np.random.RandomState(seed)
+    net.set_param_values({name: random.normal(0, scale, var.shape) for name, var in net.stored_params.items()})
     return net
 
 
@@ -89,10 +89,15 @@ def libraries(folder, facts):
     return [word for library in facts["native"]["libraries"] for word in ("--library", os.path.join(folder, library))]
 
 
+def inputs_of(facts):
+    """Return the options with the tensors of the key "data"."""
+    inputs = facts["inputs"]
+    return ["--input", inputs["data"]["tensor"], "--sizes", inputs["data_size0"]["tensor"]]
+
+
 def names_for(facts):
     """Return the options with the tensors of the key "data" and the layer "output"."""
-    inputs, found = facts["inputs"], facts["outputs"]["output"]["tensor"]
-    return ["--input", inputs["data"]["tensor"], "--sizes", inputs["data_size0"]["tensor"], "--output", found]
+    return [*inputs_of(facts), "--output", facts["outputs"]["output"]["tensor"]]
 
 
 def meta_graph(folder, facts):
@@ -165,8 +170,7 @@ def hypotheses(lines):
 def test_both_search_label_by_label(c_decoder, cpp_decoder, tmp_path):
     """The best hypothesis and its score are those of the search in the network."""
     extern_data = {"data": {"dim": 5}, "classes": {"dim": 7, "sparse": True, "available_for_inference": False}}
-    net = make_network(ATTENTION, extern_data, search=True)
-    net.set_param_values({"output/rec/prob/b": np.array([2.0] + [0.0] * 6)})  # hypotheses that end
+    net = make_network(ATTENTION, extern_data, seed=7, scale=1.0, search=True)  # hypotheses of 3, 2 and 4 labels
     folder = str(tmp_path / "model")
     returnn_tf.export(net, folder, "steps")
     facts = side_file(folder)
@@ -176,8 +180,7 @@ def test_both_search_label_by_label(c_decoder, cpp_decoder, tmp_path):
     best = out.beam_scores.argmax(axis=1)
     wanted = {"seq-%d" % b: (out.beam_scores[b, k], labels[b, k, : sizes[b, k]].tolist()) for b, k in enumerate(best)}
     assert len({len(found) for _, found in wanted.values()}) > 1, "the hypotheses should differ in length"
-    names = names_for(facts)[:4]
-    options = [*names, "--beam-size", str(BEAM), "--start-label", str(END), "--end-label", str(END)]
+    options = [*inputs_of(facts), "--beam-size", str(BEAM), "--start-label", str(END), "--end-label", str(END)]
     options += ["--max-steps", str(STEPS)]
     options += libraries(folder, facts)
     programs = {"c": [c_decoder, "search", *meta_graph(folder, facts)[1::2]]}

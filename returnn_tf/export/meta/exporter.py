@@ -40,7 +40,7 @@ class MetaExporter(Exporter):
         tensors = _outputs(builder, model)
         graph_def = builder.graph_def()
         check_ops(graph_def, self.class_name)
-        self.facts["tensors"] = {**_inputs(builder, model), **tensors}
+        self.facts["tensors"] = {**input_tensors(builder, model), **tensors}
         self.facts["native"] = copy_libraries(op_types(graph_def), folder)
         self.facts["meta_graph"], self.facts["checkpoint"] = PREFIX + ".meta", PREFIX
         self.facts["layers"] = builder.outputs
@@ -71,7 +71,7 @@ def _outputs(builder: GraphBuilder, model: InferenceModel) -> dict[str, str]:
         return {name: named(found[name], "outputs/" + name).name for name in model.outputs}
 
 
-def _inputs(builder: GraphBuilder, model: InferenceModel) -> dict[str, str]:
+def input_tensors(builder: GraphBuilder, model: InferenceModel) -> dict[str, str]:
     """Return the name of the tensor of each input."""
     feed = model.feed_names({name: name for name in model.input_infos})
     return {name: builder.inputs.feed[key].name for key, name in feed.items()}

@@ -14,6 +14,7 @@ from returnn_tf.engine.checkpoints.of_network import save_checkpoint
 from returnn_tf.export.exporters import Exporter, register_exporter
 from returnn_tf.export.graph_ops import check_ops, op_types
 from returnn_tf.export.inference import InferenceModel
+from returnn_tf.export.meta.exporter import input_tensors
 from returnn_tf.export.meta.graph_builder import GraphBuilder
 from returnn_tf.export.meta.graph_files import graph_content, lines
 from returnn_tf.export.meta.names import STATE_VARS
@@ -74,6 +75,7 @@ class StepsExporter(Exporter):
         self._write_files(builder, graph, folder)
         save_checkpoint(model.net, os.path.join(folder, CHECKPOINT))
         self.facts.update(
+            tensors=input_tensors(builder, model),
             meta_graph=GRAPH_FILE,
             checkpoint=CHECKPOINT,
             description=DESCRIPTION,
