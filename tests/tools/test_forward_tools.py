@@ -243,7 +243,7 @@ def test_sizes_of_batches(capsys):
     assert lines[0] == "the dataset 'train' of a.config, epoch 1, batches of data, classes:"
     assert "  sequences: %d" % len(kept) in lines[2]
     assert ("  frames of 'data': %d, " % sum(kept)) in lines[3] + ", "
-    assert not len(kept) < len(lengths) or lines[-1] == "  left out as too long: %d" % (len(lengths) - len(kept))
+    assert len(kept) < len(lengths) and lines[-1] == "  left out as too long: %d" % (len(lengths) - len(kept))
 
 
 def test_padding(capsys):
