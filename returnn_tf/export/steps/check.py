@@ -47,7 +47,10 @@ def network_with_params(config: Config, net: Network) -> Network:
     values = net.get_param_values()
     lacking = [name for name in made.stored_params if name not in values]
     if lacking:
-        raise DataError("export to steps: the search needs the parameter %r, which the network lacks." % lacking[0])
+        raise DataError(
+            "export to steps: the search needs the parameter %r, which the network lacks. Plan it with search=True."
+            % lacking[0]
+        )
     made.set_param_values({name: values[name] for name in made.stored_params})
     made.global_step.assign(net.global_step)
     return made
