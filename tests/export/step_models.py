@@ -167,7 +167,23 @@ def nested(**options):
     return {**ENCODER, "output": {"class": "rec", "from": [], "unit": unit}}
 
 
-MODELS = {f.__name__: f for f in (attention, transducer, language_model, two_choices, transformer, nested)}
+def fixed_frames(**options):
+    """As many labels as a fixed axis has entries, without any state but the labels."""
+    unit = {
+        "frame": {"class": "copy", "from": "data:source"},
+        "prob": {**PROB, "from": ["frame", "embed"]},
+        "embed": linear("prev:output", 3),
+        "output": choice(**options),
+    }
+    frames = {"class": "split_dims", "axis": "F", "dims": (2, 4), "from": "last"}
+    loop = {"class": "rec", "from": "frames", "axis": "dim:2", "unit": unit}
+    last = {"class": "reduce", "mode": "mean", "axes": "T", "from": "encoder"}
+    return {**ENCODER, "last": last, "frames": frames, "output": loop}
+
+
+MODELS = {
+    f.__name__: f for f in (fixed_frames, attention, transducer, language_model, two_choices, transformer, nested)
+}
 
 
 def config_of(network, **settings):

@@ -30,7 +30,8 @@ def check_search(net, config, folder, feed, **options):
         found = decoder.search(feed, **options)
         number = decoder.choices.index("output")
     seqs, beam = expected.beam_scores.shape
-    lens = numpy.broadcast_to(expected.sizes[1].reshape(seqs, -1), [seqs, beam])
+    lens = expected.sizes.get(1, numpy.full([seqs], expected.value.shape[1]))
+    lens = numpy.broadcast_to(lens.reshape(seqs, -1), [seqs, beam])
     labels = expected.value.reshape(seqs, beam, -1)
     inside = numpy.arange(labels.shape[2]) < lens[:, :, None]
     real = expected.beam_scores > NONE
@@ -136,6 +137,14 @@ def test_export_of_other_searches(tmp_path):
     with StepDecoder.open(folder) as decoder:
         with pytest.raises(DataError, match="does not search with recombine"):
             decoder.search(feed_of())
+
+
+def test_export_of_a_fixed_number_of_steps(tmp_path):
+    """Nothing has lengths then, neither in the graph nor in the check."""
+    net = searching(config_of(MODELS["fixed_frames"]()))
+    returnn_tf.export(net, str(tmp_path / "steps"), to="steps", portable=True)
+    with StepDecoder.open(str(tmp_path / "steps")) as decoder:
+        assert decoder.search(feed_of()).lengths.tolist() == [[2] * 3] * 2
 
 
 def test_wrong_scores_are_not_published(tmp_path, monkeypatch):

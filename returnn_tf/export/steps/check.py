@@ -90,8 +90,8 @@ class StepCheck:
         name = graph_name("%s/%s" % (self._layer, self._choices[-1]))
         scores = expected[name + "_scores"]
         seqs, beam = scores.shape
-        lens = expected[name + "_size0"].reshape(seqs, -1)
-        lens = numpy.broadcast_to(lens, [seqs, beam])
+        sizes = expected.get(name + "_size0", numpy.full([seqs], expected[name].shape[1]))
+        lens = numpy.broadcast_to(sizes.reshape(seqs, -1), [seqs, beam])
         labels = [
             expected[graph_name("%s/%s" % (self._layer, choice))].reshape(seqs, beam, -1) for choice in self._choices
         ]

@@ -66,6 +66,16 @@ class StepEmission:
         loop = self._step.loop
         return loop.ending.max_steps is not None or loop.source_dim is not None or self._parts.steps_are_known
 
+    @property
+    def lengths_name(self) -> Optional[str]:
+        """Return the variable with the number of steps of each sequence, None where it is not known before."""
+        return self._base.size_name(self._step.loop.loop_dim) if self._parts.steps_are_known else None
+
+    @property
+    def fixed_steps(self) -> Optional[int]:
+        """Return the number of steps if it is the same for all inputs."""
+        return self._step.loop.loop_dim.size if self._parts.steps_are_known else None
+
     def make_variables(self, outer: Lowering) -> None:
         """Make all variables, with what the run of the encoder sets.
 
@@ -76,7 +86,7 @@ class StepEmission:
         self._base.make(self.variables, outer)
         limit = self._limit(ctx) if self._has_limit else None
         self._fixed_limit = None if limit is None else tf.get_static_value(limit)
-        if limit is not None and self._fixed_limit is None:
+        if limit is not None and self._fixed_limit is None and self.lengths_name is None:
             make(LIMIT, (), "int32", limit)
         make(INDEX, (), "int32", tf.constant(0))
         make(GOES_ON, (), "bool", tf.constant(True) if limit is None else limit > 0)
@@ -98,11 +108,6 @@ class StepEmission:
                 labels = node.sources[0].output.dim
                 make(scores_name(name), (None, labels), float_dtype(), tf.zeros([batch, labels or 0], float_dtype()))
             make(label_name(name), (None,), "int32", tf.zeros([batch], tf.int32))
-
-    @property
-    def lengths_name(self) -> Optional[str]:
-        """Return the variable with the number of steps of each sequence, None where it is not known before."""
-        return self._base.size_name(self._step.loop.loop_dim) if self._parts.ending.end is None else None
 
     def _limit(self, ctx: EmitContext) -> Any:
         """Return the maximum number of steps, int32 scalar; a loop can't run past the end of its source."""
@@ -232,7 +237,12 @@ class StepEmission:
         """
         more: Any = tf.constant(True)
         if self._has_limit:
-            limit = self.variables.value(LIMIT) if self._fixed_limit is None else int(self._fixed_limit)
+            if self._fixed_limit is not None:
+                limit: Any = int(self._fixed_limit)
+            elif self.lengths_name is not None:
+                limit = tf.reduce_max(self.variables.value(self.lengths_name))
+            else:
+                limit = self.variables.value(LIMIT)
             more = self.variables.value(INDEX) < limit
         if ENDED in self.variables:
             ended = values[ENDED] if ENDED in values else self.variables.value(ENDED)

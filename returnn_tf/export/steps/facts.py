@@ -26,7 +26,7 @@ def step_facts(step: StepLoop, graph: StepGraph) -> dict[str, Any]:
     "choices" has for each choice, in the order of the graph, its name, the number of its labels, the target that they
     belong to, the label before the first step if that is a constant, and the options of the search in the config.
     "not_in_steps" names those that a search by steps alone can't follow. "lengths" is the variable with the numbers of
-    steps, where these are known before the search.
+    steps, where these are known before the search, and "max_steps" their number if it is always the same.
     """
     by_name = {step.name_of(node): node for node in step.choices}
     choices = [_of_choice(step, by_name[name], name) for name in graph.choices]
@@ -36,6 +36,7 @@ def step_facts(step: StepLoop, graph: StepGraph) -> dict[str, Any]:
         "counter": graph.counter,
         "include_eos": bool(step.loop.ending.include_eos),
         "lengths": graph.lengths,
+        "max_steps": graph.fixed_steps,
         "choices": choices,
         "not_in_steps": used,
     }

@@ -31,12 +31,14 @@ class StepGraph:
     :param counter: who counts the steps, `GRAPH` or `DECODER`
     :param choices: the names of the choices that the decoder decides on, in the order of the collections
     :param lengths: the variable with the number of steps of each sequence, None where the step itself ends the loop
+    :param fixed_steps: the number of steps if it is the same for all inputs
     """
 
     description: dict[str, Any]
     counter: str
     choices: list[str]
     lengths: Optional[str]
+    fixed_steps: Optional[int] = None
 
     def as_json(self) -> str:
         """Return the description as the text of the file that decoders read."""
@@ -89,7 +91,8 @@ class _Assembly:
         decode = self._decode([node for node in order if node in self._parts.scored])
         self._collect(init, update, decode, order)
         choices = [self._step.name_of(node) for node in order]
-        return StepGraph(self._description(init, decode, order), self._counter, choices, emission.lengths_name)
+        description = self._description(init, decode, order)
+        return StepGraph(description, self._counter, choices, emission.lengths_name, emission.fixed_steps)
 
     def _init(self) -> Any:
         """Return the op that runs the encoder and sets all variables."""

@@ -65,7 +65,7 @@ class SearchOptions:
         own = {name: value for name, value in changes.items() if name in names and value is not None}
         rest = {name: value for name, value in changes.items() if name not in names and value is not None}
         choices = [ChoiceOptions(**{**{n: v for n, v in c.items() if n in names}, **own}) for c in facts["choices"]]
-        known = {"include_eos": facts["include_eos"], "lengths": facts["lengths"]}
+        known = {"include_eos": facts["include_eos"], "lengths": facts["lengths"], "max_steps": facts["max_steps"]}
         return cls(choices, **{**known, **rest})
 
 
