@@ -9,19 +9,20 @@ from typing import Any
 from numpy.typing import NDArray
 
 from returnn_tf.config.options import option
-from returnn_tf.export.exporters import Exporter, register_exporter
+from returnn_tf.export.exporters import register_exporter
 from returnn_tf.export.graph_ops import add_outputs, check_ops, op_types
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.layers_of_ops import check_assignments
 from returnn_tf.export.native_libraries import copy_libraries, maybe_portable
 from returnn_tf.export.saved_model.run import run_in_process
+from returnn_tf.export.streaming_exporter import StreamingExporter
 from returnn_tf.util.lazy_tf import tf
 
 FILE = "model.pb"
 
 
 @register_exporter("frozen")
-class FrozenExporter(Exporter):
+class FrozenExporter(StreamingExporter):
     """A frozen GraphDef: one file with parameters as constants, without functions, for sessions of TensorFlow."""
 
     portable: bool = option(

@@ -9,6 +9,7 @@ from typing import Any, Optional
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
+from returnn_tf.export.graph_ops import op_types
 from returnn_tf.export.sample import random_batch
 from returnn_tf.export.states import ZeroStates
 from returnn_tf.export.tensor_info import LENGTHS, SCORES, TensorInfo, graph_name, input_infos, output_infos
@@ -86,12 +87,10 @@ class InferenceModel:
         :param inputs: tensors by input name
         :param variables: parameter name -> anything that becomes a tensor; default: the variables of the network
         :param states: holder of the states that layers keep from call to call, see `returnn_tf.export.states`;
-            default: all begin with zeros in each call
+            default: all begin with zeros in each call. Other updates, e.g. of running means, are left out
         :return: tensors by output name
         """
         graph = self._lower(inputs, variables, states)
-        if states is not None:
-            graph.run_updates()
         found = {name: tensor for node in self.nodes for name, tensor in self.tensors_of(graph, node).items()}
         return {name: tf.identity(found[name], name=name) for name in self.outputs if name in found}
 
@@ -120,10 +119,12 @@ class InferenceModel:
         data, base = node.output, graph_name(node.path)
         order, offset = batch_major_order(data), 0 if data.batch_axis is None else 1
         value = transpose(graph.lowering.values[node], order)
+        if value.shape.rank is None:
+            value = tf.ensure_shape(value, [data.dims[axis].size for axis in order])
         found = {base: value}
         for axis, lens in graph.lens_by_axis(data).items():
-            if not lens.shape.rank and offset:
-                lens = tf.fill([tf.shape(value)[0]], lens)
+            if not lens.shape.rank:
+                lens = tf.fill([tf.shape(value)[0] if offset else 1], lens)
             found["%s_size%d" % (base, order.index(int(axis)) - offset)] = lens
         if base + "_scores" in self.outputs:
             scores = scores_of(graph.lowering, node)
@@ -163,7 +164,17 @@ class InferenceModel:
         if self._graph is None:
             self._graph = self.trace()
         inputs = {name: tf.constant(sample[name], info.dtype) for name, info in self.input_infos.items()}
-        return {name: value.numpy() for name, value in self._graph(**inputs).items()}
+        before = [(variable, variable.numpy()) for variable in self._assigned()]
+        found = {name: value.numpy() for name, value in self._graph(**inputs).items()}
+        for variable, value in before:
+            variable.assign(value)
+        return found
+
+    def _assigned(self) -> list[Any]:
+        """Return the variables if some layer assigns one, as `variable_assign` does; else none."""
+        assert self._graph is not None
+        types = op_types(self._graph.graph.as_graph_def())
+        return list(self._graph.variables) if any(kind.startswith("Assign") for kind in types) else []
 
     def trace(self) -> Any:
         """Return a concrete function of the inputs by name, which returns the outputs by name."""

@@ -86,14 +86,18 @@ class StreamingModel(InferenceModel):
 
     def sample(self, seed: int = 1, *, batch: int = 3, frames: int = 13) -> dict[str, NDArray[Any]]:
         """Return a block of random frames with random states; those of integers are zero."""
+        return {**super().sample(seed, batch=batch, frames=frames), **self.sample_states(batch, seed)}
+
+    def sample_states(self, batch: int, seed: int = 1) -> dict[str, NDArray[Any]]:
+        """Return random states."""
         rng = numpy.random.RandomState(seed)
-        sample = super().sample(seed, batch=batch, frames=frames)
+        states = {}
         for base in self._state_names:
             state = self._array(base, batch, 2)
             if state.dtype.kind == "f":
                 state = rng.normal(0, 0.3, state.shape).astype(state.dtype)
-            sample[base] = state
-        return sample
+            states[base] = state
+        return states
 
     def _array(self, base: str, batch: int, grown: int) -> NDArray[Any]:
         """Return zeros for a state.

@@ -70,8 +70,7 @@ def infos_of(base: str, layer: str, data: Data) -> list[TensorInfo]:
     axes = tuple(kinds[axis] for axis in order)
     found = [TensorInfo(base, VALUE, layer, axes, sizes, data.dtype, labels, lengths, beam)]
     for place, name in lengths.items():
-        axes, sizes = (("B",), (None,)) if offset else ((), ())
-        found.append(TensorInfo(name, LENGTHS, layer, axes, sizes, "int32", beam=beam, axis=place - offset))
+        found.append(TensorInfo(name, LENGTHS, layer, ("B",), (None,), "int32", beam=beam, axis=place - offset))
     return found
 
 

@@ -102,7 +102,10 @@ class EmitContext(Lengths):
     def keep(self, key: str, value: Any) -> None:
         """Keep a value for the next batch."""
         spec, kept = self.node.kept[key], self.lowering.kept
-        self.update(lambda: kept.assign(spec, value))
+        if self.continues:
+            kept.assign(spec, value)  # an output of the graph
+        else:
+            self.update(lambda: kept.assign(spec, value))
 
     # --- recurrences over frames, in graphs that compute sequences block by block; elsewhere these begin anew ---
 

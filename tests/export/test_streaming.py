@@ -153,12 +153,13 @@ def test_subsampling_in_larger_blocks():
     check_stream(model_of(REFUSED["subsampling"][0]), 2)
 
 
-def test_exported(tmp_path):
+@pytest.mark.parametrize("to", ["saved_model", "frozen"])
+def test_exported(tmp_path, to):
     """Another program feeds the states that it got, by the names of model.json; a state of zeros begins a sequence."""
     layers, data, _ = STREAMS["language model"]
     model = model_of(layers, data)
     folder = str(tmp_path / "out")
-    returnn_tf.export(model.net, folder, state=True, portable=True)
+    returnn_tf.export(model.net, folder, to=to, state=True, portable=True)
     with open(folder + "/model.json", encoding="utf8") as file:
         states = json.load(file)["states"]
     labels = numpy.array([[3, 1, 4, 1]], "int32")

@@ -8,22 +8,20 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from returnn_tf.config.options import at_least, option
-from returnn_tf.export.exporters import Exporter, register_exporter
+from returnn_tf.config.options import option
+from returnn_tf.export.exporters import register_exporter
 from returnn_tf.export.graph_ops import check_ops, op_types
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.native_libraries import copy_libraries, maybe_portable
 from returnn_tf.export.saved_model.run import run_in_process
-from returnn_tf.export.stream_check import check_stream
-from returnn_tf.export.streaming import StreamingModel
-from returnn_tf.network.network import Network
+from returnn_tf.export.streaming_exporter import StreamingExporter
 from returnn_tf.util.lazy_tf import tf
 
 SIGNATURE = "serving_default"
 
 
 @register_exporter("saved_model")
-class SavedModelExporter(Exporter):
+class SavedModelExporter(StreamingExporter):
     """TensorFlow's SavedModel: one signature of named, batch-major tensors, for TensorFlow in Python, C and C++."""
 
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {"": {}, "--portable": {"portable": True}}
@@ -31,20 +29,6 @@ class SavedModelExporter(Exporter):
     portable: bool = option(
         False, help="no native ops: the graph needs no library and runs on other machines, but LSTMs are slower"
     )
-
-    state: bool = option(
-        False,
-        help="the state of recurrent layers is input and output, so that sequences are computed block by block",
-    )
-    block: int = option(1, check=at_least(1), help="with state: number of frames that blocks are multiples of")
-
-    def model(self, net: Network) -> InferenceModel:
-        """Return the model, checked to compute block by block what it computes for whole sequences."""
-        if not self.state:
-            return super().model(net)
-        model = StreamingModel(net, self.outputs)
-        check_stream(model, self.block)
-        return model
 
     def write(self, model: InferenceModel, folder: str) -> None:
         """Write the SavedModel and the libraries of native ops."""
