@@ -37,6 +37,7 @@ network = {
         "label": {"class": "choice", "from": "prob", "target": "classes", "beam_size": 2, "initial_output": 0},
         "output": {"class": "copy", "from": "label"}}}}
 """
+ENCODER = 'network = {"encoder": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "data"},'
 EPOCHS = """
 def get_network(epoch):
     return {"output": {"class": "linear", "activation": None, "n_out": epoch, "from": "data"}}
@@ -135,8 +136,9 @@ def test_summaries():
 
 def test_single_steps(capsys):
     """The description is printed, or written to a file."""
-    write(CONFIG + LOOP)
+    write(CONFIG + LOOP.replace('"from": "data",', '"from": "encoder",').replace("network = {", ENCODER))
     assert tool("--rec_step_by_step", "output", "--output_file", "steps.meta") == 0
+    assert node(read("steps.meta").graph_def, "encoder/output_batch_major") is not None
     printed = json.loads(capsys.readouterr().out)
     assert tool("--rec_step_by_step=output", "--rec_step_by_step_output_file=steps.json", "--update_i_in_graph") == 0
     assert capsys.readouterr().out == ""

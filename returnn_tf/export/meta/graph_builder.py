@@ -109,12 +109,10 @@ class GraphBuilder:
         """Emit all layers, their outputs, losses and side effects."""
         nodes = list(self.plan.nodes)
         with self.emitting():
-            self._add_inputs()
             if self.train_flag is None:
                 lowered = self.lowered = self.lower(nodes)
                 self.states.finish()
-                for node in self._named_nodes():
-                    self._add_output(lowered, node, lowered.lowering.values[node])
+                self.name_outputs(lowered)
                 self.scores = _scores(lowered)
             else:
                 self._emit_both(nodes, self.train_flag)
@@ -130,11 +128,20 @@ class GraphBuilder:
         otherwise = self.lower(nodes, train=False, only_if=tf.logical_not(flag))
         states.select(flag, in_training)
         states.finish()
+        self._add_inputs()
         for node in self._named_nodes():
             pair = training.lowering.values[node], otherwise.lowering.values[node]
             self._add_output(otherwise, node, select(flag, *pair))
         both = _scores(training), _scores(otherwise)
         self.scores = {name: select(flag, both[0][name], value) for name, value in both[1].items() if name in both[0]}
+
+    def name_outputs(self, lowered: Lowered) -> None:
+        """Name the data keys and the outputs of all layers that `lower` has emitted, within `emitting`; once."""
+        self._add_inputs()
+        values = lowered.lowering.values
+        for node in self._named_nodes():
+            if node in values:
+                self._add_output(lowered, node, values[node])
 
     def _add_inputs(self) -> None:
         """Name the data keys like the outputs of layers, also those that no layer uses."""

@@ -79,7 +79,9 @@ class _Assembly:
     def run(self) -> StepGraph:
         """Make all ops."""
         emission = self._emission
-        outer = self._builder.lower(emission.needed_outside()).lowering
+        lowered = self._builder.lower(emission.needed_outside())
+        self._builder.name_outputs(lowered)  # those of the encoder
+        outer = lowered.lowering
         if outer.batch_size is None:  # no input is needed for anything but the number of sequences
             outer.batch_size = self._builder.inputs.batch_size
         emission.make_variables(outer)
