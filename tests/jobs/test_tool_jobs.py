@@ -82,7 +82,7 @@ def training_config() -> str:
     return "returnn.config"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_graph_for_decoders() -> None:
     """CompileTFGraphJob: names of inputs and outputs; the list of variables is in the working directory."""
     config = training_config()

@@ -82,11 +82,12 @@ def run_graph(prefix: pathlib.Path, **arrays: Any) -> Any:
 
 @pytest.mark.slow
 def test_training_and_what_follows(tmp_path: pathlib.Path) -> None:
-    """In processes of their own: train, interrupted and resumed, the best epoch, averages, forwarding."""
+    """Train, be interrupted and resume, take the best epoch and averages, forward; two in processes of their own."""
     job = training(Job(tmp_path / "train"), num_epochs=1)
     assert "Saved" in job.run()
     first = check_outputs(job, 1)
     rates_file = os.stat(job.work / "learning_rates")
+    job.in_process = True
     training(job, num_epochs=2)
     assert "Loaded" in job.run()
     rates = check_outputs(job, 2)
@@ -112,7 +113,7 @@ def test_training_and_what_follows(tmp_path: pathlib.Path) -> None:
     np.testing.assert_allclose(reader.get_tensor("output/W"), mean, rtol=1e-6)
 
     # forwarding, in a temporary folder, with a second file from a layer
-    forward = Job(tmp_path / "forward")
+    forward = Job(tmp_path / "forward", in_process=True)
     dump = {"class": "hdf_dump", "filename": "hidden.hdf", "from": "hidden", "is_output_layer": True}
     config = {key: CONFIG[key] for key in ("extern_data", "target", "device", "log", "max_seqs", "use_tensorflow")}
     config.update(network={**CONFIG["network"], "dump": dump}, eval=DATA, task="forward", forward_batch_size=400)
