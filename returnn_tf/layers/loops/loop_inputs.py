@@ -9,7 +9,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import LayerAsParam, Node
 from returnn_tf.layers.loops.hypotheses import PER_SEQUENCE, PerSequence, resize_beam
-from returnn_tf.layers.loops.loop_nodes import InitialOutput
+from returnn_tf.layers.loops.initial_output import InitialOutput
 from returnn_tf.layers.loops.loop_plan import LoopPlan
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf

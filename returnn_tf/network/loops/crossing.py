@@ -12,11 +12,11 @@ from returnn_tf.graph.hidden_state import hidden_state_of
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.layers.loops.initial_output import InitialOutput
 from returnn_tf.layers.loops.loop_nodes import (
     AccumLayer,
     EnterLayer,
     ExitLayer,
-    InitialOutput,
     ShiftLayer,
     StepSliceLayer,
     loop_dim_for,

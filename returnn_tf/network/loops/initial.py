@@ -7,7 +7,7 @@ from typing import Any
 from returnn_tf.config import did_you_mean
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.layers.loops.loop_nodes import InitialOutput
+from returnn_tf.layers.loops.initial_output import InitialOutput
 from returnn_tf.layers.masked.masked_computation import MaskedComputationLayer
 from returnn_tf.layers.masked.unit_on_zeros import UnitOnZeros
 from returnn_tf.layers.search.choice import ChoiceLayer
