@@ -60,6 +60,8 @@ class LayerBase(Freezable):
     iterates_unit: ClassVar[bool] = False
     #: Whether the output has no hypotheses of a search, even if a source has them.
     ends_search: ClassVar[bool] = False
+    #: Whether in a step of a loop the value is about the hypotheses of the search, so that it exists in a search alone.
+    is_about_search: ClassVar[bool] = False
     #: Whether the state that this layer carries from step to step of a loop grows in each step.
     history_grows: ClassVar[bool] = False
     #: Of such a layer: the masks (nodes) that select the steps in its history, see `masked_computation`.

@@ -167,6 +167,26 @@ def nested(**options):
     return {**ENCODER, "output": {"class": "rec", "from": [], "unit": unit}}
 
 
+def in_subnetwork(**options):
+    """A decoder in a subnetwork, with a choice in one of its own, and a loop over the frames in each step."""
+    inner = {
+        "energy": linear("data:source", 3, activation="tanh"),
+        "output": {"class": "rnn_cell", "unit": "gru", "n_out": 3, "from": "energy"},
+    }
+    unit = {
+        "embed": linear("prev:output", 3),
+        "frames": {"class": "combine", "kind": "add", "from": ["base:data", "embed"]},
+        "read": {"class": "rec", "from": "frames", "unit": inner},
+        "context": {"class": "reduce", "mode": "mean", "axes": "T", "from": "read"},
+        "prob": {**PROB, "from": ["context", "embed"]},
+        "output": choice(**options),
+        "end": END,
+    }
+    loop = {"class": "rec", "from": [], "unit": unit, "target": "classes", "max_seq_len": 4}
+    network = {"loop": loop, "output": {"class": "copy", "from": "loop"}}
+    return {"decoder": {"class": "subnetwork", "from": "data", "subnetwork": network}}
+
+
 def fixed_frames(**options):
     """As many labels as a fixed axis has entries, without any state but the labels."""
     unit = {

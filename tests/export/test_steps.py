@@ -13,7 +13,16 @@ import returnn_tf
 from returnn_tf import ConfigError, DataError
 from returnn_tf.export.steps import emission
 from returnn_tf.export.steps.client import StepDecoder
-from tests.export.step_models import MODELS, attention, config_of, decoder_of, feed_of, language_model, searching
+from tests.export.step_models import (
+    MODELS,
+    attention,
+    config_of,
+    decoder_of,
+    feed_of,
+    in_subnetwork,
+    language_model,
+    searching,
+)
 from tests.export.step_models import transducer as time_synchronous
 from tests.network.random_decoders import frames_feed, random_decoder, random_params
 from tests.network.random_nets import EXTERN
@@ -51,6 +60,18 @@ def test_search_over_steps(name, tmp_path):
     config = config_of(MODELS[name]())
     found = check_search(searching(config), config, tmp_path, feed_of())
     assert len(numpy.unique(found.scores[found.scores > NONE])) >= 3
+
+
+def test_loop_in_a_subnetwork(tmp_path):
+    """The loop is named by its path, and a step may run a loop of its own."""
+    network = in_subnetwork()
+    config = config_of({**network, "output": {"class": "copy", "from": "decoder"}})
+    net = searching(config)
+    expected = net.run(feed_of(), fetch=["decoder/loop"]).layers["decoder/loop"].beam_scores
+    returnn_tf.export(net, str(tmp_path / "steps"), to="steps", layer="decoder/loop", portable=True)
+    with StepDecoder.open(str(tmp_path / "steps")) as decoder:
+        found = decoder.search(feed_of())
+    numpy.testing.assert_allclose(found.scores, expected, rtol=1e-5, atol=1e-5)
 
 
 RULES = [

@@ -11,6 +11,7 @@ from returnn_tf import ConfigError
 from tests.export.meta_session import MetaSession, inputs
 from tests.export.step_models import (
     LABELS,
+    PROB,
     attention,
     choice,
     config_of,
@@ -248,6 +249,26 @@ WRONG = {
         lambda: with_unit(
             language_model(), lstm={**CELL, "n_out": 5, "initial_state": "keep_over_epoch"}
         ), "output", "keeps its state",
+    ),
+    "about the search": (
+        lambda: with_unit(
+            language_model(), beams={"class": "choice_get_beam_scores", "from": "prev:output"},
+            score={"class": "expand_dims", "axis": "F", "from": "beams"}, prob={**PROB, "from": ["prev:lstm", "score"]},
+        ), "output", "about the hypotheses of the search",
+    ),
+    "another search": (
+        lambda: config_of({**transducer(), "second": {**transducer()["output"], "from": "output_embed"},
+                           "output_embed": linear("output", 8), "best": {"class": "decide", "from": "second",
+                                                                         "is_output_layer": True}}),
+        "second", "the hypotheses of another search, 'output'",
+    ),
+    "growing axis": (
+        lambda: with_unit(
+            transformer(), all={"class": "cum_concat", "from": "embed"}, last={"class": "reduce", "mode": "max",
+            "axes": "stag:rec-history", "from": "both"}, mixed=linear("output", 4),
+            both={"class": "combine", "kind": "add", "from": ["all", "mixed"]},
+            prob={**PROB, "from": ["att", "prev:last"]},
+        ), "output", "is made in that step",
     ),
 }  # fmt: skip
 

@@ -69,6 +69,7 @@ class StepParts:
         needed = reachable(self._roots(), lambda node: [*self._now(node), *self._before(node)])
         #: The layers of a step that matter, in the order of their computation.
         self.nodes: list[Node] = [node for node in step.run.inner if node in needed]
+        self._check_layers()
         #: (value for all steps, node for its slice in the step).
         self.slices: list[tuple[Node, Node]] = [(o, n) for o, n in step.loop.slices if n in needed]
         self._dependent = self._dependents()
@@ -85,6 +86,15 @@ class StepParts:
     def _roots(self) -> list[Node]:
         end = [] if self.ending.end is None else [self.ending.end]
         return [*self.step.choices, *end]
+
+    def _check_layers(self) -> None:
+        for node in self.nodes:
+            if node.layer.is_about_search:
+                raise ConfigError(
+                    "Single steps of layer %r: layer %r (class %r) is about the hypotheses of the search, which a "
+                    "decoder keeps on its own. Take it out of what the choices depend on."
+                    % (self.step.path, node.path, node.layer.class_name)
+                )
 
     def _now(self, node: Node) -> list[Node]:
         """Return the layers of the same step that a layer reads; of a choice its scores."""

@@ -35,6 +35,8 @@ class BeamScoresLayer(Layer):
             "output": {"class": "choice_get_beam_scores", "from": "loop"}}
     """
 
+    is_about_search = True
+
     @classmethod
     def only_in_step(cls) -> bool:
         """Return True: in a loop the value belongs to one step."""
@@ -76,6 +78,8 @@ class SourceBeamsLayer(Layer):
                     "from": "prob"}}},
             "output": {"class": "copy", "from": "loop/source"}}
     """
+
+    is_about_search = True
 
     @classmethod
     def only_in_step(cls) -> bool:
