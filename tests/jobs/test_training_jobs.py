@@ -249,3 +249,15 @@ def test_a_config_of_the_user_with_options(tmp_path: pathlib.Path) -> None:
     }
     job.run(*[part for key, value in sorted(options.items()) for part in ("++" + key, value)])
     assert check_outputs(job, 1)[1]["learning_rate"] == 0.5
+
+
+def test_initial_parameters_have_a_graph_too(tmp_path: pathlib.Path) -> None:
+    job = training(Job(tmp_path, in_process=True), task="initialize_model")
+    job.run()
+    models = job.output / "models"
+    assert all((models / ("epoch." + suffix)).stat().st_size > 0 for suffix in SUFFIXES)
+    inputs = np.ones([1, 3, 9], "float32")
+    assert run_graph(models / "epoch", data=inputs, data_dim0_size=np.array([3])).shape == (1, 3, 2)
+    job = training(job, task="initialize_model", write_meta_graph=False, model=str(job.output / "other"))
+    job.run()
+    assert not (job.output / "other.meta").exists() and (job.output / "other.index").exists()
