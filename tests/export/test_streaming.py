@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy
 import pytest
 
@@ -11,6 +9,7 @@ import returnn_tf
 from returnn_tf.config import ConfigError
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.saved_model.loader import load
+from returnn_tf.export.side_file import read_side_file
 from returnn_tf.export.stream_check import check_stream
 from returnn_tf.export.streaming import StreamingModel
 
@@ -153,6 +152,17 @@ def test_subsampling_in_larger_blocks():
     check_stream(model_of(REFUSED["subsampling"][0]), 2)
 
 
+@pytest.mark.parametrize(("to", "package"), [("onnx", "tf2onnx"), ("tflite", "tensorflow")])
+def test_other_formats(tmp_path, to, package):
+    """The states are inputs and outputs there too; the export compares a block that begins with random states."""
+    pytest.importorskip(package)
+    layers, data, _ = STREAMS["language model"]
+    folder = str(tmp_path / "out")
+    returnn_tf.export(model_of(layers, data).net, folder, to=to, state=True)
+    facts = read_side_file(folder)
+    assert all(name in facts["inputs"] and entry["next"] in facts["outputs"] for name, entry in facts["states"].items())
+
+
 @pytest.mark.parametrize("to", ["saved_model", "frozen"])
 def test_exported(tmp_path, to):
     """Another program feeds the states that it got, by the names of model.json; a state of zeros begins a sequence."""
@@ -160,8 +170,7 @@ def test_exported(tmp_path, to):
     model = model_of(layers, data)
     folder = str(tmp_path / "out")
     returnn_tf.export(model.net, folder, to=to, state=True, portable=True)
-    with open(folder + "/model.json", encoding="utf8") as file:
-        states = json.load(file)["states"]
+    states = read_side_file(folder)["states"]
     labels = numpy.array([[3, 1, 4, 1]], "int32")
     whole = model.net.run({"data": labels, "data/size0": numpy.array([4], "int32")}).layers["output"].value
     fed = {name: numpy.zeros([1, *entry["shape"][1:]], entry["dtype"]) for name, entry in states.items()}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import at_least, option
-from returnn_tf.export.exporters import Exporter, register_exporter
+from returnn_tf.export.exporters import register_exporter
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.onnx.conversion import check_model, convert, write_model
 from returnn_tf.export.onnx.names import file_names
@@ -18,6 +18,7 @@ from returnn_tf.export.onnx.packages import packages
 from returnn_tf.export.onnx.session import Session
 from returnn_tf.export.onnx.stateful.model import StatefulModel
 from returnn_tf.export.side_file import read_side_file
+from returnn_tf.export.streaming_exporter import StreamingExporter
 from returnn_tf.export.tensor_info import TensorInfo
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.network.network import Network
@@ -30,7 +31,7 @@ OPSETS = tuple(range(14, 19))
 
 
 @register_exporter("onnx")
-class OnnxExporter(Exporter):
+class OnnxExporter(StreamingExporter):
     """ONNX: one file for onnxruntime and other programs, also for RASR's ``onnx-forward``."""
 
     opset: int = option(17, help="version of the operators: %d to %d" % (OPSETS[0], OPSETS[-1]), choices=OPSETS)
@@ -53,7 +54,7 @@ class OnnxExporter(Exporter):
         """
         if self.stateful is None:
             return super().model(net)
-        without = [name for name in ("outputs", "batch") if getattr(self, name)]
+        without = [name for name in ("outputs", "batch", "state") if getattr(self, name)]
         if without:
             raise ConfigError("export to onnx: %s has no meaning with stateful. Remove one of them." % without[0])
         return StatefulModel(net, self.stateful)

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import at_least, option
-from returnn_tf.export.exporters import Exporter, register_exporter
+from returnn_tf.export.exporters import register_exporter
 from returnn_tf.export.graph_ops import check_ops, op_types
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.layers_of_ops import check_assignments, layers_of_ops
 from returnn_tf.export.saved_model.exporter import save
+from returnn_tf.export.streaming_exporter import StreamingExporter
 from returnn_tf.export.tensor_info import TensorInfo
 from returnn_tf.export.tflite.conversion import QUANTIZE, ConversionError, convert
 from returnn_tf.export.tflite.interpreter import run_model, tensor_names
@@ -30,7 +31,7 @@ _QUANTIZED_TOLERANCE = {"float16": 1e-2, "dynamic_range": 1e-1}
 
 
 @register_exporter("tflite")
-class TFLiteExporter(Exporter):
+class TFLiteExporter(StreamingExporter):
     """TFLite: one file for the interpreter on phones and boards; by default one sequence at a time, of any length."""
 
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {
