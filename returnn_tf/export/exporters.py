@@ -43,6 +43,11 @@ class Exporter(abc.ABC):
         #: tensor in the graph) becomes a part of their entries.
         self.facts: dict[str, Any] = {}
 
+    @property
+    def needs_search(self) -> bool:
+        """Return whether the network must be planned with search, as only then it has all parameters of label loops."""
+        return False
+
     def model(self, net: Network) -> InferenceModel:
         """Return what is exported of a network.
 

@@ -47,6 +47,11 @@ class OnnxExporter(StreamingExporter):
         "search outside, as by RASR's stateful-onnx",
     )
 
+    @property
+    def needs_search(self) -> bool:
+        """Return whether the network must be planned with search."""
+        return self.stateful is not None
+
     def model(self, net: Network) -> InferenceModel:
         """Return what is exported of a network.
 

@@ -42,8 +42,8 @@ class StatefulModel(InferenceModel):
         missing = [name for name in steps.stored_params if name not in values]
         if missing:
             raise ConfigError(
-                "export to onnx: stateful %r: the network has no parameter %r of the loop. Plan it with the layer %r."
-                % (layer, missing[0], layer)
+                "export to onnx: stateful %r: the network lacks the parameter %r of the loop. Plan it with search=True."
+                % (layer, missing[0])
             )
         steps.set_param_values({name: values[name] for name in steps.stored_params})
         self._layer, self._params = layer, steps.stored_params
