@@ -84,15 +84,7 @@ def _export(exporter: Exporter, config: Config, given: argparse.Namespace) -> in
         exporter.outputs = output_layers(config)
     search = given.search or exporter.searches
     net, _ = load_network(
-<<<<<<< HEAD
         config, search=search, losses=False, outputs=exporter.outputs, random=not exporter.needs_params
-=======
-        config,
-        search=given.search or exporter.needs_search,
-        losses=False,
-        outputs=exporter.outputs,
-        random=not exporter.needs_params,
->>>>>>> 424ba7b2 (Document single steps in ONNX; plan with search what is exported step by step)
     )
     write_export(exporter, net, given.output)
     log.write(1, "Wrote %s" % given.output)

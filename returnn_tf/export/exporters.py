@@ -33,8 +33,6 @@ class Exporter(abc.ABC):
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {"": {}}
     #: Whether parameters are written, so that a checkpoint is needed.
     needs_params: ClassVar[bool] = True
-    #: Whether the network is always exported as it searches.
-    searches: ClassVar[bool] = False
 
     outputs: list[str] = option([], help="paths of the layers whose values are outputs; default: those of the network")
 
@@ -44,8 +42,8 @@ class Exporter(abc.ABC):
         self.facts: dict[str, Any] = {}
 
     @property
-    def needs_search(self) -> bool:
-        """Return whether the network must be planned with search, as only then it has all parameters of label loops."""
+    def searches(self) -> bool:
+        """Return whether the network is always exported as it searches."""
         return False
 
     def model(self, net: Network) -> InferenceModel:

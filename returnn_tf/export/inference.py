@@ -8,7 +8,8 @@ from typing import Any, Optional
 
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.engine.support.step_errors import reason
 from returnn_tf.export.graph_ops import op_types
 from returnn_tf.export.sample import random_batch
 from returnn_tf.export.states import ZeroStates
@@ -160,12 +161,18 @@ class InferenceModel:
         """Return the outputs of the network itself for inputs: as `Network.run`, without losses.
 
         :param sample: arrays by input name
+        :raises DataError: a layer refuses them, e.g. labels that do not fit together
         """
         if self._graph is None:
             self._graph = self.trace()
         inputs = {name: tf.constant(sample[name], info.dtype) for name, info in self.input_infos.items()}
         before = [(variable, variable.numpy()) for variable in self._assigned()]
-        found = {name: value.numpy() for name, value in self._graph(**inputs).items()}
+        try:
+            found = {name: value.numpy() for name, value in self._graph(**inputs).items()}
+        except tf.errors.OpError as exc:
+            raise DataError(
+                "Export: the network can't compute the random batch on which exports are compared: %s" % reason(exc)
+            ) from exc
         for variable, value in before:
             variable.assign(value)
         return found

@@ -48,8 +48,8 @@ class OnnxExporter(StreamingExporter):
     )
 
     @property
-    def needs_search(self) -> bool:
-        """Return whether the network must be planned with search."""
+    def searches(self) -> bool:
+        """Return whether the network is exported as it searches."""
         return self.stateful is not None
 
     def model(self, net: Network) -> InferenceModel:

@@ -35,7 +35,6 @@ class StepsExporter(Exporter):
     """Single steps of a loop, for decoders that search on their own, such as RASR's label scorers: a meta graph."""
 
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # not for single layers: a loop with choices is needed
-    searches: ClassVar[bool] = True
 
     layer: str = option("output", help="path of the 'rec' layer whose steps are computed")
     counter: Optional[str] = option(
@@ -46,6 +45,11 @@ class StepsExporter(Exporter):
     portable: bool = option(
         False, help="no native ops: the graph needs no library and runs on other machines, but LSTMs are slower"
     )
+
+    @property
+    def searches(self) -> bool:
+        """Return whether the network is exported as it searches: always."""
+        return True
 
     def model(self, net: Any) -> InferenceModel:
         """Return the network as it searches.
