@@ -121,3 +121,15 @@ def test_help_lists_targets_and_their_options(capsys):
     text = capsys.readouterr().out
     assert all("--to %s\n" % name in text for name in EXPORTERS)
     assert "--portable  no native ops" in text
+
+
+def test_options_with_values(folder, capsys):
+    """Options of a target that take a value, a flag, and a value that is wrong."""
+    command = ["export", "my.config", "--to", "tflite", "--batch", "0", "--select-tf-ops", "--output", "phone"]
+    assert main(command) == 0
+    with open("phone/model.json", encoding="utf8") as file:
+        facts = json.load(file)
+    assert (facts["target"], facts["batch"], facts["tf_ops"]) == ("tflite", None, [])
+    capsys.readouterr()
+    assert main([*command[:-1], "other", "--quantize", "int4"]) == EXIT_BAD_CONFIG
+    assert "quantize" in capsys.readouterr().err and not os.path.exists("other")
