@@ -64,7 +64,7 @@ def check_assignments(plan: Plan, graph_def: Any, target: str) -> None:
     """
     types = {name for name in op_types(graph_def) if name.startswith("Assign")}
     for node in layers_of_ops(plan, graph_def, types):
-        raise ConfigError(
-            "export to %s: the layer %r (class %r) changes a variable, but there are only constants. %s"
-            % (target, node.path, node.layer.class_name, choose_another([node.layer.class_name], target))
-        )
+        what = "export to %s: the layer %r (class %r) changes a variable, but there are only constants." % (
+            target, node.path, node.layer.class_name
+        )  # fmt: skip
+        raise ConfigError(" ".join(filter(None, [what, choose_another([node.layer.class_name], target)])))
