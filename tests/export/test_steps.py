@@ -104,6 +104,7 @@ def test_end_by_label(tmp_path):
         numpy.testing.assert_allclose(found.scores, expected.beam_scores, rtol=1e-5, atol=1e-5)
         with pytest.raises(DataError, match="Nothing ends the search"):
             decoder.search(feed_of())
+    returnn_tf.export(searching(config_of(network)), str(tmp_path / "steps"), to="steps", portable=True)
 
 
 def random_model(seed):

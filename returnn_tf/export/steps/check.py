@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.derived import derived
 from returnn_tf.config.epoch_value import copied, network_of
 from returnn_tf.export.inference import InferenceModel
+from returnn_tf.export.sample import random_batch
 from returnn_tf.export.steps.client import StepDecoder
 from returnn_tf.export.steps.search import ChoiceOptions, SearchOptions, StepSearch
 from returnn_tf.export.tensor_info import graph_name
@@ -85,8 +85,11 @@ class StepCheck:
 
         :raises DataError: a score differs by more than the tolerance, relative to the largest one
         """
-        sample = self._model.sample()
-        expected = self._model.expected(sample)
+        # The encoder run may need a data key for the number of sequences that the search takes from another one.
+        extern_data = self._model.net.extern_data
+        feed = random_batch(extern_data, list(extern_data), batch=3, frames=13)
+        names = self._model.feed_names({name: name for name in self._model.inputs})
+        expected = self._model.expected({name: feed[key] for key, name in names.items()})
         name = graph_name("%s/%s" % (self._layer, self._choices[-1]))
         scores = expected[name + "_scores"]
         seqs, beam = scores.shape
@@ -95,7 +98,7 @@ class StepCheck:
         labels = [
             expected[graph_name("%s/%s" % (self._layer, choice))].reshape(seqs, beam, -1) for choice in self._choices
         ]
-        found = self._scores(decoder, self._model.feed_names(sample), labels, lens)
+        found = self._scores(decoder, feed, labels, lens)
         valid = scores > _NONE
         difference = numpy.where(valid, numpy.abs(found - scores), 0.0)
         scale = max(1.0, float(numpy.abs(scores[valid]).max(initial=0.0)))
@@ -115,9 +118,9 @@ class StepCheck:
         """Return the sums of the scores of labels, [batch, beam]."""
         facts = decoder.facts
         plain = ChoiceOptions(beam_size=lens.shape[1], length_normalization=False)
-        options = SearchOptions([plain] * len(labels), include_eos=True, lengths=facts["lengths"])
-        if options.lengths is None and decoder.ended() is None:
-            options = dataclasses.replace(options, max_steps=int(lens.max(initial=0)))
+        known = lens[:, 0] if decoder.ended() is None else None
+        most = None if known is None else int(lens.max(initial=0))
+        options = SearchOptions([plain] * len(labels), include_eos=True, lengths=facts["lengths"], max_steps=most)
         source = numpy.broadcast_to(numpy.arange(lens.shape[1], dtype=numpy.int32), lens.shape)
 
         def pick(choice: int, step: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -127,9 +130,8 @@ class StepCheck:
 
         states = decoder.encode(feed)
         entries = numpy.repeat(numpy.arange(len(lens)), lens.shape[1])
-        return StepSearch(decoder, options).run(
-            decoder.select(states, entries), len(lens), lens.shape[1], pick
-        ).scores  # fmt: skip
+        states = decoder.select(states, entries)
+        return StepSearch(decoder, options).run(states, len(lens), lens.shape[1], pick, known).scores
 
 
 def _find(network: Mapping[str, Any], path: str) -> Any:

@@ -99,12 +99,20 @@ class StepSearch:
         self._last = options.choices[-1]
         self._independent = self._last.independent_of_batch
 
-    def run(self, states: States, seqs: int, beam: int = 1, pick: Optional[Pick] = None) -> SearchResult:
+    def run(
+        self,
+        states: States,
+        seqs: int,
+        beam: int = 1,
+        pick: Optional[Pick] = None,
+        lengths: Optional[Array] = None,
+    ) -> SearchResult:
         """Search until all hypotheses have ended.
 
         :param states: before the first step, ``beam`` entries for each sequence
         :param seqs: number of sequences
         :param pick: decides on the labels instead of the scores; the scores of the result are those of its labels
+        :param lengths: int32 [batch]: the number of steps, if it is known before but not by the graph
         """
         decoder, choices = self._decoder, self._options.choices
         if pick is None and decoder.scored != decoder.choices:
@@ -114,7 +122,7 @@ class StepSearch:
             )
         scores = numpy.zeros([seqs, beam], numpy.float32)
         history = [numpy.zeros([seqs, beam, 0], numpy.int32) for _ in choices]
-        self._known = self._known_lengths(seqs)
+        self._known = self._known_lengths(seqs) if lengths is None else lengths
         step = 0
         while True:
             # before the first step the labels only tell the number of entries
