@@ -123,8 +123,16 @@ def libraries_with(op_types: Iterable[str]) -> dict[str, str]:
     """
     wanted = set(op_types)
     loaded = {name: module for name, module in _loaded.items() if module is not None and name in _paths}
-    # the module that TensorFlow makes for a library has a name for each type of op
-    return {name: _paths[name] for name, module in loaded.items() if not wanted.isdisjoint(vars(module))}
+    return {name: _paths[name] for name, module in loaded.items() if not wanted.isdisjoint(_op_types(module))}
+
+
+def _op_types(ops: Any) -> set[str]:
+    """Return the types of the ops of a library.
+
+    :param ops: the module that TensorFlow makes for it, which has a function for each type; it also imports names such
+        as Any, which is the type of another op
+    """
+    return {name for name, value in vars(ops).items() if getattr(value, "__module__", None) == ops.__name__}
 
 
 def c_library(name: str) -> ctypes.CDLL:

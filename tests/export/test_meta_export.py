@@ -15,6 +15,7 @@ import returnn_tf
 from returnn_tf import DataError
 from returnn_tf.export.meta import exporter, process
 from returnn_tf.export.meta.exporter import MetaExporter
+from returnn_tf.native.library import libraries_with
 from tests.export.meta_session import MetaSession
 from tests.export.test_meta import BLSTM, config_of
 from tests.export.test_meta_states import ATTENTION, LSTM, language_model
@@ -87,3 +88,10 @@ def test_a_missing_library_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="can't be run"):
         returnn_tf.export(net, str(tmp_path / "out"), "meta")
     assert not os.listdir(tmp_path)
+
+
+def test_only_own_ops_ask_for_a_library():
+    """The module of a library also has the name Any, which is the type of TensorFlow's reduce_any."""
+    returnn_tf.Network.from_config(config_of(BLSTM)).run({"data": numpy.zeros([1, 2, 4]), "data/size0": [2],
+                                                          "classes": [[0, 0]], "classes/size0": [2]})  # fmt: skip
+    assert libraries_with(["RtfLstm"]) and not libraries_with(["Any", "List", "MatMul"])
