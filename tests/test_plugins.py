@@ -40,6 +40,36 @@ PLUGINS = {
         """,
         "[3.0, 3.0]",
     ),
+    "returnn_tf.exporters": (
+        """
+        from returnn_tf import option
+        from returnn_tf.export.exporters import Exporter, register_exporter
+
+        @register_exporter("plug_names")
+        class Names(Exporter):
+            \"\"\"The names of the outputs.\"\"\"
+
+            end: str = option("", help="last line")
+
+            def write(self, model, folder):
+                with open(folder + "/names.txt", "w") as file:
+                    file.write(" ".join([*model.outputs, self.end]))
+
+            def run(self, folder, feed):
+                return {}
+
+            def check(self, model, folder):
+                pass
+        """,
+        """
+        import returnn_tf
+        network = {"output": {"class": "copy", "from": "data"}}
+        config = returnn_tf.Config({"network": network, "extern_data": {"data": {"dim": 1}}, "behavior_version": 21})
+        returnn_tf.export(returnn_tf.Network.from_config(config), "out", to="plug_names", end="end")
+        print(open("out/names.txt").read())
+        """,
+        "output output_size0 end",
+    ),
     "returnn_tf.losses": (
         """
         from returnn_tf import Loss, register_loss
