@@ -9,12 +9,20 @@ from typing import Any
 from returnn_tf._version import __version__
 from returnn_tf.config import ConfigError
 from returnn_tf.export.graph_ops import check_ops
+from returnn_tf.export.layer_table import choose_another
 from returnn_tf.export.layers_of_ops import layer_of_op
 from returnn_tf.export.onnx.ops import graphs_of, handlers, keep_empty_axes
 from returnn_tf.export.onnx.packages import packages, quiet
 from returnn_tf.network.planning.plan import Plan
 
-_ELSEWHERE = "Export to saved_model or frozen instead, leave the layer out by the option outputs, or replace it."
+
+def _elsewhere(plan: Plan, op: str) -> str:
+    """Return what to do about an op."""
+    node = layer_of_op(plan, op) if op else None
+    others = choose_another([] if node is None else [node.layer.class_name], "onnx")
+    return (
+        "%s Or leave the layer out by the option outputs, or replace it." % others if others else "Replace the layer."
+    )
 
 
 def convert(function: Any, specs: Sequence[Any], plan: Plan, opset: int) -> Any:
@@ -50,7 +58,9 @@ def _refused(plan: Plan, errors: Sequence[tuple[str, str]]) -> ConfigError:
     name, text = errors[0]
     kind = re.match(r"Tensorflow op \[(?:.*): (\w+)\] is not supported", text)
     what = "it has no form for the op %s" % kind[1] if kind else text.splitlines()[0].rstrip(".")
-    return ConfigError("export to onnx: tf2onnx can't convert %s: %s. %s" % (_place(plan, name), what, _ELSEWHERE))
+    return ConfigError(
+        "export to onnx: tf2onnx can't convert %s: %s. %s" % (_place(plan, name), what, _elsewhere(plan, name))
+    )
 
 
 def _place(plan: Plan, op: str) -> str:
@@ -80,9 +90,10 @@ def invalid(plan: Plan, exc: Exception) -> ConfigError:
     text = " ".join(str(exc).split())
     found = re.search(r"(?:Node ?\(|Name: ?'?|[Nn]ode name: |Node:)\"?([\w./-]+)", text)
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    op = found[1] if found else ""
     return ConfigError(
         "export to onnx: what tf2onnx made of %s is not valid: %s. %s"
-        % (_place(plan, found[1] if found else ""), text[:300].rstrip("."), _ELSEWHERE)
+        % (_place(plan, op), text[:300].rstrip("."), _elsewhere(plan, op))
     )
 
 
