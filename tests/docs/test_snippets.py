@@ -18,6 +18,7 @@ WITH_CODE = [
     "docs/export",
     "docs/extending",
     "docs/jobs",
+    "docs/meta-graphs",
     "docs/planning",
     "docs/precision",
     "docs/python-api",
