@@ -120,7 +120,7 @@ def random_model(seed):
     return config, frames_feed(seed, lens_of(made))
 
 
-@pytest.mark.parametrize("seed", [3, 13, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(100, 130))])
+@pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.long) for seed in (13, *range(100, 130)))])
 def test_random_decoders(seed, tmp_path):
     """Whatever a step consists of, single steps give its search."""
     config, feed = random_model(seed)

@@ -150,7 +150,7 @@ def test_first_update_does_nothing(attention_graph):
 @pytest.mark.parametrize(
     "network, counter, counted",
     [
-        (attention, None, True), (attention, "decoder", False), (language_model, "graph", True),
+        (attention, None, True), (attention, "decoder", False),
         (transducer, None, False), (transducer, "graph", True), (language_model, None, True),
     ],
 )  # fmt: skip
