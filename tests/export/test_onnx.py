@@ -175,3 +175,13 @@ def test_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(DataError, match=r"^export to onnx needs .*pip install 'returnn-tf\[onnx\]'.*tf2onnx.*$"):
         _export(network(NETS["feed_forward"]), tmp_path / "out")
     assert not list(tmp_path.iterdir())
+
+
+def test_attention_energies_without_bias(tmp_path: Path) -> None:
+    """tf2onnx would merge the reshapes around a product with a single output wrongly."""
+    layers = {
+        "energy": {"class": "linear", "activation": None, "with_bias": False, "n_out": 1, "from": "data"},
+        "weights": {"class": "softmax_over_spatial", "from": "energy"},
+        "output": {"class": "generic_attention", "weights": "weights", "base": "data"},
+    }
+    _export(network(layers), tmp_path / "out")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from returnn_tf._version import __version__
@@ -12,7 +13,7 @@ from returnn_tf.export.graph_ops import check_ops
 from returnn_tf.export.layer_table import choose_another
 from returnn_tf.export.layers_of_ops import layer_of_op
 from returnn_tf.export.onnx.ops import graphs_of, handlers, keep_empty_axes
-from returnn_tf.export.onnx.packages import packages, quiet
+from returnn_tf.export.onnx.packages import Packages, packages, quiet
 from returnn_tf.network.planning.plan import Plan
 
 
@@ -37,7 +38,7 @@ def convert(function: Any, specs: Sequence[Any], plan: Plan, opset: int) -> Any:
     pkg = packages()
     graph_def = function.get_concrete_function(*specs).graph.as_graph_def()
     check_ops(graph_def, "onnx")
-    with quiet() as complaints:
+    with quiet() as complaints, _right_optimizers(pkg):
         try:
             model, _ = pkg.tf2onnx.convert.from_function(
                 function, input_signature=list(specs), opset=opset, custom_op_handlers=handlers(pkg)
@@ -48,6 +49,19 @@ def convert(function: Any, specs: Sequence[Any], plan: Plan, opset: int) -> Any:
         raise _refused(plan, complaints.errors)
     keep_empty_axes(pkg, model)
     return model
+
+
+@contextlib.contextmanager
+def _right_optimizers(pkg: Packages) -> Iterator[None]:
+    """Leave out the optimizer of tf2onnx that merges reshapes, e.g. in attention, into one of a wrong shape."""
+    table = pkg.tf2onnx.optimizer._optimizers
+    before = dict(table)
+    table.pop("reshape_optimizer", None)
+    try:
+        yield
+    finally:
+        table.clear()
+        table.update(before)
 
 
 def _refused(plan: Plan, errors: Sequence[tuple[str, str]]) -> ConfigError:
