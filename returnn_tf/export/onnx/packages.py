@@ -32,6 +32,7 @@ def packages() -> Packages:
             import onnx
             import onnxruntime
             import tf2onnx
+            import tf2onnx.optimizer
     except (ImportError, AttributeError) as exc:  # a newer onnx lacks a type in the ml_dtypes of TensorFlow
         raise DataError(
             "export to onnx needs tf2onnx, onnx (< 1.19) and onnxruntime: pip install 'returnn-tf[onnx]' (%s)" % exc
