@@ -5,9 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
 #include <tensorflow/c/c_api.h>
+#include <time.h>
 
 static void check(TF_Status* status) {
   if (TF_GetCode(status) != TF_OK) {
@@ -57,7 +56,8 @@ int main(int argc, char** argv) {
   TF_Output outputs[] = {find(graph, argc, argv, "output"), find(graph, argc, argv, "state_l_c_next"),
                          find(graph, argc, argv, "state_l_h_next")};
   const int64_t data_dims[] = {1, 1, dim}, size_dims[] = {1}, state_dims[] = {1, units};
-  TF_Tensor* feed[] = {TF_AllocateTensor(TF_FLOAT, data_dims, 3, 4 * (size_t)dim), TF_AllocateTensor(TF_INT32, size_dims, 1, 4),
+  TF_Tensor* feed[] = {TF_AllocateTensor(TF_FLOAT, data_dims, 3, 4 * (size_t)dim),
+                       TF_AllocateTensor(TF_INT32, size_dims, 1, 4),
                        TF_AllocateTensor(TF_FLOAT, state_dims, 2, 4 * (size_t)units),
                        TF_AllocateTensor(TF_FLOAT, state_dims, 2, 4 * (size_t)units)};
   for (int i = 0; i < 4; ++i) memset(TF_TensorData(feed[i]), 0, TF_TensorByteSize(feed[i]));
