@@ -60,7 +60,7 @@ def write_export(exporter: Exporter, net: Network, folder: str) -> None:
         os.makedirs(parent, exist_ok=True)
         with staging(parent, name) as temp:
             exporter.write(model, temp)
-            write_side_file(temp, exporter.class_name, model, exporter.facts)
+            write_side_file(temp, exporter, model)
             exporter.check(model, temp)
             check_folder(folder)  # again: something may have appeared meanwhile
             os.replace(temp, folder)

@@ -37,9 +37,11 @@ class Exporter(abc.ABC):
     outputs: list[str] = option([], help="paths of the layers whose values are outputs; default: those of the network")
 
     def __post_init__(self) -> None:
-        #: Further entries of the side file ``model.json``, set by `write`. "tensors" (name of an input or output ->
-        #: tensor in the graph) becomes a part of their entries.
+        #: Further entries of the side file ``model.json``, set by `write`.
         self.facts: dict[str, Any] = {}
+        #: Name of an input or of an output -> tensor in what was written, set by `write`: for their entries there.
+        self.input_tensors: dict[str, str] = {}
+        self.output_tensors: dict[str, str] = {}
 
     @property
     def searches(self) -> bool:

@@ -45,10 +45,8 @@ class FrozenExporter(StreamingExporter):
         graph_def = frozen.graph.as_graph_def()
         outputs = dict(zip(sorted(model.outputs), (tensor.name for tensor in frozen.outputs)))
         self.facts["graph"] = FILE
-        self.facts["tensors"] = {
-            **{name: name + ":0" for name in model.input_infos},
-            **add_outputs(graph_def, outputs, list(model.input_infos)),
-        }
+        self.input_tensors = {name: name + ":0" for name in model.input_infos}
+        self.output_tensors = add_outputs(graph_def, outputs, list(model.input_infos))
         self.facts["native"] = copy_libraries(op_types(graph_def), folder)
         with open(os.path.join(folder, FILE), "wb") as file:
             file.write(graph_def.SerializeToString(deterministic=True))

@@ -11,6 +11,7 @@ from typing import Any
 from returnn_tf._version import __version__
 from returnn_tf.config import DataError
 from returnn_tf.export.data_facts import feature_settings, write_vocabularies
+from returnn_tf.export.exporters import Exporter
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.streaming import StreamingModel
 from returnn_tf.export.tensor_info import TensorInfo, as_dict
@@ -19,26 +20,24 @@ NAME = "model.json"
 _FORMAT = 1
 
 
-def write_side_file(folder: str, target: str, model: InferenceModel, facts: Mapping[str, Any]) -> None:
+def write_side_file(folder: str, exporter: Exporter, model: InferenceModel) -> None:
     """Write the side file of an export, and the vocabularies that it names.
 
-    :param target: name of the exporter
-    :param facts: of the exporter, see `Exporter.facts`
+    :param exporter: has written the model
     """
-    facts = dict(facts)
-    tensors = facts.pop("tensors", {})
+    fed, found = exporter.input_tensors, exporter.output_tensors
     vocabularies = write_vocabularies(model, folder)
     features = feature_settings(model.net.plan.config)
     content = {
         "format": _FORMAT,
-        "target": target,
+        "target": exporter.class_name,
         "returnn_tf": __version__,
         "search": model.net.search,
-        "inputs": {name: _entry(info, tensors, vocabularies) for name, info in model.input_infos.items()},
-        "outputs": {name: _entry(info, tensors, vocabularies) for name, info in model.outputs.items()},
+        "inputs": {name: _entry(info, fed, vocabularies) for name, info in model.input_infos.items()},
+        "outputs": {name: _entry(info, found, vocabularies) for name, info in model.outputs.items()},
         **({} if features is None else {"features": features}),
         **({"states": _states(model)} if isinstance(model, StreamingModel) else {}),
-        **facts,
+        **exporter.facts,
     }
     with open(os.path.join(folder, NAME), "w", encoding="utf8") as file:
         file.write(_text(content) + "\n")

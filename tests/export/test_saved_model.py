@@ -50,6 +50,15 @@ def test_lstm_natively_and_portable(tmp_path, portable):
     assert os.listdir(tmp_path) == ["out"]  # nothing is left of the staging folder
 
 
+def test_an_output_with_the_name_of_an_input(tmp_path):
+    """The side file names the tensors of both."""
+    net = network({"output": {"class": "copy", "from": "data"}})
+    returnn_tf.export(net, str(tmp_path / "out"), outputs=["data"], portable=True)
+    facts = read_side_file(str(tmp_path / "out"))
+    assert facts["inputs"]["data"]["tensor"] == "serving_default_data:0"
+    assert facts["outputs"]["data"]["tensor"] == "PartitionedCall:0"
+
+
 DECODER = {
     "enc": {"class": "rec", "unit": "lstm", "n_out": 6, "from": "data"},
     "output": {"class": "rec", "from": [], "target": "classes", "max_seq_len": 4, "unit": {

@@ -37,10 +37,9 @@ class MetaExporter(Exporter):
         """Write graph, checkpoint, the libraries of native ops, and lists of the parameters and state variables."""
         builder = GraphBuilder(model.net.plan, portable=self.portable)
         builder.emit_network()
-        tensors = _outputs(builder, model)
+        self.input_tensors, self.output_tensors = input_tensors(builder, model), _outputs(builder, model)
         graph_def = builder.graph_def()
         check_ops(graph_def, self.class_name)
-        self.facts["tensors"] = {**input_tensors(builder, model), **tensors}
         self.facts["native"] = copy_libraries(op_types(graph_def), folder)
         self.facts["meta_graph"], self.facts["checkpoint"] = PREFIX + ".meta", PREFIX
         self.facts["layers"] = builder.outputs

@@ -70,6 +70,7 @@ class OnnxExporter(StreamingExporter):
         if isinstance(model, StatefulModel):
             model.write(folder, self.opset, rasr=self.rasr, names=self.names)
             self.facts.update(opset=self.opset, **model.facts)
+            self.input_tensors = model.input_tensors
             return
         names = file_names(model, self.names, rasr=self.rasr)
         specs = [
@@ -85,7 +86,9 @@ class OnnxExporter(StreamingExporter):
         proto = convert(function, specs, model.net.plan, self.opset)
         check_model(proto, model.net.plan)
         write_model(proto, os.path.join(folder, FILE))
-        self.facts.update(graph=FILE, opset=self.opset, batch=self.batch, tensors=names)
+        self.facts.update(graph=FILE, opset=self.opset, batch=self.batch)
+        self.input_tensors = {name: names[name] for name in model.input_infos}
+        self.output_tensors = {name: names[name] for name in model.outputs}
 
     def _shape(self, info: TensorInfo) -> list[Optional[int]]:
         return [self.batch if axis == "B" and size is None else size for axis, size in zip(info.axes, info.shape)]

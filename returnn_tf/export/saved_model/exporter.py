@@ -37,7 +37,7 @@ class SavedModelExporter(StreamingExporter):
         check_ops(graph.graph.as_graph_def(), "saved_model")
         save(graph, folder)
         self.facts["signature"] = SIGNATURE
-        self.facts["tensors"] = tensor_names(folder)
+        self.input_tensors, self.output_tensors = tensor_names(folder)
         self.facts["native"] = copy_libraries(op_types(graph.graph.as_graph_def()), folder)
 
     def run(self, folder: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -57,8 +57,8 @@ def save(graph: Any, folder: str) -> None:
     tf.saved_model.save(module, folder, signatures={SIGNATURE: graph}, options=saving)
 
 
-def tensor_names(folder: str) -> dict[str, str]:
-    """Return the name in the graph of each input and output of the signature, for programs that read no protobuf.
+def tensor_names(folder: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the names in the graph of the inputs and outputs of the signature, for programs that read no protobuf.
 
     :param folder: of a SavedModel
     """
@@ -67,4 +67,5 @@ def tensor_names(folder: str) -> dict[str, str]:
     with open(os.path.join(folder, "saved_model.pb"), "rb") as file:
         saved = SavedModel.FromString(file.read())
     signature = saved.meta_graphs[0].signature_def[SIGNATURE]
-    return {name: info.name for part in (signature.inputs, signature.outputs) for name, info in part.items()}
+    inputs = {name: info.name for name, info in signature.inputs.items()}
+    return inputs, {name: info.name for name, info in signature.outputs.items()}

@@ -78,8 +78,8 @@ class StepsExporter(Exporter):
         check_ops(graph_def, "steps")
         self._write_files(builder, graph, folder)
         save_checkpoint(model.net, os.path.join(folder, CHECKPOINT))
+        self.input_tensors = input_tensors(builder, model)
         self.facts.update(
-            tensors=input_tensors(builder, model),
             meta_graph=GRAPH_FILE,
             checkpoint=CHECKPOINT,
             description=DESCRIPTION,

@@ -76,7 +76,7 @@ class TFLiteExporter(StreamingExporter):
         with open(path, "wb") as file:
             file.write(content)
         self._try(model, path, graph_def)
-        self.facts["tensors"] = tensor_names(path)
+        self.input_tensors, self.output_tensors = tensor_names(path)
         self.facts["graph"] = FILE
         self.facts["batch"], self.facts["frames"] = self.batch or None, self.frames
         self.facts["quantize"], self.facts["tolerance"] = self.quantize, self.largest_difference()

@@ -29,9 +29,10 @@ def run_model(path: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[
         raise DataError("TFLite's interpreter can't run %s: %s" % (os.path.basename(path), reason)) from exc
 
 
-def tensor_names(path: str) -> dict[str, str]:
+def tensor_names(path: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return the names of the tensors in a TFLite file by the names of its inputs and outputs."""
     with stderr_to_log():
         runner = tf.lite.Interpreter(model_path=path).get_signature_runner()
-    details = {**runner.get_input_details(), **runner.get_output_details()}
-    return {name: info["name"] for name, info in details.items()}
+    parts = (runner.get_input_details(), runner.get_output_details())
+    inputs, outputs = ({name: info["name"] for name, info in details.items()} for details in parts)
+    return inputs, outputs

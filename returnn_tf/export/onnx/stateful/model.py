@@ -80,8 +80,12 @@ class StatefulModel(InferenceModel):
                     for name, spec in models.states.items()
                 },
             },
-            "tensors": {name: self._names[name] for name in self.input_infos},
         }  # fmt: skip
+
+    @property
+    def input_tensors(self) -> dict[str, str]:
+        """Return the inputs of the encoder: name -> tensor."""
+        return {name: self._names[name] for name in self.input_infos}
 
     def check(self, folder: str, *, rasr: bool, most: float) -> None:
         """Compare what was written with the steps of the network.
