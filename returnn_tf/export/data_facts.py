@@ -25,19 +25,21 @@ from returnn_tf.tensor import Data
 _VOCABULARIES = ("targets", "orth_vocab", "vocab")
 
 
-def write_vocabularies(model: InferenceModel, folder: str) -> dict[str, str]:
+def write_vocabularies(model: InferenceModel, folder: str) -> dict[str, dict[str, str]]:
     """Write ``vocab.<key>.txt``, one label a line, for each data key whose labels are inputs or outputs.
 
     The names are those of the option ``vocab`` of the data key, else of a vocabulary of the same size in the training
     dataset.
 
     :param folder: of the export
-    :return: name of an input or output -> file
+    :return: "inputs" and "outputs" -> name -> file
     """
-    extern_data, found = model.net.extern_data, {}
+    extern_data = model.net.extern_data
+    values = [("inputs", name, _key_of_input(model, name)) for name in model.input_infos]
+    values += [("outputs", name, _key_of_output(model, name)) for name, i in model.outputs.items() if i.kind == VALUE]
+    found: dict[str, dict[str, str]] = {"inputs": {}, "outputs": {}}
     files: dict[str, str] = {}
-    for name, info in {**model.input_infos, **model.outputs}.items():
-        key = _key_of(model, name) if info.kind == VALUE else None
+    for part, name, key in values:
         if key is None:
             continue
         if key not in files:
@@ -47,16 +49,19 @@ def write_vocabularies(model: InferenceModel, folder: str) -> dict[str, str]:
                 with open(os.path.join(folder, files[key]), "w", encoding="utf8") as file:
                     file.write("".join("%s\n" % _line(label) for label in labels))
         if files[key]:
-            found[name] = files[key]
+            found[part][name] = files[key]
     return found
 
 
-def _key_of(model: InferenceModel, name: str) -> Optional[str]:
-    """Return the data key whose labels a value has, or for which it has an entry per label."""
+def _key_of_input(model: InferenceModel, name: str) -> Optional[str]:
+    """Return the data key of an input that has labels."""
+    key, extern_data = model.feed_keys.get(name, ""), model.net.extern_data
+    return key if key in extern_data and extern_data[key].sparse_dim is not None else None
+
+
+def _key_of_output(model: InferenceModel, name: str) -> Optional[str]:
+    """Return the data key whose labels an output has, or for which it has an entry per label."""
     extern_data = model.net.extern_data
-    if name in model.input_infos:
-        key = model.feed_keys.get(name, "")
-        return key if key in extern_data and extern_data[key].sparse_dim is not None else None
     node = next(node for node in model.nodes if graph_name(node.path) == name)
     dim = node.output.sparse_dim
     same = [key for key, data in extern_data.items() if dim is not None and data.sparse_dim is dim]

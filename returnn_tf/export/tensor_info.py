@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import keyword
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional
@@ -50,9 +51,15 @@ OutputInfo = TensorInfo
 
 
 def graph_name(name: str) -> str:
-    """Return a data key or layer path as a name in exported graphs: letters, digits and "_"."""
+    """Return a data key or layer path as a name in exported graphs: letters, digits and "_".
+
+    What TensorFlow takes neither for an op nor for an argument gets "x_" in front: names that do not begin with a
+    letter, and keywords of Python.
+    """
     plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
-    return plain if plain[:1].isalpha() else "_" + plain
+    if plain[:1].isalpha() and not keyword.iskeyword(plain) and plain != "self":
+        return plain
+    return "x_" + plain.lstrip("_")
 
 
 def infos_of(base: str, layer: str, data: Data) -> list[TensorInfo]:

@@ -104,7 +104,7 @@ def test_features_and_vocabulary_of_the_training_data(tmp_path):
              "targets": {"class": "CharacterTargets", "labels": ["a", "b", " ", "\n", "\\"]}}  # fmt: skip
     net = network(LSTM, train={"class": "MetaDataset", "datasets": {"corpus": audio}, "data_map": {}})
     model = InferenceModel(net)
-    assert write_vocabularies(model, str(tmp_path)) == {"output": "vocab.classes.txt"}
+    assert write_vocabularies(model, str(tmp_path)) == {"inputs": {}, "outputs": {"output": "vocab.classes.txt"}}
     assert (tmp_path / "vocab.classes.txt").read_text() == "a\nb\n \n\\n\n\\\\\n"
     features = feature_settings(net.plan.config)
     assert features["features"] == "log_mel_filterbank" and features["step_len"] == 0.01

@@ -25,7 +25,7 @@ def run_in_process(
 
     :param folder: of the export, with its side file
     :param feed: arrays by input name
-    :param program: file that the process runs, with the arguments of `returnn_tf.export.saved_model.process`
+    :param program: file that the process runs, with the arguments of `returnn_tf.export.saved_model.loader`
     :raises DataError: the process failed; gives its last line
     """
     with tempfile.TemporaryDirectory() as temp:
