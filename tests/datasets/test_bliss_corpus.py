@@ -63,6 +63,17 @@ def test_packed_whatever_its_name(corpus, tmp_path):
         assert is_bliss(str(path)) and len(list(read_bliss(str(path)))) == 7
 
 
+@pytest.mark.parametrize("name, encoding", [("utf8", "utf8"), ("UTF8", "utf-8-sig"), ("euc_jp", "euc_jp")])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_encodings_by_other_names(name, encoding, pack, tmp_path):
+    """Job managers write ``encoding="utf8"``, a name that the parser itself does not know."""
+    path = tmp_path / "corpus.xml"
+    text = CORPUS.replace('encoding="utf-8"', 'encoding="%s"' % name).replace("Zoë", "ぞえ")
+    path.write_bytes(pack(text.encode(encoding)))
+    (tmp_path / "more.xml").write_text(MORE)
+    assert is_bliss(str(path)) and [s.text for s in read_bliss(str(path))][1] == "ぞえ sings"
+
+
 @pytest.mark.parametrize(
     "text, expected",
     [(CORPUS, True), ("<corpus/>", True), ("<lexicon/>", False), ("plain text", False), ("", False), ("<a", False)],
@@ -99,6 +110,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
         ("<corpus name='c'><recording>", "no element found"),
         ("<lexicon/>", "its root element is <lexicon>, not <corpus>"),
         ("hello", "syntax error"),
+        ("<?xml version='1.0' encoding='utf-9'?><corpus/>", "encoding 'utf-9', which is unknown"),
+        ("<?xml version='1.0' encoding='ascii'?><corpus name='ö'/>", "'ascii' codec can't decode byte"),
         ("<corpus><include/></corpus>", "<include> has no attribute 'file'"),
         ("<corpus><include file='bad.xml'/></corpus>", "include each other"),
         ("<corpus><include file='nowhere.xml'/></corpus>", "nowhere.xml' cannot be read: No such file"),

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import soundfile
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.config.options import at_least, option
+from returnn_tf.datasets.audio.packages import optional_package
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.registry import register_dataset
@@ -67,6 +67,8 @@ class RawWavDataset(Dataset):
     def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
         """Read one file, and cut it into frames, the last one with zeros at its end."""
         path = self._files[index]
+        with optional_package("to decode audio"):
+            import soundfile
         try:
             samples, _ = soundfile.read(path, dtype="int16")
         except (OSError, RuntimeError) as exc:

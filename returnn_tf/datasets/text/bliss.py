@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.safe_files import open_regular
+from returnn_tf.datasets.text.xml_encoding import decoded
 
 _GZIP = b"\x1f\x8b"
 _NAMED = ("corpus", "subcorpus", "recording", "segment")
@@ -79,8 +80,8 @@ def is_bliss(path: str) -> bool:
             if not file.read(256).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
                 return False
             file.seek(0)
-            _, root = next(iter(ElementTree.iterparse(file, events=("start",))))
-        except (ElementTree.ParseError, StopIteration):
+            _, root = next(iter(ElementTree.iterparse(decoded(file), events=("start",))))
+        except (ElementTree.ParseError, StopIteration, ValueError):
             return False
         except (OSError, EOFError, zlib.error) as exc:
             raise DataError("file %r cannot be read: %s" % (path, exc)) from exc
@@ -117,7 +118,7 @@ class _Reader:
     def __iter__(self) -> Iterator[BlissSegment]:
         with _opened(self.path) as file:
             try:
-                for event, element in ElementTree.iterparse(file, events=("start", "end")):
+                for event, element in ElementTree.iterparse(decoded(file), events=("start", "end")):
                     if event == "start":
                         yield from self._start(element)
                     else:

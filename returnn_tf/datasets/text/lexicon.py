@@ -9,6 +9,7 @@ from typing import Any
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.safe_files import open_regular
+from returnn_tf.datasets.text.xml_encoding import decoded
 
 
 class Lexicon:
@@ -41,7 +42,7 @@ class Lexicon:
             raise DataError("%r is no lexicon: it has neither phonemes nor lemmas." % filename)
 
     def _read(self, file: Any) -> None:
-        for _, element in ElementTree.iterparse(file):
+        for _, element in ElementTree.iterparse(decoded(file)):
             if element.tag == "phoneme":
                 self._add_phoneme(element)
             elif element.tag == "lemma":
