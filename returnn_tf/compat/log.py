@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from returnn_tf.config import Config
 from returnn_tf.config.compat_modules import register_compat
@@ -51,6 +52,32 @@ class _Log:
         :raises ConfigError: a file can't be written, or a level or format is wrong
         """
         configure_log(config)
+
+    def initialize(
+        self, logs: Sequence[str] = (), verbosity: Sequence[int] = (), formatter: Sequence[str] = ()
+    ) -> None:
+        """Set up the log without a config.
+
+        :param logs: its files; the standard output is always one of its targets
+        :param verbosity: levels from 0 to 5 of the targets
+        :param formatter: names as in ``log_format``; the first one counts
+        """
+        config = Config()
+        given = {"log": logs, "log_verbosity": verbosity, "log_format": list(formatter)[:1]}
+        config.update({key: list(value) for key, value in given.items() if value})
+        configure_log(config)
+
+    def print_warning(self, text: str, prefix_text: str = "") -> None:
+        """Log a warning, which the log marks as one."""
+        print("%s %s" % (prefix_text, text) if prefix_text else text, file=self.v1)
+
+    def print_deprecation_warning(self, text: str, behavior_version: Optional[int] = None) -> None:
+        """Log that something is deprecated.
+
+        :param behavior_version: with which it is not allowed any more
+        """
+        since = "" if behavior_version is None else ", and not allowed with behavior_version >= %i" % behavior_version
+        print("Deprecated: %s%s" % (text, since), file=self.v1)
 
 
 log = _Log()

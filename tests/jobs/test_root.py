@@ -23,7 +23,8 @@ INSTALLED = "raise AssertionError('the installed one')\n"
 
 MANAGER = """
 import os, pathlib, sys
-sys.modules["tensorflow"] = None  # importing it is an error
+for name in ("tensorflow", "soundfile", "scipy", "matplotlib"):
+    sys.modules[name] = None  # importing it is an error
 sys.path.append(sys.argv[1])
 import numpy
 from returnn.datasets.hdf import SimpleHDFWriter
@@ -62,6 +63,17 @@ while dataset.is_less_than_num_seqs(seq):
     assert "data" in lengths.keys() and len(dataset.get_data(seq, "data")) == lengths["data"]
     print(dataset.get_tag(seq), lengths["data"])
     seq += 1
+dataset = init_dataset({
+    "class": "MetaDataset", "seq_order_control_dataset": "audio",
+    "datasets": {name: {"class": "HDFDataset", "files": [name + ".hdf"]} for name in ("audio", "speaker")},
+    "data_map": {"data": ("audio", "data"), "speaker": ("speaker", "data")},
+})
+dataset.init_seq_order(epoch=1)
+dataset.load_seqs(0, 2)
+assert [int(dataset.get_data(seq, "speaker")[0]) for seq in range(2)] == [2, 0]
+log.initialize(verbosity=[2])
+log.print_warning("beware")
+print("not shown", file=log.v3)
 
 import returnn
 import returnn.__main__
@@ -108,6 +120,7 @@ def test_what_job_managers_import(tmp_path: pathlib.Path, installed: str) -> Non
         "counting",
         "c/r/1 5",
         "c/r/2 3",
+        "Warning: beware",
         "%s %s" % (__version__, CHECKOUT / "returnn_tf"),
     ]
     assert (tmp_path / "returnn.log").read_text() == "counting\n"
