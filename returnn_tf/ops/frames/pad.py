@@ -36,6 +36,13 @@ def pad_array(x: Any, left: Sequence[Any], right: Sequence[Any], value: Any = 0)
     :param right: per axis how many entries after
     """
     paddings = tf.stack([tf.stack([tf.cast(a, tf.int32), tf.cast(b, tf.int32)]) for a, b in zip(left, right)])
+    return _constant(x, paddings, value)
+
+
+def _constant(x: Any, paddings: Any, value: Any) -> Any:
+    """Pad with a constant. Masks go by numbers: the op for bools has no counterpart in ONNX and TFLite."""
+    if x.dtype == tf.bool:
+        return tf.cast(tf.pad(tf.cast(x, tf.int32), paddings, constant_values=tf.cast(value, tf.int32)), tf.bool)
     return tf.pad(x, paddings, constant_values=tf.cast(value, x.dtype))
 
 
@@ -48,7 +55,7 @@ def pad_axis(x: Any, axis: int, left: Any, right: Any, value: Any = 0, *, mode: 
         return x
     if mode == "constant":
         paddings = [[0, 0]] * axis + [[left, right]] + [[0, 0]] * (x.shape.rank - axis - 1)
-        return tf.pad(x, paddings, constant_values=tf.cast(value, x.dtype))
+        return _constant(x, paddings, value)
     size = size_of(x, axis)
     index = _INDEX_OF[mode](tf.range(-left, size + right), size)
     return tf.gather(x, tf.clip_by_value(index, 0, size - 1), axis=axis)
