@@ -62,6 +62,7 @@ def run(args: list[str]) -> int:
     target = _DEFAULT if target is None else target
     cls = EXPORTERS.get(target, "--to")
     own, overrides = _split(rest)
+    _check_target_of_options(own, target)
     parser = _parser()
     for info in _own_options(cls):
         flag: dict[str, Any] = {"nargs": "?", "const": "True"} if info.type is bool else {}
@@ -132,6 +133,22 @@ def _config(given: argparse.Namespace, overrides: Sequence[str]) -> Config:
 def _own_options(cls: type[Exporter]) -> list[OptionInfo]:
     """Return the options of a target, but those that every target has."""
     return [info for info in own_options_first(cls) if info.name != "outputs"]
+
+
+def _check_target_of_options(args: Sequence[str], target: str) -> None:
+    """Check that no option of another target is given.
+
+    :raises ConfigError: one is; names the targets that have it
+    """
+    known = {info.name for info in _own_options(EXPORTERS.get(target, "--to"))}
+    for text in args:
+        name = text[2:].partition("=")[0].replace("-", "_") if text.startswith("--") else ""
+        others = [other for other, cls in EXPORTERS.items() if name in {info.name for info in _own_options(cls)}]
+        if others and name not in known:
+            raise ConfigError(
+                "export to %s has no option %s; %s."
+                % (target, text, ", ".join("--to %s has it" % other for other in others))
+            )
 
 
 def _usage(info: OptionInfo) -> str:

@@ -133,3 +133,11 @@ def test_options_with_values(folder, capsys):
     capsys.readouterr()
     assert main([*command[:-1], "other", "--quantize", "int4"]) == EXIT_BAD_CONFIG
     assert "quantize" in capsys.readouterr().err and not os.path.exists("other")
+
+
+@pytest.mark.parametrize("option", ["--select-tf-ops", "--layer=output"])
+def test_option_of_another_target(folder, capsys, option):
+    """The error says which target has the option."""
+    assert main(["export", "my.config", "--to", "frozen", option, "--output", "other"]) == EXIT_BAD_CONFIG
+    error = capsys.readouterr().err
+    assert "export to frozen has no option" in error and " has it" in error and not os.path.exists("other")

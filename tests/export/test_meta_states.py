@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy
 import pytest
+import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 import returnn_tf
@@ -138,6 +139,17 @@ def test_state_variables_of_a_language_model(tmp_path):
     numpy.testing.assert_allclose(found, whole(net, labels)[chosen, 4:], atol=1e-5)
     assert "epoch_step" not in nodes
     assert len(meta.collection_def[UPDATES].node_list.value) == 2
+
+
+@pytest.mark.parametrize("layer", [LSTM, ATTENTION], ids=["lstm", "attention"])
+def test_states_of_other_sequences(layer, tmp_path):
+    """Another number of sequences than that of the states is an error, also a multiple of it."""
+    session, _ = with_parameters(language_model(layer), tmp_path)
+    with session:
+        session.run([], block(words(batch=2, frames=3)), session.collection(UPDATES))
+        for batch in (1, 3, 4):
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                session.run(["output/output_batch_major"], block(words(batch=batch, frames=2)))
 
 
 def test_history_of_an_attention(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -66,10 +67,11 @@ def graph_content(builder: GraphBuilder, extension: str) -> bytes:
 
 def write_log(builder: GraphBuilder, folder: str) -> None:
     """Write a graph for TensorBoard."""
+    event = tf.compat.v1.Event(wall_time=time.time(), graph_def=builder.graph_def().SerializeToString())
     with tf.Graph().as_default():
         writer = tf.compat.v1.summary.FileWriter(folder)
         try:
-            writer.add_graph(graph_def=builder.graph_def(), graph=None)
+            writer.add_event(event)
         finally:
             writer.close()
 

@@ -23,6 +23,7 @@ class States:
     """
 
     def __init__(self, plan: Plan) -> None:
+        self._search = plan.search
         self._specs = {name: spec for name, spec in plan.kept.items() if not _is_mask(spec)}
         #: Those in variables, by name.
         self.variables: dict[str, Any] = {}
@@ -76,8 +77,11 @@ class States:
         batch = spec.data.batch_axis
         if batch is None:
             return value
-        # One sequence before the first run; in a search every hypothesis of a sequence begins with its state.
+        # One sequence before the first run; in a search every hypothesis of a sequence begins with its state. Otherwise
+        # a state of other sequences than those of the run is kept, so that the layer fails.
         times = sizes[batch] // tf.maximum(tf.shape(value)[batch], 1)
+        if not self._search:
+            times = tf.where(tf.equal(tf.shape(value)[batch], 1), times, 1)
         value = tf.repeat(value, times, axis=batch)
         if spec.resets and not spec.fed:
             start = tf.stack([
