@@ -11,9 +11,12 @@ import pytest
 
 import returnn_tf
 from returnn_tf import ConfigError, DataError
+from returnn_tf.export.side_file import write_side_file
 from returnn_tf.export.steps import emission
 from returnn_tf.export.steps.client import StepDecoder
+from returnn_tf.export.steps.exporter import StepsExporter
 from tests.export.step_models import (
+    LABELS,
     MODELS,
     attention,
     config_of,
@@ -149,6 +152,21 @@ def test_export(tmp_path):
     assert set(os.listdir(folder)) == names | {"steps.json", "state_vars.txt", "params.txt"}
     with open(os.path.join(folder, "state_vars.txt"), encoding="utf8") as file:
         assert file.read().splitlines()[0].startswith("IO/state_delayed/")
+
+
+def test_keys_with_other_names(tmp_path):
+    """A key with a space and "_size" in its name; the exporter itself searches as the network does."""
+    network = json.loads(json.dumps(time_synchronous()).replace('"data"', '"data:my_size x"'))
+    extern_data = {"my_size x": {"dim": 3}, "classes": {"dim": LABELS, "sparse": True}}
+    net, exporter = searching(config_of(network, extern_data=extern_data)), StepsExporter(portable=True)
+    model = exporter.model(net)
+    exporter.write(model, str(tmp_path))
+    write_side_file(str(tmp_path), exporter, model)
+    exporter.check(model, str(tmp_path))
+    sample = model.sample()
+    scores = exporter.run(str(tmp_path), sample)["output_scores"]
+    expected = numpy.sort(model.expected(sample)["output_scores"])[:, ::-1]
+    numpy.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_export_of_other_searches(tmp_path):

@@ -19,12 +19,13 @@ from returnn_tf.export.meta.graph_builder import GraphBuilder
 from returnn_tf.export.meta.graph_files import graph_content, lines
 from returnn_tf.export.meta.names import STATE_VARS
 from returnn_tf.export.native_libraries import copy_libraries
+from returnn_tf.export.side_file import read_side_file
 from returnn_tf.export.steps.check import StepCheck, network_with_params
 from returnn_tf.export.steps.client import StepDecoder
 from returnn_tf.export.steps.facts import step_facts
 from returnn_tf.export.steps.graph import DECODER, GRAPH, StepGraph, add_steps
 from returnn_tf.export.steps.loops import StepLoop, plan_for_steps
-from returnn_tf.export.tensor_info import graph_name
+from returnn_tf.export.tensor_info import LENGTHS, graph_name
 
 GRAPH_FILE, CHECKPOINT, DESCRIPTION = "graph.meta", "params", "steps.json"
 STATES, PARAMS = "state_vars.txt", "params.txt"
@@ -101,12 +102,13 @@ class StepsExporter(Exporter):
 
     def run(self, folder: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Search by single steps; return the labels of the choice "output", else the last one, lengths and scores."""
+        inputs = read_side_file(folder)["inputs"]
         with StepDecoder.open(folder) as decoder:
-            found = decoder.search({name.replace("_size", "/size"): value for name, value in feed.items()})
+            found = decoder.search({_feed_name(inputs[name]): value for name, value in feed.items()})
             labels = found.labels[decoder.choices.index("output") if "output" in decoder.choices else -1]
         name = graph_name(self.layer)
         return {
-            name: labels.reshape(-1, labels.shape[-1]),
+            name: labels.reshape([found.scores.size, labels.shape[-1]]),
             name + "_size0": found.lengths.reshape(-1),
             name + "_scores": found.scores,
         }
@@ -119,3 +121,12 @@ class StepsExporter(Exporter):
         with StepDecoder.open(folder) as decoder:
             check = StepCheck(model.net, self.layer, decoder.choices, decoder.scored)
             check.run(decoder, self.largest_difference())
+
+
+def _feed_name(entry: Mapping[str, Any]) -> str:
+    """Return an input as `StepDecoder` names it: "<key>", or "<key>/size<i>" for lengths.
+
+    :param entry: of the input in the side file
+    """
+    key: str = entry["layer"].partition(":")[2]
+    return "%s/size%d" % (key, entry["axis"]) if entry["kind"] == LENGTHS else key

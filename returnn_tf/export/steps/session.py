@@ -10,9 +10,8 @@ import numpy
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
+from returnn_tf.export.meta.names import input_name, input_size_name
 from returnn_tf.util.lazy_tf import tf
-
-_INPUT = "extern_data/placeholders/%s/%s"
 
 
 class GraphSession:
@@ -119,7 +118,7 @@ class GraphSession:
         feed = {}
         for name, value in values.items():
             key, _, axis = name.partition("/size")
-            tensor = _INPUT % (key, key) + ("_dim%s_size" % axis if axis else "") + ":0"
+            tensor = (input_size_name(key, int(axis)) if axis else input_name(key)) + ":0"
             try:
                 found = self._session.graph.get_tensor_by_name(tensor)
             except (KeyError, ValueError):
