@@ -21,7 +21,7 @@ from returnn_tf.engine.support import atomic_files as files
 from returnn_tf.logging.text import hms
 
 USAGE = "returnn-tf status MODEL_DIR_OR_PREFIX ... [--json | --point]"
-_NO_RUN = "status: no run %s%r: neither *%s nor checkpoints"
+_NO_RUN = "status: no run %s%r: neither .*%s nor checkpoints"
 _STEP = re.compile(r"\.step\d+$")
 _SILENT = 120.0  # seconds after which a run on another machine is reported as silent
 _SHOWN_CHECKPOINTS = 5
@@ -73,8 +73,8 @@ def models_at(path: str) -> list[str]:
     :raises ConfigError: there is no run in a folder
     """
     if not os.path.isdir(path):
-        return [path[: -len(status_file.SUFFIX)] if path.endswith(status_file.SUFFIX) else path]
-    found = {name[: -len(status_file.SUFFIX)] for name in status_file.find_status_files(path)}
+        return [status_file.model_of(path) or path]
+    found = status_file.models_in(path)
     for name in os.listdir(path):
         stem, _, epoch = _STEP.sub("", name[: -len(".index")]).rpartition(".")
         if name.endswith(".index") and epoch.isdecimal():
@@ -118,8 +118,8 @@ def facts_of(model: str) -> dict[str, Any]:
     """Return all known facts: model, status (the facts of the file), alive, checkpoints, epochs, problems."""
     facts: dict[str, Any] = {"model": model, "status": {}, "alive": False, "problems": [], "epochs": {}}
     try:
-        if os.path.exists(model + status_file.SUFFIX):
-            facts["status"] = status_file.read_status(model + status_file.SUFFIX)
+        if os.path.exists(status_file.path_of(model)):
+            facts["status"] = status_file.read_status(status_file.path_of(model))
             facts["alive"] = holder_alive(model)
             facts["silence"] = min(time.time() - facts["status"].get("updated", 0.0), seconds_since_beat(model))
     except DataError as exc:

@@ -110,7 +110,7 @@ def test_wrong_arguments(tmp_path):
     ],
 )
 def test_damaged_status_files(content, error, tmp_path, capsys):
-    path = tmp_path / "net.status.json"
+    path = tmp_path / ".net.status.json"
     path.write_bytes(content)
     with pytest.raises(DataError, match=error):
         read_status(str(path))
@@ -126,7 +126,7 @@ def test_written_at_most_every_few_seconds_and_whole(tmp_path):
         versions.add(os.stat(file.path).st_ino)
         read_status(file.path)
     assert 2 <= len(versions) <= 8
-    assert os.listdir(tmp_path) == ["net.status.json"]
+    assert os.listdir(tmp_path) == [".net.status.json"]
 
 
 def test_a_full_disk_does_not_stop_a_training(tmp_path, caplog, monkeypatch):

@@ -18,7 +18,7 @@ def test_another_process_tells_how_it_ended(tmp_path: pathlib.Path, ended: bool)
     if ended:
         file.ended("finished", 0)
     end_for_another(model, "rank 0 on node has ended or was killed.", 1)
-    facts = read_status(model + ".status.json")
+    facts = read_status(str(tmp_path / ".net.status.json"))
     reason = "finished" if ended else "rank 0 on node has ended or was killed."
     assert facts["ended"]["reason"] == reason and facts["epoch"] == 3 and facts["pid"] == 1
 

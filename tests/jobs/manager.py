@@ -11,7 +11,7 @@ import pathlib
 import pprint
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -158,6 +158,19 @@ def learning_rates(path: pathlib.Path) -> dict[int, Any]:
     names = {"EpochData": EpochData, "nan": float("nan"), "inf": float("inf")}
     result: dict[int, Any] = eval(path.read_text(), names)
     return result
+
+
+def delete_other_epochs(models: pathlib.Path, kept: Collection[int]) -> set[int]:
+    """Delete the files of all epochs but those, as ReturnnTrainingJob does at its end; return the epochs it had."""
+    found = set()
+    for path in models.iterdir():
+        if path.is_file() and path.name.startswith("epoch."):
+            parts = path.name.split(".")
+            epoch = int(parts[2 if parts[1] == "pretrain" else 1])  # no file may have another name
+            found.add(epoch)
+            if epoch not in kept:
+                path.unlink()
+    return found
 
 
 def best_checkpoint(models: pathlib.Path, rates: pathlib.Path, key: str, to: pathlib.Path) -> int:

@@ -14,7 +14,16 @@ import pytest
 import tensorflow as tf
 
 from returnn_tf.datasets import Dataset
-from tests.jobs.manager import ROOT, STAGED, Job, best_checkpoint, config_text, learning_rates, write_networks
+from tests.jobs.manager import (
+    ROOT,
+    STAGED,
+    Job,
+    best_checkpoint,
+    config_text,
+    delete_other_epochs,
+    learning_rates,
+    write_networks,
+)
 
 DATA = {"class": "Task12AXDataset", "num_seqs": 6, "fixed_random_seed": 1}
 LAYER = {"class": "softmax", "from": "hidden", "loss": "ce", "target": "classes"}
@@ -64,6 +73,8 @@ def check_outputs(job: Job, epochs: int) -> dict[int, Any]:
     for epoch in range(1, epochs + 1):
         for suffix in SUFFIXES:
             assert (job.output / "models" / ("epoch.%03d.%s" % (epoch, suffix))).stat().st_size > 0
+    numbers = range(1, epochs + 1)
+    assert delete_other_epochs(job.output / "models", kept=numbers) == set(numbers)
     rates = learning_rates(job.work / "learning_rates")
     assert list(rates) == list(range(1, epochs + 1))
     assert {"train_score", "train_error", "dev_score", "dev_error"} <= set(rates[1]["error"])
@@ -161,6 +172,7 @@ def test_pretraining_names_its_checkpoints(tmp_path: pathlib.Path) -> None:
     job = training(Job(tmp_path / "train", in_process=True), prolog=code, num_epochs=3, cleanup_old_models=None)
     job.run()
     names = sorted(name for name in os.listdir(job.output / "models") if name.endswith((".index", ".meta")))
+    assert delete_other_epochs(job.output / "models", kept=[3]) == {1, 2, 3}
     assert [name for name in names if ".state" not in name] == [
         "epoch.003.index",
         "epoch.003.meta",

@@ -110,7 +110,7 @@ READERS = [
     Reader("lens.txt", read_seq_lens, b"{'seq-1': 10, 'seq-2': 20}"),
     Reader("newbob.data", lambda path: best_epochs(read_file(path), "dev_score"), _RATES),
     Reader("net.002.manifest.json", _manifest, json.dumps(_MANIFEST).encode()),
-    Reader("net.status.json", read_status, json.dumps(_STATUS).encode()),
+    Reader(".net.status.json", read_status, json.dumps(_STATUS).encode()),
     Reader(".net.lock", lambda path: holder_alive(path.replace("/.net.lock", "/net")), b'{"host": "a", "pid": 3}'),
     Reader(
         "corpus.txt", _texts_of_oggzip, b"[{'text': 'it\\'s', 'duration': 0.5, 'file': \"a.ogg\", 'x': [1, (None,)]}]"

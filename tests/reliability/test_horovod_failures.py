@@ -98,7 +98,7 @@ def test_a_rank_is_gone(tmp_path: pathlib.Path, launcher: str, number: int, word
             except ProcessLookupError:
                 pass
     assert "rank 1 on %s" % socket.gethostname() in text and words in text
-    reason = read_status(str(tmp_path / "net" / "toy.status.json"))["ended"]["reason"]
+    reason = read_status(str(tmp_path / "net" / ".toy.status.json"))["ended"]["reason"]
     assert "rank 1 on %s" % socket.gethostname() in reason and words in reason
 
 

@@ -30,7 +30,7 @@ def _started(warm: toy.Warm, folder: pathlib.Path, capsys: Any, **changes: Any) 
     end = time.monotonic() + 120
     while True:
         assert time.monotonic() < end and warm.poll(pid) is None, toy.text_of(folder)
-        if (folder / "net" / "toy.status.json").exists():  # without it there is no run to tell of
+        if (folder / "net" / ".toy.status.json").exists():  # without it there is no run to tell of
             status = _facts(folder, capsys)["status"]
             if status.get("pid") == pid and "step" in status:
                 return pid

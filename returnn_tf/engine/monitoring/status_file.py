@@ -1,7 +1,8 @@
-"""``<model>.status.json``: state of a run, for users and tools which look at its folder during the run or later.
+"""``.<model>.status.json``: state of a run, for users and tools which look at its folder during the run or later.
 
 A few facts as JSON, replaced atomically every few seconds by the process that writes files. Nothing depends on it:
 if it can't be written, training continues. Readers treat it as untrusted data: `read_status`.
+Its name begins with a dot, as that of the lock: job managers take files ``<model>.*`` for those of an epoch.
 """
 
 from __future__ import annotations
@@ -43,6 +44,19 @@ _TYPES = {
 }
 
 
+def path_of(model: str) -> str:
+    """Return the path of the file beside the checkpoints with a path prefix."""
+    folder, name = os.path.split(model)
+    return os.path.join(folder, ".%s%s" % (name, SUFFIX))
+
+
+def model_of(path: str) -> Optional[str]:
+    """Return the path prefix of the checkpoints beside a status file; None if the name is not that of one."""
+    folder, name = os.path.split(path)
+    is_one = name.startswith(".") and name.endswith(SUFFIX)
+    return os.path.join(folder, name[1 : -len(SUFFIX)]) if is_one else None
+
+
 class StatusFile:
     """Writes the file. A fact stays until it is replaced; None removes it.
 
@@ -52,7 +66,7 @@ class StatusFile:
     """
 
     def __init__(self, model: str, *, enabled: bool = True, interval: float = _INTERVAL) -> None:
-        self.path = model + SUFFIX if model and enabled else ""
+        self.path = path_of(model) if model and enabled else ""
         self._interval = interval
         self._due = 0.0
         self._facts: dict[str, Any] = {
@@ -93,7 +107,7 @@ class StatusFile:
         self._facts["updated"] = time.time()
         facts = {key: value for key, value in self._facts.items() if value is not None}
         folder, name = os.path.split(self.path)
-        temporary = os.path.join(folder, ".%s.tmp-%d" % (name, os.getpid()))  # after a kill, the next run removes it
+        temporary = os.path.join(folder, "%s.tmp-%d" % (name, os.getpid()))  # after a kill, the next run removes it
         try:
             with open(temporary, "w", encoding="utf8") as file:
                 json.dump(facts, file, indent=1, default=float)  # numbers of numpy
@@ -110,7 +124,7 @@ class StatusFile:
 def end_for_another(model: str, reason: str, exit_code: int) -> None:
     """Write how a run ended that was killed before it could itself; no-op if its file has an end or is missing."""
     try:
-        facts = read_status(model + SUFFIX)
+        facts = read_status(path_of(model))
     except DataError:
         return
     if "ended" not in facts:
@@ -145,8 +159,7 @@ def read_status(path: str) -> dict[str, Any]:
     return facts
 
 
-def find_status_files(path: str) -> list[str]:
-    """Return the status files of a folder, or the one of a path prefix of checkpoints; may be empty."""
-    if os.path.isdir(path):
-        return sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(SUFFIX))
-    return [found for found in (path + SUFFIX, path) if found.endswith(SUFFIX) and os.path.isfile(found)]
+def models_in(folder: str) -> set[str]:
+    """Return the path prefixes of checkpoints beside which a folder has a status file; may be empty."""
+    found = (model_of(os.path.join(folder, name)) for name in os.listdir(folder))
+    return {model for model in found if model is not None}
