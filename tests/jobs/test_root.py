@@ -83,12 +83,16 @@ from returnn.datasets.util.vocabulary import Vocabulary
 from returnn.forward_iface import ForwardCallbackIface
 from returnn.import_ import import_
 from returnn.tensor import Dim, Tensor, batch_dim
+from returnn.tensor.dim import Dim as DimOfPart
+from returnn.tensor.tensor_dict import TensorDict
 from returnn.util.basic import BackendEngine, cf
 from returnn.util.file_cache import CachedFile
 
 BackendEngine.select_engine(config=config)
 assert BackendEngine.is_tensorflow_selected() and not BackendEngine.is_torch_selected()
 assert isinstance(config.typed_value("dim"), Dim) and Dim(5, name="f").dimension == 5
+time_dim = Dim(Tensor("time", dims=[batch_dim], dtype="int32"))
+assert DimOfPart is Dim and time_dim.dimension is None and "time" in repr(time_dim) and TensorDict().data == {}
 assert returnn.tf.util.data.batch_dim is batch_dim and returnn.__main__.config is config
 print(returnn.__version__, os.path.dirname(os.path.dirname(returnn.__file__)))
 assert not any(name.startswith(("tensorflow", "keras")) for name in sys.modules if sys.modules[name] is not None)

@@ -29,7 +29,7 @@ class SeqWeights(NamedTuple):
 
 
 class NumpyFiles:
-    """Writes ``<folder>/<tag>.npy`` for each sequence: a pickled dict, for ``numpy.load(..., allow_pickle=True)``.
+    """Writes ``<folder>/<tag>.npy`` for each sequence: a pickled dict, to be loaded with ``allow_pickle``.
 
     Its keys are tag, output, output_len, encoder_len and ``rec_<layer>``.
     """
