@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
@@ -56,6 +57,7 @@ def write_export(exporter: Exporter, net: Network, folder: str) -> None:
     """Write an export into a staging folder beside its place, check it, and move it there."""
     parent, name = os.path.split(os.path.abspath(folder))
     model = exporter.model(net)
+    made = _missing_folders(parent)
     try:
         os.makedirs(parent, exist_ok=True)
         with staging(parent, name) as temp:
@@ -66,3 +68,16 @@ def write_export(exporter: Exporter, net: Network, folder: str) -> None:
             os.replace(temp, folder)
     except OSError as exc:
         raise DataError("%s: %s" % (exc.filename or folder, exc.strerror or exc)) from exc
+    finally:
+        for path in made:
+            with contextlib.suppress(OSError):  # not empty: the export is there
+                os.rmdir(path)
+
+
+def _missing_folders(path: str) -> list[str]:
+    """Return a folder and those that it is in, the innermost one first, as far as they do not exist."""
+    missing: list[str] = []
+    while not os.path.lexists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    return missing

@@ -1,4 +1,4 @@
-"""Names of inputs and outputs that other programs use, where those of layers and data keys are unusual."""
+"""Inputs and outputs with unusual names and types."""
 
 from __future__ import annotations
 
@@ -58,3 +58,36 @@ def test_unusual_names(tmp_path, target):
     found = load(str(tmp_path))(**sample)
     for name, value in model.expected(sample).items():
         numpy.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["frozen", pytest.param("meta", marks=pytest.mark.long)])
+def test_unusual_types(tmp_path, target):
+    """Strings and bfloat16 get through the files by which an export is checked, in a folder that is made for it."""
+    network = {
+        "tag": {"class": "copy", "from": "data:tag", "is_output_layer": True},
+        "short": {"class": "cast", "dtype": "bfloat16", "from": "data", "is_output_layer": True},
+    }
+    data = {"data": {"dim": 3}, "tag": {"shape": (), "dtype": "string"}}
+    net = returnn_tf.Network.from_config(
+        returnn_tf.Config({"network": network, "extern_data": data, "behavior_version": 21})
+    )
+    returnn_tf.export(net, str(tmp_path / "new" / "out"), to=target)
+    assert json.loads((tmp_path / "new" / "out" / "model.json").read_text())["outputs"]["short"]["dtype"] == "bfloat16"
+
+
+def test_strings_in_onnx(tmp_path):
+    """They are text there."""
+    pytest.importorskip("tf2onnx")
+    network = {"output": {"class": "copy", "from": "data:tag"}}
+    config = {"network": network, "extern_data": {"tag": {"shape": (), "dtype": "string"}}, "behavior_version": 21}
+    returnn_tf.export(returnn_tf.Network.from_config(returnn_tf.Config(config)), str(tmp_path / "out"), to="onnx")
+
+
+def test_no_folder_after_an_error(tmp_path):
+    """The folders that the output is in are made with it."""
+    network = {"output": {"class": "eval", "eval": "tf.numpy_function(abs, [source(0)], tf.float32)", "from": "data"}}
+    config = {"network": network, "extern_data": {"data": {"dim": 3}}, "behavior_version": 21}
+    net = returnn_tf.Network.from_config(returnn_tf.Config(config))
+    with pytest.raises(returnn_tf.ConfigError, match="calls a Python function"):
+        returnn_tf.export(net, str(tmp_path / "deep" / "er" / "out"))
+    assert not list(tmp_path.iterdir())

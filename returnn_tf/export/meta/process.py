@@ -40,7 +40,8 @@ def main(folder: str, feed: str, result: str) -> int:
         checkpoint = os.path.join(folder, facts["checkpoint"])
         session.run(meta.saver_def.restore_op_name, {meta.saver_def.filename_tensor_name: checkpoint})
         outputs = session.run({name: info["tensor"] for name, info in facts["outputs"].items()}, fed)
-    numpy.savez(result, **outputs)
+    strings = {name: value.astype("S") for name, value in outputs.items() if value.dtype.kind == "O"}  # no pickle
+    numpy.savez(result, **{**outputs, **strings})
     return 0
 
 

@@ -44,7 +44,18 @@ class Session:
         """
         try:
             with quiet():
-                values = self._session.run(None, {name: numpy.asarray(feed[name]) for name in self.inputs})
+                values = self._session.run(None, {name: _text(feed[name]) for name in self.inputs})
         except Exception as exc:  # of many classes, which are not public
             raise DataError("onnxruntime can't run the model: %s" % " ".join(str(exc).split())) from exc
-        return dict(zip(self.outputs, values))
+        return dict(zip(self.outputs, map(_bytes, values)))
+
+
+def _text(value: Any) -> NDArray[Any]:
+    """Return an array as onnxruntime takes it: strings as text, not as bytes."""
+    array = numpy.asarray(value)
+    return numpy.char.decode(array.astype("S"), "utf8").astype(object) if array.dtype.kind in "OS" else array
+
+
+def _bytes(value: NDArray[Any]) -> NDArray[Any]:
+    """Return an array of onnxruntime as TensorFlow gives it: strings as bytes."""
+    return numpy.char.encode(value.astype(str), "utf8").astype(object) if value.dtype.kind == "O" else value

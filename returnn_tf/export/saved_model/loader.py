@@ -115,7 +115,9 @@ def main(folder: str, feed: str, result: str) -> int:
     run = load(folder)
     with numpy.load(feed, allow_pickle=False) as arrays:
         inputs = {name: arrays[name] for name in arrays.files}
-    numpy.savez(result, **run(**inputs))
+    outputs = run(**inputs)
+    strings = {name: value.astype("S") for name, value in outputs.items() if value.dtype.kind == "O"}  # no pickle
+    numpy.savez(result, **{**outputs, **strings})
     return 0
 
 

@@ -13,6 +13,8 @@ import numpy
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
+from returnn_tf.export.side_file import read_side_file
+from returnn_tf.util.lazy_tf import tf
 
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "loader.py")
 _SECONDS = 600.0
@@ -36,7 +38,8 @@ def run_in_process(
             lines = errors.strip().splitlines() or ["exit code %d" % code]
             raise DataError("The exported graph in %s can't be run: %s" % (folder, lines[-1]))
         with numpy.load(outputs, allow_pickle=False) as arrays:
-            return dict(arrays)
+            infos = read_side_file(folder)["outputs"]
+            return {name: _typed(arrays[name], infos[name]["dtype"]) for name in arrays.files}
 
 
 def _run_program(program: str, arguments: Sequence[str], cwd: str) -> tuple[int, str]:
@@ -57,6 +60,13 @@ def _run_program(program: str, arguments: Sequence[str], cwd: str) -> tuple[int,
     except subprocess.TimeoutExpired:
         raise DataError("The exported graph in %s did not end within %g seconds." % (arguments[0], _SECONDS)) from None
     return done.returncode, done.stderr
+
+
+def _typed(value: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Return an array from a file as TensorFlow gives it: numpy's files know neither bfloat16 nor its strings."""
+    if value.dtype.kind == "V":
+        return value.view(tf.as_dtype(dtype).as_numpy_dtype)
+    return value.astype(object) if value.dtype.kind == "S" else value
 
 
 def _plain(value: NDArray[Any]) -> NDArray[Any]:
