@@ -83,7 +83,8 @@ class ReturnnForwardCallback(ForwardCallbackIface):
 
     def process_seq(self, *, seq_tag: str, outputs: TensorDict):
         output: Tensor = outputs["output"]
-        assert output.dims[-1].dimension == output.raw_tensor.shape[-1]
+        assert output.feature_dim is output.dims[-1] and output.feature_dim.dimension == output.raw_tensor.shape[-1]
+        assert output.shape == (None, 2) and output.dtype == output.raw_tensor.dtype == "float32"
         self.file.write("%r: %r,\\n" % (seq_tag, output.raw_tensor.shape))
 
     def finish(self):

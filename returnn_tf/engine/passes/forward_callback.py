@@ -12,7 +12,7 @@ from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import TaskSettings
 from returnn_tf.engine.passes.forward_pass import Rows
 from returnn_tf.network.network import Network
-from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor import Data, Dim, DimKind
 
 _METHODS = ("init", "process_seq", "finish")
 
@@ -30,6 +30,21 @@ class SequenceOutput:
     raw_tensor: NDArray[Any]
     dims: tuple[Dim, ...]
     sparse_dim: Optional[Dim] = None
+
+    @property
+    def dtype(self) -> str:
+        """Return the type of the entries, e.g. "float32"."""
+        return str(self.raw_tensor.dtype)
+
+    @property
+    def shape(self) -> tuple[Optional[int], ...]:
+        """Return the sizes of the axes, None where sequences differ."""
+        return tuple(dim.dimension for dim in self.dims)
+
+    @property
+    def feature_dim(self) -> Optional[Dim]:
+        """Return the dim of the features, None if there is none."""
+        return next((dim for dim in self.dims if dim.kind is DimKind.FEATURE), None)
 
 
 class SequenceOutputs(dict[str, SequenceOutput]):

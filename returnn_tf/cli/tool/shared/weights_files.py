@@ -49,7 +49,7 @@ class NumpyFiles:
         }
         name = file_name(sequence.tag) + ".npy"
         with staging(self.place, name) as temp:
-            np.save(os.path.join(temp, name), np.array(content, dtype=object), allow_pickle=True)
+            np.save(os.path.join(temp, name), np.array(content, dtype=object))
             os.replace(os.path.join(temp, name), os.path.join(self.place, name))
 
     def close(self, *, complete: bool) -> None:
