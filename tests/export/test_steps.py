@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import platform
 
 import numpy
 import pytest
@@ -12,7 +13,7 @@ import pytest
 import returnn_tf
 from returnn_tf import ConfigError, DataError
 from returnn_tf.export.side_file import write_side_file
-from returnn_tf.export.steps import emission
+from returnn_tf.export.steps import emission, session
 from returnn_tf.export.steps.client import StepDecoder
 from returnn_tf.export.steps.exporter import StepsExporter
 from tests.export.step_models import (
@@ -207,6 +208,23 @@ def test_errors_of_files(tmp_path):
         file.write(b"no graph")
     with pytest.raises(DataError, match=r"graph.meta is not a meta graph"):
         StepDecoder(path)
+
+
+def test_libraries_of_another_tensorflow(tmp_path, monkeypatch):
+    """A library is not loaded into another version of TensorFlow; where the process has the ops, none is."""
+    net = searching(config_of(time_synchronous()))
+    with decoder_of(net, config_of(time_synchronous()), tmp_path):
+        pass
+    native = {"tensorflow": "1.15.0", "machine": platform.machine(), "cpu": ""}
+    path = str(tmp_path / "graph.meta")
+    StepDecoder(path, None, ["missing.so"], native=native).close()
+
+    def lacking(*_, **__):
+        raise ValueError("Op type not registered")
+
+    monkeypatch.setattr(session.tf, "import_graph_def", lacking)
+    with pytest.raises(DataError, match="graph.meta can't be loaded: .*compiled for TensorFlow 1.15.0"):
+        StepDecoder(path, None, ["missing.so"], native=native)
 
 
 def test_errors_of_options(tmp_path):

@@ -28,6 +28,7 @@ class StepDecoder(Stepper):
     :param checkpoint: prefix of the checkpoint
     :param libraries: paths of the libraries of native ops that the graph needs
     :param facts: the entry "steps" of ``model.json``; needed by `search` alone
+    :param native: what the libraries were compiled for: the entry "native" there
     :raises DataError: a file is missing, damaged, or no graph for single steps
     """
 
@@ -37,8 +38,9 @@ class StepDecoder(Stepper):
         checkpoint: Optional[str] = None,
         libraries: Iterable[str] = (),
         facts: Optional[Mapping[str, Any]] = None,
+        native: Optional[Mapping[str, Any]] = None,
     ) -> None:
-        super().__init__(meta, checkpoint, libraries)
+        super().__init__(meta, checkpoint, libraries, native)
         self.facts: Mapping[str, Any] = facts or {}
 
     @classmethod
@@ -52,7 +54,7 @@ class StepDecoder(Stepper):
             raise DataError("%s is the side file of an export to %s, not to steps." % (NAME, side["target"]))
         libraries = [os.path.join(folder, path) for path in side["native"]["libraries"]]
         paths = [os.path.join(folder, side[name]) for name in ("meta_graph", "checkpoint")]
-        return cls(paths[0], paths[1], libraries, side["steps"])
+        return cls(paths[0], paths[1], libraries, side["steps"], side["native"])
 
     def __enter__(self) -> StepDecoder:
         return self

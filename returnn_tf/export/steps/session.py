@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.export.meta.names import input_name, input_size_name
+from returnn_tf.export.saved_model.loader import check_machine
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -20,14 +21,21 @@ class GraphSession:
     :param meta: path of the ``.meta`` file
     :param checkpoint: prefix of the checkpoint; None: the parameters stay as the graph initialises them
     :param libraries: paths of the libraries of native ops that the graph needs
+    :param native: what these were compiled for: the entry "native" of ``model.json``
     :raises DataError: a file is missing or damaged
     """
 
-    def __init__(self, meta: str, checkpoint: Optional[str] = None, libraries: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        meta: str,
+        checkpoint: Optional[str] = None,
+        libraries: Iterable[str] = (),
+        native: Optional[Mapping[str, Any]] = None,
+    ) -> None:
         from tensorflow.core.framework import variable_pb2
         from tensorflow.core.protobuf import meta_graph_pb2
 
-        self._path = meta
+        self._path, self._native = meta, native
         graph_def: Any = meta_graph_pb2.MetaGraphDef()
         try:
             with open(meta, "rb") as file:
@@ -57,12 +65,20 @@ class GraphSession:
             except (ValueError, tf.errors.OpError) as exc:
                 if not libraries:
                     raise DataError("The graph %s can't be loaded: %s" % (self._path, exc)) from exc
+            self._check_machine()
             for path in libraries:
                 try:
                     tf.load_op_library(path)
                 except tf.errors.OpError as exc:
                     raise DataError("The library %s can't be loaded: %s" % (path, exc.message)) from exc
             libraries = []
+
+    def _check_machine(self) -> None:
+        if self._native is not None:
+            try:
+                check_machine(self._native, tf.version.VERSION)
+            except ValueError as exc:
+                raise DataError("The graph %s can't be loaded: %s" % (self._path, exc)) from None
 
     def _restore(self, checkpoint: str) -> None:
         if not os.path.exists(checkpoint + ".index"):

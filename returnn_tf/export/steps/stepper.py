@@ -25,11 +25,18 @@ class Stepper:
     :param meta: path of the ``.meta`` file
     :param checkpoint: prefix of the checkpoint
     :param libraries: paths of the libraries of native ops that the graph needs
+    :param native: what these were compiled for: the entry "native" of ``model.json``
     :raises DataError: a file is missing, damaged, or no graph for single steps
     """
 
-    def __init__(self, meta: str, checkpoint: Optional[str] = None, libraries: Iterable[str] = ()) -> None:
-        self.session = GraphSession(meta, checkpoint, libraries)
+    def __init__(
+        self,
+        meta: str,
+        checkpoint: Optional[str] = None,
+        libraries: Iterable[str] = (),
+        native: Optional[Mapping[str, Any]] = None,
+    ) -> None:
+        self.session = GraphSession(meta, checkpoint, libraries, native)
         collection = self.session.collection
         self._encode, self._update = collection("encode_ops"), collection("update_ops")
         self._decode = collection("decode_ops")
