@@ -298,7 +298,6 @@ def _damaged(rng: random.Random, good: bytes, pieces: list[bytes]) -> bytes:
 
 #: what may execute text or unpickle, and where; a new place has to be judged by somebody who reads this
 _EXECUTES = {
-    "cli/tool/shared/weights_files.py": "writes only: a dict of arrays, as scripts that plot attention weights load it",
     "config/store.py": "++key value: what the user typed",
     "config/loading.py": "configs are programs",
     "datasets/processes/worker.py": "its own parent process, over a pipe",
