@@ -255,7 +255,7 @@ def run(folder, program):
     """Run a program which sees the package."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), ROOT]), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    return subprocess.run(command, env=environ, capture_output=True, text=True)
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("group", PLUGINS)
