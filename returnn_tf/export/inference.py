@@ -153,8 +153,8 @@ class InferenceModel:
         plain = InferenceModel(self.net, [node.path for node in self.nodes])
         try:
             plain.expected(plain._random(1, 2, 13))
-        except tf.errors.InvalidArgumentError:
-            return True
+        except DataError as exc:
+            return isinstance(exc.__cause__, tf.errors.InvalidArgumentError)
         return False
 
     def expected(self, sample: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
