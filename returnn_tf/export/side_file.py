@@ -18,6 +18,9 @@ from returnn_tf.export.tensor_info import TensorInfo, as_dict
 
 NAME = "model.json"
 _FORMAT = 1
+_STRING = r'"(?:[^"\\]|\\.)*"'
+#: A string, which stays as it is whatever is in it, or a list without lists and dicts.
+_PART = re.compile(r'%s|\[\s+(?P<items>(?:%s|[^\[\]{}"])*?)\s+\]' % (_STRING, _STRING))
 
 
 def write_side_file(folder: str, exporter: Exporter, model: InferenceModel) -> None:
@@ -40,13 +43,17 @@ def write_side_file(folder: str, exporter: Exporter, model: InferenceModel) -> N
         **exporter.facts,
     }
     with open(os.path.join(folder, NAME), "w", encoding="utf8") as file:
-        file.write(_text(content) + "\n")
+        file.write(text_of(content) + "\n")
 
 
-def _text(content: Any) -> str:
+def text_of(content: Any) -> str:
     """Return the JSON text, with lists of numbers and names in one line."""
-    text = json.dumps(content, indent=2, ensure_ascii=False)
-    return re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: "[%s]" % re.sub(r",\s*\n\s*", ", ", found[1]), text)
+    return _PART.sub(_in_one_line, json.dumps(content, indent=2, ensure_ascii=False))
+
+
+def _in_one_line(part: re.Match[str]) -> str:
+    items = part["items"]
+    return part[0] if items is None else "[%s]" % re.sub(r",\s*\n\s*", ", ", items)
 
 
 def _states(model: StreamingModel) -> dict[str, Any]:

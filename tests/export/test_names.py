@@ -10,7 +10,7 @@ import pytest
 import returnn_tf
 from returnn_tf.export.exporters import EXPORTERS
 from returnn_tf.export.saved_model.loader import load
-from returnn_tf.export.side_file import write_side_file
+from returnn_tf.export.side_file import text_of, write_side_file
 from returnn_tf.export.tensor_info import graph_name
 
 LABELS = {"dim": 3, "sparse": True}
@@ -91,3 +91,17 @@ def test_no_folder_after_an_error(tmp_path):
     with pytest.raises(returnn_tf.ConfigError, match="calls a Python function"):
         returnn_tf.export(net, str(tmp_path / "deep" / "er" / "out"))
     assert not list(tmp_path.iterdir())
+
+
+def test_the_side_file_keeps_strings_as_they_are():
+    """Lists stand in one line, but what looks like one within a string is no list."""
+    content = {
+        "shape": [None, 3],
+        "names": ["a", "b, \\"],
+        "text": "[ x,\n y ]",
+        "deep": [[1, 2], {"k": ["[ 1 ]"]}],
+        "e": [],
+    }
+    text = text_of(content)
+    assert json.loads(text) == content
+    assert '"shape": [null, 3]' in text and '"[ x,\\n y ]"' in text and '["[ 1 ]"]' in text
