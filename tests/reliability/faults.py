@@ -11,6 +11,7 @@ import time
 from typing import Any, Callable, Optional
 
 from returnn_tf.datasets import HDFWriter
+from returnn_tf.engine.checkpoints.saver import Saver
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.support import atomic_files as checkpoint_files
 from returnn_tf.engine.training.step_boundary import StepBoundary
@@ -18,6 +19,7 @@ from returnn_tf.engine.training.step_boundary import StepBoundary
 #: Place -> object and the name of its function at which the signal comes.
 PLACES: dict[str, tuple[Any, str]] = {
     "step": (Trainer, "step"),  # in a step
+    "saving": (Saver, "save_within"),  # before a checkpoint within an epoch is made, all others being written
     "batch": (StepBoundary, "after_batch"),  # between two batches of an evaluation
     "trace": (Trainer, "_emit"),  # while the first step is traced
     "insert": (HDFWriter, "insert_batch"),  # while task forward writes its file
@@ -44,6 +46,8 @@ def _failing(function: Callable[..., Any], number: int, names: Any, counted: Cal
     calls: list[bool] = []
 
     def failing(*args: Any, **kwargs: Any) -> Any:
+        if isinstance(args[0], Saver):
+            args[0].wait()  # else the checkpoints that are there depend on how fast they are written
         calls.extend([True] * counted(*args))
         if len(calls) == number and counted(*args):
             for sent, name in enumerate(names):

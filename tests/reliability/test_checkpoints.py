@@ -261,7 +261,7 @@ def test_one_is_written_too_while_this_process_has_no_batch_and_the_others_train
 def test_a_damaged_newest_one_is_passed_over_and_the_one_before_taken(
     warm: toy.Warm, undisturbed: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    toy.write_config(tmp_path, save_every_steps=7, fault=("step", 72, "SIGKILL"))
+    toy.write_config(tmp_path, save_every_steps=7, fault=("saving", 5, "SIGKILL"))
     assert warm.run(tmp_path) == -9
     newest = max(find_step_checkpoints(str(tmp_path / "net/toy")))
     path = tmp_path / ("net/toy.%03d.step%d.state.data-00000-of-00001" % newest)

@@ -156,9 +156,10 @@ def test_progress(folder):
     assert [seq.complete for seq in listed] == [0.5, 1.0]
 
 
-def test_whitelist_with_short_names_and_packed(folder):
+def test_whitelist_with_short_names_and_packed(folder, monkeypatch):
     import gzip
 
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))  # other tests write to the common one at the same time
     (folder / "keep.gz").write_bytes(gzip.compress(b"5\ncorp/rec0/1\n"))
     assert tags(dataset_of(seq_list_filter_file="keep.gz")) == ["1", "5"]
     assert not list(Path(tempfile.gettempdir()).glob("returnn-tf-segments-*"))
