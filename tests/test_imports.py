@@ -43,7 +43,8 @@ INNER_FLOORS = {
         ["activations", "frames", "gradients", "initial_values", "mixed_precision", "philox", "softmax", "tf1_names"],
         ["helpers", "initializers"],
         ["cross_entropy", "dense", "normalize", "sampled_loss", "signal"],
-        ["cells", "sequence"],
+        ["sequence"],
+        ["cells"],
     ],
     "layers": [
         ["shared"],

@@ -1,0 +1,132 @@
+"""Diagonal linear recurrences over time, all frames in parallel: ``h[t] = a[t] * h[t-1] + b[t]``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
+
+from returnn_tf.ops.helpers.masks import sequence_mask_time_major
+from returnn_tf.util.custom_gradient import custom_gradient
+from returnn_tf.util.lazy_tf import tf
+
+Parts = tuple["tf.Tensor", ...]
+"""A real array, or the real and the imaginary part of a complex one."""
+
+
+def linear_recurrence(
+    a: tf.Tensor, b: tf.Tensor, h0: tf.Tensor, lengths: Optional[tf.Tensor] = None, reverse: bool = False
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Compute ``h[t] = a[t] * h[t-1] + b[t]`` elementwise, with gradients for ``a``, ``b`` and ``h0``.
+
+    :param a: factors [time, batch, n]; or [n], the same in all frames
+    :param b: [time, batch, n], real or complex as ``a`` and ``h0``
+    :param h0: initial state [batch, n]
+    :param lengths: int [batch], or None if all sequences fill the array
+    :param reverse: run each sequence from its last frame to its first one; arrays keep the order of time
+    :return: h [time, batch, n], 0 after the end of each sequence; the state of each sequence [batch, n] after the frame
+        that ran last (``h0`` if there is none)
+    """
+    if not b.dtype.is_complex:
+        (h,), (h_last,) = recurrence_of_parts((a,), (b,), (h0,), lengths, reverse)
+        return h, h_last
+    a_parts, b_parts, h0_parts = ((tf.math.real(x), tf.math.imag(x)) for x in (a, b, h0))
+    h_parts, last = recurrence_of_parts(a_parts, b_parts, h0_parts, lengths, reverse)
+    return tf.complex(*h_parts), tf.complex(*last)
+
+
+def recurrence_of_parts(
+    a: Parts, b: Parts, h0: Parts, lengths: Optional[tf.Tensor] = None, reverse: bool = False
+) -> tuple[Parts, Parts]:
+    """Compute `linear_recurrence`, with complex arrays as pairs of a real and an imaginary part.
+
+    :param a: one array, or a pair of them; likewise ``b`` and ``h0``
+    """
+    a = tuple(tf.broadcast_to(x, tf.shape(y)) for x, y in zip(a, b))
+    one = [1.0, 0.0]
+    if lengths is not None:  # a sequence keeps its state in the frames of its padding
+        runs = tf.expand_dims(sequence_mask_time_major(lengths, tf.shape(b[0])[0]), 2)
+        a = tuple(tf.where(runs, x, tf.constant(fill, x.dtype)) for x, fill in zip(a, one))
+        b = tuple(tf.where(runs, x, tf.zeros([], x.dtype)) for x in b)
+    # The initial state is one frame more, before the first one.
+    a = tuple(_prepend(tf.fill(tf.shape(x), tf.constant(fill, x.dtype)), y, reverse) for x, y, fill in zip(h0, a, one))
+    b = tuple(_prepend(x, y, reverse) for x, y in zip(h0, b))
+    states = _scan(a, b, reverse)
+    h = tuple(x[:-1] if reverse else x[1:] for x in states)
+    last = tuple(x[0] if reverse else x[-1] for x in states)
+    return h if lengths is None else tuple(tf.where(runs, x, tf.zeros([], x.dtype)) for x in h), last
+
+
+def _prepend(frame: tf.Tensor, x: tf.Tensor, reverse: bool) -> tf.Tensor:
+    frame = tf.expand_dims(frame, 0)
+    return tf.concat([x, frame] if reverse else [frame, x], axis=0)
+
+
+def _product(x: Parts, y: Parts) -> Parts:
+    if len(x) == 1:
+        return (x[0] * y[0],)
+    return x[0] * y[0] - x[1] * y[1], x[0] * y[1] + x[1] * y[0]
+
+
+def _sum(x: Parts, y: Parts) -> Parts:
+    return tuple(p + q for p, q in zip(x, y))
+
+
+def _conjugate(x: Parts) -> Parts:
+    return (x[0], *(-p for p in x[1:]))
+
+
+def _scan(a: Parts, b: Parts, reverse: bool) -> Parts:
+    """Compute ``h[t] = a[t] h[t-1] + b[t]`` from a state of zero; the first factor does not matter."""
+    parts = len(a)
+
+    @custom_gradient
+    def run(*arrays: tf.Tensor) -> tuple[Sequence[tf.Tensor], Callable[..., Any]]:
+        a, b = arrays[:parts], arrays[parts:]
+        h = _doubling(a, b, reverse)
+
+        def gradient(*dh: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            # g[t] = dh[t] + conj(a[t+1]) g[t+1];  db = g;  da[t] = g[t] conj(h[t-1])
+            following = tuple(_shifted(x, 1, 0.0, not reverse) for x in a)
+            db = _scan(_conjugate(following), dh, not reverse)
+            before = tuple(_shifted(x, 1, 0.0, reverse) for x in h)
+            return (*_product(db, _conjugate(before)), *db)
+
+        return h, gradient
+
+    states = run(*a, *b)
+    return tuple(states) if isinstance(states, (list, tuple)) else (states,)
+
+
+def _shifted(x: tf.Tensor, frames: Any, fill: float, reverse: bool) -> tf.Tensor:
+    """Return x[t - frames], or x[t + frames] with ``reverse``; ``fill`` where there is none."""
+    n_frames = tf.shape(x)[0]
+    kept = tf.maximum(n_frames - frames, 0)
+    part = x[n_frames - kept :] if reverse else x[:kept]
+    missing = n_frames - kept
+    padding = tf.stack([0, missing] if reverse else [missing, 0])
+    rest = (
+        tf.zeros([tf.rank(x) - 1, 2], tf.int32) if x.shape.rank is None else tf.zeros([x.shape.rank - 1, 2], tf.int32)
+    )
+    return tf.pad(part, tf.concat([tf.expand_dims(padding, 0), rest], axis=0), constant_values=fill)
+
+
+def _doubling(a: Parts, b: Parts, reverse: bool) -> Parts:
+    """Compute `_scan` in log2(time) passes: after pass k each frame has the sum over the last 2^k frames.
+
+    Operations are those that converters to other formats know: the loop has arrays of one shape.
+    """
+    n_frames = tf.shape(b[0])[0]
+    parts, one = len(a), [1.0, 0.0]
+
+    def double(shift: tf.Tensor, *arrays: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        a, b = arrays[:parts], arrays[parts:]
+        b = _sum(b, _product(a, tuple(_shifted(x, shift, 0.0, reverse) for x in b)))
+        a = _product(a, tuple(_shifted(x, shift, fill, reverse) for x, fill in zip(a, one)))
+        arrays = (*(x for x in a), *(x for x in b))
+        for x, before in zip(arrays, shapes):
+            x.set_shape(before)
+        return (shift * 2, *arrays)
+
+    shapes = [x.shape for x in (*a, *b)]
+    loop = tf.while_loop(lambda shift, *_: shift < n_frames, double, (tf.constant(1), *a, *b), parallel_iterations=1)
+    return tuple(loop[1 + parts :])
