@@ -1,0 +1,1 @@
+"""Recurrent units whose state is a matrix per head."""

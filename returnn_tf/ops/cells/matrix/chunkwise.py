@@ -1,0 +1,172 @@
+"""Decaying sums of outer products, the matrix-valued state of linear attention with gates, chunk by chunk."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+from returnn_tf.ops.cells.matrix.chunks import Chunks, carried_states
+from returnn_tf.util.custom_gradient import custom_gradient
+from returnn_tf.util.lazy_tf import tf
+
+#: Frames whose products are computed one by one, without the state: a power of 2.
+_BASE = 4
+
+
+def chunkwise(
+    q: tf.Tensor,
+    k: tf.Tensor,
+    v: tf.Tensor,
+    log_decay: tf.Tensor,
+    state: tf.Tensor,
+    *,
+    lengths: Optional[tf.Tensor] = None,
+    reverse: bool = False,
+    chunk: int = 64,
+    bonus: Optional[tf.Tensor] = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Run ``S_t = diag(exp(log_decay_t)) S_{t-1} + k_t v_t^T,  o_t = S_t^T q_t`` over all frames.
+
+    With a bonus u, the output sees the frame with another weight: ``o_t = (S_{t-1} + diag(u) k_t v_t^T)^T q_t``.
+
+    Within a chunk by masked products, between chunks by the state (Yang et al. 2023, arXiv 2312.06635). All exponents
+    are sums of log decays, thus at most 0, so decays may be as small as they like, also exactly 0 in
+    float (log_decay -1e4, but not -inf). The gradient keeps the inputs and the states between chunks, and recomputes
+    the rest. Padding may hold anything, also NaN.
+
+    :param q: [time, batch, heads, keys]
+    :param k: [time, batch, heads, keys]
+    :param v: [time, batch, heads, values]
+    :param log_decay: [time, batch, heads, keys], or [time, batch, heads, 1]: one decay for the head; at most 0
+    :param state: before the first frame [batch, heads, keys, values]
+    :param lengths: int [batch]; None: all sequences have all frames
+    :param reverse: each sequence runs from its last to its first frame; inputs and outputs keep the order of time
+    :param chunk: frames of a chunk, see `chunk_error`; any number of frames works, the last chunk is padded
+    :param bonus: [heads, keys]
+    :return: o [time, batch, heads, values], 0 after the end of each sequence; state after the frame that ran last
+    """
+    chunks = Chunks(tf.shape(q)[0], lengths, reverse, chunk)
+    weights = tf.ones([1, 1], q.dtype) if bonus is None else bonus
+    q, k, v, g = (chunks.split(x) for x in (q, k, v, log_decay))
+    o, last = _run(q, k, v, g, weights, state, exclusive=bonus is not None)
+    last.set_shape(state.shape)
+    return chunks.join(o), last
+
+
+def chunk_error(chunk: int) -> Optional[str]:
+    """Return why a chunk cannot have this number of frames, or None if it can; see `option`."""
+    if chunk >= _BASE and chunk & (chunk - 1) == 0:
+        return None
+    return "must be a power of 2 from %d, because chunks are halved down to %d frames; try 64" % (_BASE, _BASE)
+
+
+def _run(
+    q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, g: tf.Tensor, weights: tf.Tensor, state: tf.Tensor, *, exclusive: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Compute outputs and the last state from arrays [chunks, batch, heads, frames, d]; recompute for the gradient."""
+    before, last = carried_states(*_summaries(k, v, g), state)
+
+    @custom_gradient
+    def outputs(*inputs: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
+        def gradient(do: tf.Tensor) -> list[tf.Tensor]:
+            with tf.control_dependencies([do]):  # else the forward pass would be reused, and so kept in memory
+                again = [tf.identity(x) for x in inputs]
+            with tf.GradientTape() as tape:
+                tape.watch(again)
+                o = _outputs(*again, exclusive=exclusive)
+            gradients: list[tf.Tensor] = tape.gradient(o, again, do, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            return gradients
+
+        return _outputs(*inputs, exclusive=exclusive), gradient
+
+    return outputs(q, k, v, g, weights, before), last
+
+
+def _summaries(k: tf.Tensor, v: tf.Tensor, g: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the decay of each chunk [.., keys or 1, 1], and what it adds to the state [.., keys, values]."""
+    later = tf.cumsum(g, axis=-2, exclusive=True, reverse=True)  # of the frames after each one, in its chunk
+    total = tf.reduce_sum(g, axis=-2)
+    return tf.exp(total)[..., None], tf.matmul(k * tf.exp(later), v, transpose_a=True)
+
+
+def _outputs(
+    q: tf.Tensor,
+    k: tf.Tensor,
+    v: tf.Tensor,
+    g: tf.Tensor,
+    weights: tf.Tensor,
+    before: tf.Tensor,
+    *,
+    exclusive: bool,
+) -> tf.Tensor:
+    """Compute the outputs of all chunks from the states before them.
+
+    :param weights: of a frame in its own output [heads or 1, keys or 1]
+    :param exclusive: the decay of a frame does not apply to the state that its output sees
+    """
+    past = tf.cumsum(g, axis=-2, exclusive=exclusive)
+    o = tf.matmul(q * tf.exp(past), before)
+    o += tf.reduce_sum(q * k * weights[:, None], axis=-1, keepdims=True) * v
+    if g.shape[-1] == 1:
+        return o + _with_one_decay(q, k, v, g, exclusive=exclusive)
+    o += _neighbours(q, k, v, g, exclusive=exclusive)
+    half = _BASE
+    while half < q.shape[-2]:
+        o += _halves(q, k, v, g, half, exclusive=exclusive)
+        half *= 2
+    return o
+
+
+def _with_one_decay(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, g: tf.Tensor, *, exclusive: bool) -> tf.Tensor:
+    """Compute what earlier frames of the chunk add to each output; one decay for all keys."""
+    size = q.shape[-2]
+    earlier = tf.linalg.band_part(tf.ones([size, size], tf.bool), -1, 0) & ~tf.eye(size, dtype=tf.bool)
+    zero = tf.constant(0, q.dtype)
+    # Entry [i, j] sums the frames after j up to i. A difference of two sums would lose digits after a large decay.
+    decay = tf.exp(tf.cumsum(tf.where(earlier, g, zero), axis=-2, exclusive=exclusive))
+    products = tf.matmul(q, k, transpose_b=True) * decay
+    return tf.matmul(tf.where(earlier, products, zero), v)
+
+
+def _neighbours(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, g: tf.Tensor, *, exclusive: bool) -> tf.Tensor:
+    """Compute what earlier frames of the same `_BASE` frames add to each output."""
+    q, k, v, g = (_blocks(x, _BASE) for x in (q, k, v, g))
+    outputs = []
+    for i in range(_BASE):
+        o = tf.zeros_like(v[..., 0, :])
+        exponent = tf.zeros_like(g[..., 0, :]) if exclusive else g[..., i, :]
+        for j in range(i - 1, -1, -1):
+            weight = tf.reduce_sum(q[..., i, :] * k[..., j, :] * tf.exp(exponent), axis=-1, keepdims=True)
+            o += weight * v[..., j, :]
+            exponent += g[..., j, :]
+        outputs.append(o)
+    return _unblocked(tf.stack(outputs, axis=-2))
+
+
+def _halves(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, g: tf.Tensor, half: int, *, exclusive: bool) -> tf.Tensor:
+    """Compute what the first half of each ``2 * half`` frames adds to the outputs of the second half.
+
+    The decay between two frames is that from the first one to the middle, times that from the middle to the other.
+    """
+    q, k, v, g = (_blocks(x, 2 * half) for x in (q, k, v, g))
+    since_middle = tf.cumsum(g[..., half:, :], axis=-2, exclusive=exclusive)
+    to_middle = tf.cumsum(g[..., :half, :], axis=-2, exclusive=True, reverse=True)
+    k = k[..., :half, :] * tf.exp(to_middle)
+    products = tf.matmul(q[..., half:, :] * tf.exp(since_middle), k, transpose_b=True)
+    o = tf.matmul(products, v[..., :half, :])
+    return _unblocked(tf.concat([tf.zeros_like(o), o], axis=-2))
+
+
+def _blocks(x: tf.Tensor, size: int) -> tf.Tensor:
+    """Cut the frames of [..., frames, d] into [..., frames / size, size, d]."""
+    shape = tf.shape(x)
+    out = tf.reshape(x, tf.concat([shape[:-2], [x.shape[-2] // size, size], shape[-1:]], axis=0))
+    out.set_shape([*x.shape[:-2], x.shape[-2] // size, size, x.shape[-1]])
+    return out
+
+
+def _unblocked(x: tf.Tensor) -> tf.Tensor:
+    """Undo `_blocks`."""
+    shape, frames = tf.shape(x), x.shape[-3] * x.shape[-2]
+    out = tf.reshape(x, tf.concat([shape[:-3], [frames], shape[-1:]], axis=0))
+    out.set_shape([*x.shape[:-3], frames, x.shape[-1]])
+    return out
