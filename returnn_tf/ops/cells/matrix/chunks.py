@@ -62,8 +62,7 @@ class Chunks:
         return tf.reverse(x, axis=[0]) if self.lengths is None else reverse_sequences(x, self.lengths)
 
 
-@custom_gradient
-def carried_states(decay: tf.Tensor, added: tf.Tensor, first: tf.Tensor) -> tuple[Any, Callable[..., Any]]:
+def carried_states(decay: tf.Tensor, added: tf.Tensor, first: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Compute the states at the boundaries of chunks, ``state[i + 1] = decay[i] * state[i] + added[i]``.
 
     :param decay: [chunks, batch, heads, rows or 1, 1]
@@ -71,16 +70,22 @@ def carried_states(decay: tf.Tensor, added: tf.Tensor, first: tf.Tensor) -> tupl
     :param first: state before the first chunk [batch, heads, rows, columns]
     :return: states before each chunk [chunks, batch, heads, rows, columns], state after the last one
     """
-    before, last = _carry(decay, added, first, reverse=False)
 
-    def gradient(d_before: tf.Tensor, d_last: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        d_after, d_first = _carry(decay, d_before, d_last, reverse=True)
-        d_decay = tf.reduce_sum(d_after * before, axis=-1, keepdims=True)
-        if decay.shape[-2] == 1 and before.shape[-2] != 1:
-            d_decay = tf.reduce_sum(d_decay, axis=-2, keepdims=True)
-        return d_decay, d_after, d_first
+    @custom_gradient
+    def run(decay: tf.Tensor, added: tf.Tensor, first: tf.Tensor) -> tuple[Any, Callable[..., Any]]:
+        before, last = _carry(decay, added, first, reverse=False)
 
-    return (before, last), gradient
+        def gradient(d_before: tf.Tensor, d_last: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            d_after, d_first = _carry(decay, d_before, d_last, reverse=True)
+            d_decay = tf.reduce_sum(d_after * before, axis=-1, keepdims=True)
+            if decay.shape[-2] == 1 and before.shape[-2] != 1:
+                d_decay = tf.reduce_sum(d_decay, axis=-2, keepdims=True)
+            return d_decay, d_after, d_first
+
+        return (before, last), gradient
+
+    before, last = run(decay, added, first)
+    return before, last
 
 
 def _carry(factor: tf.Tensor, added: tf.Tensor, state: tf.Tensor, *, reverse: bool) -> tuple[tf.Tensor, tf.Tensor]:
