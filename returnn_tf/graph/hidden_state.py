@@ -15,16 +15,32 @@ class HiddenState:
     """The state of a recurrent layer after the last frame.
 
     :param keys: names of the tensors; () means one tensor without a name
-    :param data: template of each of them
+    :param parts: template of each tensor: they differ in the sizes of their feature axes only
     """
 
     keys: tuple[str, ...]
-    data: Data
+    parts: tuple[Data, ...]
 
     @property
     def count(self) -> int:
         """Return the number of tensors."""
-        return len(self.keys) or 1
+        return len(self.parts)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Return the size of the feature axis of each tensor."""
+        return [part.dim or 0 for part in self.parts]
+
+    @property
+    def feature_axis(self) -> Optional[int]:
+        """Return the feature axis of the tensors."""
+        return self.parts[0].feature_axis
+
+    def __str__(self) -> str:
+        """Return the names and sizes, e.g. "c (3) and h (3)"."""
+        if not self.keys:
+            return "one tensor without a name (%d)" % self.sizes[0]
+        return " and ".join("%s (%d)" % item for item in zip(self.keys, self.sizes))
 
 
 def recurrent_node(node: Node) -> Node:
@@ -45,7 +61,7 @@ def hidden_state_of(node: Node) -> Optional[HiddenState]:
 
 def _batch_of_state(node: Node) -> Optional[int]:
     state = hidden_state_of(node)
-    return None if state is None else state.data.batch_axis
+    return None if state is None else state.parts[0].batch_axis
 
 
 #: The tensors of the hidden state of a layer, in the order of `HiddenState.keys`.

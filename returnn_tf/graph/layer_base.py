@@ -259,6 +259,11 @@ class LayerBase(Freezable):
         """Return whether a method ``initial_output_value`` defines the value before the first step of a loop."""
         return hasattr(self, "initial_output_value")
 
+    def initial_output_template(self) -> Data:
+        """Return the layout of ``initial_output_value``: that of the output in one step."""
+        output = self.node.output
+        return output.without_axes(output.loop_axes)
+
     def state_name(self, key: str) -> str:
         """Return the name that graphs for decoders give to a state, which is carried from step to step of a loop."""
         return key

@@ -152,7 +152,7 @@ class LayerView(PlannedLayerView):
                 % (self._ctx.node.path, key, self.node.path, self.name)
             )
         if key in (None, "*"):
-            return found[0] if len(found) == 1 else tf.concat(found, axis=state.data.feature_axis)
+            return found[0] if len(found) == 1 else tf.concat(found, axis=state.feature_axis)
         if key not in state.keys:
             raise ConfigError(
                 "Layer %r: the hidden state of layer %r has no tensor %r. %s"

@@ -40,9 +40,7 @@ class HeldInitial:
         assert self.state_of is not None
         layer: Any = self.state_of.layer
         value = layer.initial_output_value(EmitContext(self.state_of, ctx.lowering))
-        state = getattr(layer, "hidden_state", None)
-        output = self.state_of.output
-        return to_layout(value, output.without_axes(output.loop_axes) if state is None else state.data, data)
+        return to_layout(value, layer.initial_output_template(), data)
 
 
 def plan_held_initial(

@@ -43,13 +43,12 @@ class CellOnce:
             x = tf.reshape(transpose(x, self._perm), [-1, layer.input.dim])
         else:
             x = tf.reshape(x, [-1])
-        shape = tf.stack(ctx.shape(self.output))
-        state = tuple(tf.reshape(part, [-1, cell.n_out]) for part in self.cell.first_state(ctx))
+        state = self.cell.flat(self.cell.first_state(ctx))
         seed = ctx.seed("cell") if ctx.train else None
         prepared = prepare_cell(cell, self.cell.params(ctx), batch=tf.shape(x)[0], seed=seed)
         y, state = prepared.step(x, state, ctx.lowering.loop_index)
-        state = tuple(tf.reshape(part, shape) for part in state)
-        y = tf.reshape(y, shape)
+        state = self.cell.laid_out(ctx, state)
+        y = tf.reshape(y, tf.stack(ctx.shape(self.output)))
         if layer.back_prop is False:
             y, state = tf.stop_gradient(y), tuple(tf.stop_gradient(part) for part in state)
         ctx.set_aux(ctx.node, HIDDEN_STATE, state)

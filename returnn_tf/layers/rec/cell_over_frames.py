@@ -99,10 +99,9 @@ class CellOverFrames:
             seed=ctx.seed("cell") if ctx.train else None,
         )
         y, state = full(y), tuple(full(part) for part in state)
-        n = cell.n_out
         if merge:
-            y = tf.reshape(y, tf.stack([shape[0], *batch_shape, n]))
-            state = tuple(tf.reshape(part, tf.stack([*batch_shape, n])) for part in state)
+            y = tf.reshape(y, tf.stack([shape[0], *batch_shape, cell.n_out]))
+            state = self.cell.laid_out(ctx, state)
         if layer.back_prop is False:
             y, state = tf.stop_gradient(y), tuple(tf.stop_gradient(part) for part in state)
         ctx.set_aux(ctx.node, HIDDEN_STATE, state)
@@ -131,6 +130,4 @@ class CellOverFrames:
     def _initial_state(self, ctx: EmitContext, merge: bool) -> Optional[tuple[Any, ...]]:
         is_stream = self._frames.dims[self._perm[0]].is_dynamic
         state = self.cell.state_before(ctx) if is_stream else self.cell.given_state(ctx)
-        if state is None or not merge:
-            return state
-        return tuple(tf.reshape(part, [-1, self.cell.cell.n_out]) for part in state)
+        return state if state is None or not merge else self.cell.flat(state)

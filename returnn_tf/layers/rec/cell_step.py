@@ -22,7 +22,7 @@ from returnn_tf.util.lazy_tf import tf
 class StepPlan:
     """A prepared cell, and the part of its input projection that is known before the loop.
 
-    :param known: [batch, gates * n] if equal in all steps, the bias included
+    :param known: [batch, projected_dim] if equal in all steps, the bias included
     :param rest: (sources known only in the step, their rows of the input weights)
     """
 
@@ -54,8 +54,8 @@ class CellStep:
         out = ctx.out_feature()
         self.output = base.with_axis(base.rank, out, feature=True)
         self.cell = plan_cell(ctx, layer, data, out, self.output, in_step=True)
-        for index in range(self.cell.state.count):
-            ctx.loop_state(str(index), self.output, lambda emit, i=index: self.cell.first_state(emit)[i])
+        for index, part in enumerate(self.cell.state.parts):
+            ctx.loop_state(str(index), part, lambda emit, i=index: self.cell.first_state(emit)[i])
 
     def before_loop(self, ctx: EmitContext) -> None:
         """Compute what the steps share, unless it depends on a layer of the loop."""
@@ -66,7 +66,7 @@ class CellStep:
 
     def _prepared(self, ctx: EmitContext) -> PreparedCell:
         entries: Any = 1
-        for size in ctx.shape(self.cell.state.data)[:-1]:
+        for size in ctx.shape(self.output)[:-1]:
             entries = entries * size
         seed = ctx.seed("cell") if ctx.train else None
         return prepare_cell(self.cell.cell, self.cell.params(ctx), batch=entries, seed=seed)
@@ -116,11 +116,11 @@ class CellStep:
         """Return (output, new states) in the layout of the output."""
         plan = ctx.aux(ctx.node, PREPARED)
         plan = StepPlan(self._prepared(ctx)) if plan is None else plan
-        layer, n, shape = self._layer, self.cell.cell.n_out, ctx.shape(ctx.output)
+        layer, shape = self._layer, ctx.shape(ctx.output)
         is_flat = len(shape) == 2
         state = tuple(ctx.loop_state(str(i)) for i in range(self.cell.state.count))
         if not is_flat:
-            state = tuple(tf.reshape(part, [-1, n]) for part in state)
+            state = self.cell.flat(state)
         index = ctx.lowering.loop_index
         known = ctx.lowering.loop_inputs.get((ctx.node, STEP_INPUT), plan.known)
         if known is None:
@@ -137,7 +137,7 @@ class CellStep:
             y, state = plan.cell.step_projected(z, state, index)
         if is_flat:
             return y, state
-        return tf.reshape(y, tf.stack(shape)), tuple(tf.reshape(part, tf.stack(shape)) for part in state)
+        return tf.reshape(y, tf.stack(shape)), self.cell.laid_out(ctx, state)
 
 
 def _joined(rows: list[Any]) -> Any:

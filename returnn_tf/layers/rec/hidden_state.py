@@ -50,17 +50,23 @@ class GetLastHiddenStateLayer(Layer):
         if not self.sources:
             raise ctx.error("needs a source: the recurrent layer, e.g. 'from': 'encoder'.")
         self._picked = [self._pick(ctx, node) for node in self.sources]
-        data: Data = self._picked[0][0].data
-        size = sum(ctx.need_static(ctx.need_feature(s.data), "the state") * len(picks) for s, picks in self._picked)
+        data = self._common
+        size = sum(state.sizes[index] for state, picks in self._picked for index in picks)
         for node, (state, _) in zip(self.sources, self._picked):
-            self._check_axes(ctx, node, state.data, data)
+            self._check_axes(ctx, node, state.parts[0], data)
         if self.n_out is not None and self.n_out != size:
             raise ctx.error("n_out is %d, but the state %r has dim %d. Omit n_out." % (self.n_out, self.key, size))
         assert data.feature_axis is not None
         out = data.dims[data.feature_axis] if size == data.dim else ctx.new_feature(size)
         return data.with_feature(data.feature_axis, ctx.bind(self.out_dim, out))
 
-    def _pick(self, ctx: PlanContext, node: Node) -> Any:
+    @property
+    def _common(self) -> Data:
+        """Return the template of the first tensor, whose layout the output has."""
+        state, picks = self._picked[0]
+        return state.parts[picks[0]]
+
+    def _pick(self, ctx: PlanContext, node: Node) -> tuple[HiddenState, list[int]]:
         """Return (the hidden state of a source, indices of the tensors that ``key`` selects)."""
         state = hidden_state_of(node)
         if state is None:
@@ -93,11 +99,11 @@ class GetLastHiddenStateLayer(Layer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit no op for a single tensor."""
-        common = self._picked[0][0].data
+        common = self._common
         tensors: list[Any] = []
         for node, (state, picks) in zip(self.sources, self._picked):
             values = state_values(ctx, node)
-            tensors += [_in_layout(values[index], state, common) for index in picks]
+            tensors += [_in_layout(values[index], state.parts[index], common) for index in picks]
         return tensors[0] if len(tensors) == 1 else tf.concat(tensors, axis=common.feature_axis)
 
 
@@ -120,10 +126,13 @@ def asks_for_state(cls: Optional[type[Any]], options: Mapping[str, Any]) -> bool
     return False
 
 
-def _in_layout(value: Any, state: HiddenState, common: Data) -> Any:
-    """Return the axes of ``value`` in the order of ``common``, whatever the size of the feature axis."""
-    data = state.data
+def _in_layout(value: Any, data: Data, common: Data) -> Any:
+    """Return the axes of ``value`` in the order of ``common``, whatever the size of the feature axis.
+
+    :param data: template of ``value``
+    """
     if data is common:
         return value
-    mapping: list[Optional[int]] = match_axes(data, common.with_dim(common.feature_axis or 0, data.dims[-1]))
-    return to_layout(value, data, common, mapping)
+    into = common.with_dim(common.feature_axis or 0, data.dims[data.feature_axis or 0])
+    mapping: list[Optional[int]] = match_axes(data, into)
+    return to_layout(value, data, into, mapping)

@@ -110,15 +110,16 @@ class _Planner:
             depend_on_state(ctx, node)
             if other.keys != state.keys:
                 raise ctx.error(
-                    "%s: layer %r has the state %s, but this unit has %s."
-                    % (
-                        option,
-                        node.path,
-                        " and ".join(other.keys) or "of one tensor",
-                        " and ".join(state.keys) or "one tensor",
-                    )
+                    "%s: the state of layer %r is %s, but that of this unit is %s. Take the state of a layer with the "
+                    "same unit, or give one tensor after the other, as a dict." % (option, node.path, other, state)
                 )
-            self._check_fits(other.data, "%s: the state of layer %r" % (option, node.path))
+            if other.sizes != state.sizes:
+                raise ctx.error(
+                    "%s: the state of layer %r is %s, but that of this unit is %s. The n_out and unit_opts of both "
+                    "layers must be the same." % (option, node.path, other, state)
+                )
+            for part, into in zip(other.parts, state.parts):
+                self._check_fits(part, into, "%s: the state of layer %r" % (option, node.path))
             return [InitialState(node=node, state_index=index) for index in range(state.count)]
         if state.keys:
             raise ctx.error(
@@ -132,24 +133,24 @@ class _Planner:
                     ", ".join("%r: 'some layer'" % key for key in state.keys),
                 )
             )
-        return [self._part(node, "", None)]
+        return [self._part(node, "", None, 0)]
 
-    def _part(self, given: Any, name: str, key: Optional[str], index: int = 0) -> InitialState:
+    def _part(self, given: Any, name: str, key: Optional[str], index: int) -> InitialState:
         """Plan one tensor.
 
         :param name: of the tensor in the names of variables
         :param key: its key in the dict, or None if the option is no dict
         :param index: its place in the state
         """
-        ctx, state = self._ctx, self._state
+        ctx, data = self._ctx, self._state.parts[index]
         what = self._option if key is None else "%s[%r]" % (self._option, key)
         if given is None:
             return InitialState(constant=0.0)
         if isinstance(given, Node):
-            return self._part_of_layer(given, what, key)
+            return self._part_of_layer(given, what, key, index)
         if given == "var":
             param = "%sinitial_%s" % (self._prefix, name)
-            ctx.param(param, (state.data.feature_dim,), 0.0)
+            ctx.param(param, (data.feature_dim,), 0.0)
             return InitialState(param=param)
         if isinstance(given, str) and given in _CONSTANTS:
             return InitialState(constant=_CONSTANTS[given])
@@ -157,45 +158,48 @@ class _Planner:
             return InitialState(constant=float(given))
         if given == "placeholder":
             placeholder = "%sinitial_state_placeholder_%s" % (self._prefix, name)
-            ctx.keep(str(index), placeholder, state.data, resets=False, is_param=False, fed=True)
+            ctx.keep(str(index), placeholder, data, resets=False, is_param=False, fed=True)
             return InitialState(kept=str(index))
         if isinstance(given, str) and given in KEPT:
             variable = "%skeep_state_%s" % (self._prefix, name)
-            ctx.keep(str(index), variable, state.data, resets=KEPT[given])
+            ctx.keep(str(index), variable, data, resets=KEPT[given])
             return InitialState(kept=str(index))
         raise ctx.error(
             "%s must be 'zeros', 'ones', 'var', 'keep_over_epoch', 'keep_over_epoch_no_init', 'placeholder', 0, 1, a "
             "layer or a dict, not %r." % (what, given)
         )
 
-    def _part_of_layer(self, node: Node, what: str, key: Optional[str]) -> InitialState:
-        other = hidden_state_of(node)
+    def _part_of_layer(self, node: Node, what: str, key: Optional[str], index: int) -> InitialState:
+        other, into = hidden_state_of(node), self._state.parts[index]
         if other is None or node.output.time_axis is None:
-            self._check_fits(node.output, "%s: layer %r" % (what, node.path))
+            self._check_fits(node.output, into, "%s: layer %r" % (what, node.path))
             return InitialState(node=node)
         # A recurrent layer over frames: not its frames but its state can be meant.
         depend_on_state(self._ctx, node)
         if key is not None and key not in other.keys:
-            raise self._ctx.error("%s: the state of layer %r has no %r." % (what, node.path, key))
-        self._check_fits(other.data, "%s: the state of layer %r" % (what, node.path))
-        return InitialState(node=node, state_index=0 if key is None else other.keys.index(key))
+            raise self._ctx.error("%s: the state of layer %r has no %r, it is %s." % (what, node.path, key, other))
+        picked = 0 if key is None else other.keys.index(key)
+        self._check_fits(other.parts[picked], into, "%s: the state of layer %r" % (what, node.path))
+        return InitialState(node=node, state_index=picked)
 
-    def _check_fits(self, data: Data, what: str) -> None:
+    def _check_fits(self, data: Data, into: Data, what: str) -> None:
         if data.unknown:
             return  # the value of a previous step, while the loop is planned
-        into = self._state.data
         lost = [dim for dim, target in zip(data.dims, match_axes(data, into)) if target is None and dim.size != 1]
         has_feature = data.feature_dim is not None and data.dim == into.dim
         if lost or not has_feature:
             raise self._ctx.error("%s is %s, but %s is needed." % (what, data, into))
 
 
-def emit_initial_state(ctx: EmitContext, parts: Sequence[InitialState], data: Data) -> Optional[tuple[Any, ...]]:
-    """Return the tensors in the layout of ``data``; None if all are zero."""
+def emit_initial_state(
+    ctx: EmitContext, parts: Sequence[InitialState], state: HiddenState
+) -> Optional[tuple[Any, ...]]:
+    """Return the tensors in the layout of the state; None if all are zero."""
     if all(part.constant == 0.0 for part in parts):
         return None
-    shape = ctx.shape(data)
-    return tuple(tf.broadcast_to(_emit_part(ctx, part, data), shape) for part in parts)
+    return tuple(
+        tf.broadcast_to(_emit_part(ctx, part, data), ctx.shape(data)) for part, data in zip(parts, state.parts)
+    )
 
 
 def _emit_part(ctx: EmitContext, part: InitialState, data: Data) -> Any:
@@ -211,4 +215,4 @@ def _emit_part(ctx: EmitContext, part: InitialState, data: Data) -> Any:
     values = state_values(ctx, part.node)
     if state is None or values is None:
         raise ConfigError("layer %r has no hidden state" % part.node.path)
-    return to_layout(values[part.state_index], state.data, data)
+    return to_layout(values[part.state_index], state.parts[part.state_index], data)

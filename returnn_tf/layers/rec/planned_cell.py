@@ -25,11 +25,13 @@ class PlannedCell:
     """A cell with its parameters and states.
 
     :param prefix: prefix of its parameter names
+    :param output: template of the output for one frame
     :param initial: source of each tensor of the initial state
     """
 
     cell: Cell
     prefix: str
+    output: Data
     state: HiddenState
     initial: list[InitialState]
 
@@ -39,30 +41,37 @@ class PlannedCell:
 
     def given_state(self, ctx: EmitContext) -> Optional[tuple[Any, ...]]:
         """Return the given state before the first frame, or None if it is zero."""
-        return emit_initial_state(ctx, self.initial, self.state.data)
+        return emit_initial_state(ctx, self.initial, self.state)
 
     def first_state(self, ctx: EmitContext) -> tuple[Any, ...]:
-        """Return the state before the first frame, each tensor in the layout of `HiddenState.data`."""
+        """Return the state before the first frame, each tensor in the layout of `HiddenState.parts`."""
         state = self.given_state(ctx)
         if state is None:
-            return (tf.zeros(tf.stack(ctx.shape(self.state.data)), float_dtype()),) * self.state.count
+            return tuple(tf.zeros(tf.stack(ctx.shape(part)), float_dtype()) for part in self.state.parts)
         return state
+
+    def flat(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the tensors of a state as [batch, size]: all axes but the features count as batch."""
+        return tuple(tf.reshape(part, [-1, size]) for part, size in zip(state, self.cell.state_sizes()))
+
+    def laid_out(self, ctx: EmitContext, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the tensors of a state in the layout of `HiddenState.parts`: the inverse of `flat`."""
+        return tuple(tf.reshape(value, tf.stack(ctx.shape(part))) for value, part in zip(state, self.state.parts))
 
     def state_before(self, ctx: EmitContext) -> Optional[tuple[Any, ...]]:
         """Return the state before the frames of this batch, None if it is zero; in a stream that after the last one."""
         if not ctx.continues:
             return self.given_state(ctx)
-        first, data = self.first_state(ctx), self.state.data
         return tuple(
             value if part.kept is not None else ctx.state_before(name, data, value)
-            for name, part, value in zip(self._names, self.initial, first)
+            for name, part, data, value in zip(self._names, self.initial, self.state.parts, self.first_state(ctx))
         )
 
     def state_after(self, ctx: EmitContext, state: tuple[Any, ...]) -> None:
         """Pass the last state on to the next block of a stream, see `state_before`."""
-        for name, part, value in zip(self._names, self.initial, state):
+        for name, part, data, value in zip(self._names, self.initial, self.state.parts, state):
             if part.kept is None:
-                ctx.state_after(name, self.state.data, value)
+                ctx.state_after(name, data, value)
 
     def keep(self, ctx: EmitContext, state: tuple[Any, ...]) -> None:
         """Keep the last state for the next batch, where the option says so; each tensor in the layout of the state."""
@@ -75,8 +84,11 @@ class PlannedCell:
         return ["state/%s" % key for key in self.state.keys] or ["state"]
 
     def first_output(self, ctx: EmitContext) -> Any:
-        """Return the part of the first state that is also an output."""
-        return self.first_state(ctx)[self.state.keys.index("h") if "h" in self.state.keys else 0]
+        """Return the output before the first frame: the state that is an output, zeros if none is."""
+        index = self.cell.output_state
+        if index is None:
+            return tf.zeros(tf.stack(ctx.shape(self.output)), float_dtype())
+        return self.first_state(ctx)[index]
 
 
 def vectors_of(ctx: PlanContext, data: Data) -> tuple[list[int], Data]:
@@ -93,13 +105,13 @@ def vectors_of(ctx: PlanContext, data: Data) -> tuple[list[int], Data]:
 
 
 def plan_cell(
-    ctx: PlanContext, layer: Any, data: Data, out: Dim, state_data: Data, *, in_step: bool = False
+    ctx: PlanContext, layer: Any, data: Data, out: Dim, output: Data, *, in_step: bool = False
 ) -> PlannedCell:
     """Plan the cell of a `RecLayer`, and declare its parameters.
 
     :param data: input of the cell
     :param out: the feature dim of its output
-    :param state_data: template of each tensor of its state
+    :param output: template of the output for one frame
     :param in_step: it runs step by step in a loop, where the parameters of its initial state are in the scope of the
         layer, like in RETURNN, not in that of the unit
     """
@@ -129,9 +141,20 @@ def plan_cell(
         if init is None:
             init = "glorot_uniform" if layer.recurrent_weights_init is None else layer.recurrent_weights_init
         ctx.param(prefix + spec.name, spec.shape, init)
-    state = HiddenState(cell.state_keys, state_data)
+    state = HiddenState(cell.state_keys, _state_parts(ctx, cell, output))
     if layer.state is not None:
         initial = plan_given_state(ctx, layer.state, state)
     else:
         initial = plan_initial_state(ctx, layer.initial_state, state, "" if in_step else prefix)
-    return PlannedCell(cell, prefix, state, initial)
+    return PlannedCell(cell, prefix, output, state, initial)
+
+
+def _state_parts(ctx: PlanContext, cell: Cell, output: Data) -> tuple[Data, ...]:
+    """Return the templates of the tensors of the state; those of the size of the output have its feature dim."""
+    axis = output.feature_axis
+    assert axis is not None
+    dims = {cell.n_out: output.dims[axis]}
+    for size in cell.state_sizes():
+        if size not in dims:
+            dims[size] = ctx.new_feature(size, "%s:state" % ctx.node.path)
+    return tuple(output.with_dim(axis, dims[size]) for size in cell.state_sizes())

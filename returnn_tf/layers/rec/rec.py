@@ -188,6 +188,11 @@ class RecLayer(ConcatInputLayer):
         assert self._run.cell is not None
         return self._run.cell.first_output(ctx)
 
+    def initial_output_template(self) -> Data:
+        """Return the layout of `initial_output_value`."""
+        assert self._run.cell is not None
+        return self._run.cell.output
+
     def _check_no_cell_options(self, ctx: PlanContext) -> None:
         if self.axis is single_step_dim or self.state is not None:
             raise ctx.error(

@@ -35,7 +35,7 @@ def state_values(ctx: EmitContext, node: Node) -> Any:
     if getattr(exit_layer, "plan_state", None) is not None:
         last = exit_layer.plan_state()
         if isinstance(last.layer, LastStateLayer):
-            return tf.split(ctx.value(last), exit_layer.hidden_state.count, axis=last.output.feature_axis)
+            return tf.split(ctx.value(last), exit_layer.hidden_state.sizes, axis=last.output.feature_axis)
         return state_values(ctx, last)
     before = getattr(owner.layer, "state_of", None)
     if before is not None:
@@ -74,7 +74,7 @@ class LastStateLayer(Layer):
         last = last_frame(ctx, self.source)
         owner = recurrent_node(self._cell)
         inner = type(ctx)(owner, ctx.lowering)
-        initial = [to_layout(start(inner), part, self._part()) for part, start in owner.loop_states.values()]
+        initial = [to_layout(start(inner), part, self._like(part)) for part, start in owner.loop_states.values()]
         first = tf.concat(initial, axis=ctx.output.feature_axis)
         if ctx.beam > 1:
             first = tf.repeat(first, ctx.beam, axis=ctx.output.batch_axis)
@@ -82,9 +82,11 @@ class LastStateLayer(Layer):
             lens = expand_at(lens, [i for i in range(ctx.output.rank) if i != ctx.output.batch_axis])
         return tf.where(lens > 0, last, first)
 
-    def _part(self) -> Data:
-        """Return the layout of one of the concatenated tensors."""
-        state = hidden_state_of(self._cell)
+    def _like(self, part: Data) -> Data:
+        """Return the layout of one of the concatenated tensors.
+
+        :param part: its template in the loop
+        """
         data = self.node.output
-        assert state is not None and data.feature_axis is not None
-        return data.with_dim(data.feature_axis, state.data.dims[state.data.feature_axis or 0])
+        assert data.feature_axis is not None
+        return data.with_dim(data.feature_axis, part.dims[part.feature_axis or 0])

@@ -15,7 +15,7 @@ from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.util.lazy_tf import tf
 
 State = tuple["tf.Tensor", ...]
-"""State of a cell: tensors [batch, n], in the order of `Cell.state_keys`."""
+"""State of a cell: tensors [batch, size], in the order of `Cell.state_keys` and of the sizes in `Cell.state_sizes`."""
 
 Params = Mapping[str, "tf.Tensor"]
 """Parameters by their name below ``<layer>/rec/``."""
@@ -35,14 +35,14 @@ class CellParam:
     :param name: below ``<layer>/rec/``
     :param shape: all dims are known
     :param kind: the user's initialiser that applies: "forward", "recurrent", "bias", or "fixed" for none
-    :param default: initial value if the user gives no initialiser of that kind: a number, one value for each column, or
-        None for the general default of weights
+    :param default: initial value if the user gives no initialiser of that kind: a number, one value for each column, an
+        initialiser as configs write it, or None for the general default of weights
     """
 
     name: str
     shape: tuple[int, ...]
     kind: str
-    default: Union[None, float, NDArray[Any]] = None
+    default: Union[None, float, str, NDArray[Any]] = None
 
 
 class Cell:
@@ -51,7 +51,7 @@ class Cell:
     Terms independent of the state are computed for all frames at once by `project_input`, before the loop; terms
     independent of the frame (permuted weights, a dropout mask for the whole sequence) once by `prepare`.
 
-    :param n_out: dimension ``n`` of the output and of each state
+    :param n_out: dimension ``n`` of the output
     :param in_dim: dimension of the input (number of classes, if sparse)
     :param sparse_input: the input holds class indices: the input weights are then a lookup table
     :param unit_opts: see `Options`
@@ -76,6 +76,9 @@ class Cell:
     splits_input_weights: ClassVar[bool] = True
     """The input weights are a matrix of their own, so that ``input_projection`` can be switched off."""
 
+    takes_classes: ClassVar[bool] = True
+    """The input may hold class indices, see ``sparse_input``."""
+
     def __init__(
         self,
         n_out: int,
@@ -94,9 +97,15 @@ class Cell:
         self.behavior_version = behavior_version
         self.where = where
         self.opts: Any = from_options(self.Options, unit_opts or {}, where="%s: unit_opts of %r" % (where, self.unit))
-        self._check_input_projection()
+        self._check_input()
 
-    def _check_input_projection(self) -> None:
+    def _check_input(self) -> None:
+        if self.sparse_input and not self.takes_classes:
+            raise ConfigError(
+                "%s: unit %r needs vectors, but the input is sparse with dim %d. Put a layer in front that looks up a "
+                "vector for each class, {'class': 'linear', 'activation': None, 'with_bias': False, 'n_out': ...}."
+                % (self.where, self.unit, self.in_dim)
+            )
         if self.input_projection:
             return
         if not self.splits_input_weights:
@@ -104,24 +113,45 @@ class Cell:
                 "%s: unit %r has its input weights inside of its kernel, so input_projection=False is not possible. "
                 "Remove that option, or use unit 'nativelstm2'." % (self.where, self.unit)
             )
-        if self.sparse_input or self.in_dim != self.gates * self.n_out:
+        width = self.projected_dim
+        if self.sparse_input or self.in_dim != width:
+            product = " (%d * n_out)" % self.gates if width == self.gates * self.n_out else ""
             raise ConfigError(
-                "%s: input_projection=False needs a dense input of dim %d (%d * n_out), but the input %s dim %d. "
+                "%s: input_projection=False needs a dense input of dim %d%s, but the input %s dim %d. "
                 "Remove that option, or project the input with a linear layer of n_out %d."
-                % (
-                    self.where,
-                    self.gates * self.n_out,
-                    self.gates,
-                    "is sparse with" if self.sparse_input else "has",
-                    self.in_dim,
-                    self.gates * self.n_out,
-                )
+                % (self.where, width, product, "is sparse with" if self.sparse_input else "has", self.in_dim, width)
             )
 
     @property
     def n_states(self) -> int:
         """Return the number of state tensors."""
         return len(self.state_keys) or 1
+
+    def state_sizes(self) -> tuple[int, ...]:
+        """Return the length of the vector of each state; a matrix is flattened row by row."""
+        return (self.n_out,) * self.n_states
+
+    def zero_state(self, batch: tf.Tensor, dtype: tf.DType) -> State:
+        """Return a state of zeros.
+
+        :param batch: int scalar
+        """
+        zeros = {size: tf.zeros([batch, size], dtype) for size in set(self.state_sizes())}
+        return tuple(zeros[size] for size in self.state_sizes())
+
+    @property
+    def output_state(self) -> Optional[int]:
+        """Return the index of the state that is the output of the frame before; None if there is no such state.
+
+        It is the state "h" or the only one, if it has the size of the output. A unit for which that is wrong says so.
+        """
+        index = self.state_keys.index("h") if "h" in self.state_keys else 0 if self.n_states == 1 else None
+        return index if index is not None and self.state_sizes()[index] == self.n_out else None
+
+    @property
+    def projected_dim(self) -> int:
+        """Return the width of the result of `project_input`."""
+        return self.gates * self.n_out
 
     def param_specs(self) -> list[CellParam]:
         """Declare the parameters in the order of their creation."""
@@ -131,13 +161,13 @@ class Cell:
         """Compute the part of a step that depends only on the input, for all frames at once.
 
         :param x: [..., in_dim] dense, or [...] int if sparse
-        :return: [..., gates * n]
+        :return: [..., projected_dim]; it may be ``x`` itself if it is no projection that `step` needs first
         """
         weights = self.input_weights(params)
         return x if weights is None else project(x, *weights)
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """Return weights [in, gates * n] and bias of the input projection, or None.
+        """Return weights [in, projected_dim] and bias of the input projection, or None.
 
         None: there is no projection, or it is not just ``x W + b``.
         """
@@ -157,7 +187,7 @@ class Cell:
         """Compute one frame.
 
         :param weights: from `prepare`
-        :param z: [batch, gates * n], a frame of `project_input`
+        :param z: [batch, projected_dim], a frame of `project_input`
         :param state: of the previous frame
         :param seed: int [2], different in each frame; None: no noise
         :return: output [batch, n], new state
@@ -168,6 +198,13 @@ class Cell:
         """Return the native op that runs this cell over all frames, or None if there is none for it.
 
         :param dtype: of the parameters
+        """
+        return None
+
+    def parallel_kernel(self) -> Optional[NativeKernel]:
+        """Return a form that computes all frames in parallel, in the same way as `native_kernel`, or None.
+
+        It gives the numbers of `step`. `run_cell` takes it where there is no native op for the whole cell.
         """
         return None
 

@@ -17,7 +17,7 @@ Kernel = Callable[
     [Cell, Params, "tf.Tensor", Optional["tf.Tensor"], State, Optional["tf.Tensor"]], tuple["tf.Tensor", State]
 ]
 """``kernel(cell, params, z, lengths, state, seed)`` -> outputs [time, batch, n], and the state of each sequence after
-its last frame. ``z`` [time, batch, gates * n] is the projected input, in the order in which the frames are to be run;
+its last frame. ``z`` [time, batch, projected_dim] is the projected input, in the order in which frames are to be run;
 ``lengths`` int [batch], or None if all sequences fill the array; ``seed`` int [2] in training, else None. Output frames
 after the end of a sequence may hold anything: the caller replaces them."""
 

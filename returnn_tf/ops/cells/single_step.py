@@ -37,7 +37,7 @@ class PreparedCell:
         return self.step_projected(project(x, *self.projection), state, step)
 
     def step_projected(self, z: tf.Tensor, state: State, step: Optional[tf.Tensor]) -> tuple[tf.Tensor, State]:
-        """Compute one step from an already projected input [batch, gates * n]."""
+        """Compute one step from an already projected input [batch, projected_dim]."""
         noise = self.seed
         if noise is not None:
             if not self.cell.step_noise:
