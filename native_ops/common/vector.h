@@ -33,6 +33,22 @@ inline Vec load(const float* p) { return *reinterpret_cast<const VecUnaligned*>(
 
 inline void store(float* p, Vec x) { *reinterpret_cast<VecUnaligned*>(p) = x; }
 
+// Stores a whole vector past the caches, for large arrays: the line is not read first. p has to be aligned to a vector;
+// the thread calls stream_end() before others may read.
+inline void stream(float* p, Vec x) {
+#if defined(__AVX512F__)
+  _mm512_stream_ps(p, reinterpret_cast<__m512>(x));
+#else
+  store(p, x);
+#endif
+}
+
+inline void stream_end() {
+#if defined(__AVX512F__)
+  _mm_sfence();
+#endif
+}
+
 // Prefetches the cache line at p, for reading or for writing. GCC considers a function that only calls
 // __builtin_prefetch to have no effect, and drops calls of it.
 inline void prefetch_to_read(const void* p) {

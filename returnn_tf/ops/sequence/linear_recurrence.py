@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
+from returnn_tf.native.scan import native_scan, scan_ops
 from returnn_tf.ops.helpers.masks import sequence_mask_time_major
 from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
@@ -26,6 +27,7 @@ def linear_recurrence(
     :return: h [time, batch, n], 0 after the end of each sequence; the state of each sequence [batch, n] after the frame
         that ran last (``h0`` if there is none)
     """
+    a, b, h0 = (tf.convert_to_tensor(x) for x in (a, b, h0))
     if not b.dtype.is_complex:
         (h,), (h_last,) = recurrence_of_parts((a,), (b,), (h0,), lengths, reverse)
         return h, h_last
@@ -41,6 +43,11 @@ def recurrence_of_parts(
 
     :param a: one array, or a pair of them; likewise ``b`` and ``h0``
     """
+    ops = scan_ops(b[0].dtype)
+    if ops is not None:
+        all_frames = tf.fill([tf.shape(b[0])[1]], tf.shape(b[0])[0])
+        ends = all_frames if lengths is None else tf.cast(lengths, tf.int32)
+        return native_scan(ops, a, b, h0, ends, reverse=reverse)
     a = tuple(tf.broadcast_to(x, tf.shape(y)) for x, y in zip(a, b))
     one = [1.0, 0.0]
     if lengths is not None:  # a sequence keeps its state in the frames of its padding
