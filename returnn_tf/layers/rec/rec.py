@@ -54,6 +54,12 @@ class RecLayer(ConcatInputLayer):
     basicrnn                ``basic_rnn_cell/kernel`` [in + n, n], ``/bias`` [n]              Elman 1990
     rhn                     ``W`` [in, 2 n], ``b`` [2 n], ``rhn_cell/depth_<d>/W`` [n, 2 n]   Zilly et al. 2017
     layernormvariantslstm   ``W_ff`` [in, 4 n], ``W_re`` [n, 4 n], ``gamma_*``, ``beta_*``    i, j, f, o: Ba et al. 2016
+    gla                     ``W_q``, ``W_k``, ``W_v``, ``W_r``, ``W_alpha_1``, ``W_alpha_2``,  gated linear attention:
+                            ``b_alpha``, ``b_r``, ``norm/scale``, ``W_o``                     Yang et al. 2023
+    mamba2                  ``in_proj``, ``conv/W``, ``conv/b``, ``dt_bias``, ``A_log``,      state space duality:
+                            ``D``, ``norm/scale``, ``out_proj``                               Dao & Gu 2024
+    mlstm                   ``W`` [in, 4 n], ``b`` [4 n], ``W_gates`` [in, 2 heads],          q, k, v, o; i, f:
+                            ``b_gates`` [2 heads]                                             Beck et al. 2024
     ======================  ================================================================  ==========================
 
     The formulas and ``unit_opts`` of each unit are in `returnn_tf.ops.cells`. Names are case-insensitive, and "Cell"

@@ -36,13 +36,14 @@ class CellParam:
     :param shape: all dims are known
     :param kind: the user's initialiser that applies: "forward", "recurrent", "bias", or "fixed" for none
     :param default: initial value if the user gives no initialiser of that kind: a number, one value for each column, an
-        initialiser as configs write it, or None for the general default of weights
+        initialiser as configs write it, a function of shape and `numpy.random.Generator`, or None for the general
+        default of weights
     """
 
     name: str
     shape: tuple[int, ...]
     kind: str
-    default: Union[None, float, str, NDArray[Any]] = None
+    default: Union[None, float, str, NDArray[Any], Callable[..., NDArray[Any]]] = None
 
 
 class Cell:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
@@ -66,3 +66,15 @@ def state_at(states: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
     batch = tf.shape(states)[1]
     indices = tf.stack([tf.cast(lengths, tf.int32), tf.range(batch)], axis=1)
     return tf.gather_nd(states, indices)
+
+
+def running_order(x: tf.Tensor, lengths: Optional[tf.Tensor], reverse: bool) -> tf.Tensor:
+    """Turn ``x`` from the order of time to that in which the frames run, or back.
+
+    :param x: [time, batch, ...]
+    :param lengths: int [batch]; None: all sequences have all frames
+    :param reverse: each sequence runs from its last to its first frame
+    """
+    if not reverse:
+        return x
+    return tf.reverse(x, axis=[0]) if lengths is None else reverse_sequences(x, lengths)

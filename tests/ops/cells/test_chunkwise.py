@@ -76,12 +76,11 @@ def test_strong_decays_in_float32(decays):
 
 @pytest.mark.parametrize("decays,with_bonus", [(1, False), (KEYS, True)])
 def test_gradient(decays, with_bonus):
-    """Against differences along random directions, also in a graph."""
+    """Against differences along random directions."""
     args = [tf.constant(x) for x in example(decays, [13, 9])]
     rng = numpy.random.RandomState(2)
     weights = [tf.constant(rng.normal(size=shape)) for shape in ((13, 2, HEADS, VALUES), args[4].shape)]
 
-    @tf.function
     def score(*args):
         bonus = args[5] if with_bonus else None
         result = chunkwise(*args[:5], lengths=tf.constant([13, 9]), reverse=True, chunk=4, bonus=bonus)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
-from returnn_tf.ops.cells.time_axis import frame_mask, reverse_sequences
+from returnn_tf.ops.cells.time_axis import frame_mask, running_order
 from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
@@ -34,7 +34,7 @@ class Chunks:
         if self.lengths is not None:
             mask = frame_mask(self.lengths, self.n_frames)[:, :, None, None]
             x = tf.where(mask, x, tf.zeros([], x.dtype))
-        x = self._in_running_order(x)
+        x = running_order(x, self.lengths, self.reverse)
         n_chunks = self._n_chunks()
         x = tf.pad(x, [[0, n_chunks * self.size - self.n_frames], [0, 0], [0, 0], [0, 0]])
         shape = tf.shape(x)
@@ -51,15 +51,10 @@ class Chunks:
         shape = tf.shape(x)
         out = tf.reshape(tf.transpose(x, [0, 3, 1, 2, 4]), [-1, shape[1], shape[2], shape[4]])[: self.n_frames]
         out.set_shape([None, x.shape[1], x.shape[2], x.shape[4]])
-        return self._in_running_order(out)
+        return running_order(out, self.lengths, self.reverse)
 
     def _n_chunks(self) -> tf.Tensor:
         return tf.maximum(1, (self.n_frames + self.size - 1) // self.size)
-
-    def _in_running_order(self, x: tf.Tensor) -> tf.Tensor:
-        if not self.reverse:
-            return x
-        return tf.reverse(x, axis=[0]) if self.lengths is None else reverse_sequences(x, self.lengths)
 
 
 def carried_states(decay: tf.Tensor, added: tf.Tensor, first: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

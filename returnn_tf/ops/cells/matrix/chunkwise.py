@@ -56,7 +56,7 @@ def chunk_error(chunk: int) -> Optional[str]:
     """Return why a chunk cannot have this number of frames, or None if it can; see `option`."""
     if chunk >= _BASE and chunk & (chunk - 1) == 0:
         return None
-    return "must be a power of 2 from %d, because chunks are halved down to %d frames; try 64" % (_BASE, _BASE)
+    return "must be a power of 2 from %d (chunks are halved)" % _BASE
 
 
 def _run(

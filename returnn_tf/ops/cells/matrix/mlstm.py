@@ -1,0 +1,146 @@
+"""mLSTM: the LSTM with a matrix as memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import numpy
+from numpy.typing import NDArray
+
+from returnn_tf.config.options import at_least, option
+from returnn_tf.ops.cells.base import Cell, CellParam, Params, State
+from returnn_tf.ops.cells.matrix.chunkwise import chunk_error, chunkwise
+from returnn_tf.ops.cells.matrix.head_ops import join_heads, one_frame, split_heads
+from returnn_tf.ops.cells.matrix.heads_cell import HeadsCell
+from returnn_tf.ops.cells.matrix.stabiliser import stabiliser
+from returnn_tf.ops.cells.registry import register_cell
+from returnn_tf.util.lazy_tf import tf
+
+#: Limits the exponent in the denominator to +-60, where float32 has neither overflow nor 0: what is divided by more is
+#: 0 anyway, and ``n q`` is below the least only where it is 0.
+_MAX_EXPONENT = 60.0
+
+
+@register_cell("mlstm")
+class MLstm(HeadsCell):
+    """mLSTM (Beck et al. 2024, xLSTM, arXiv 2405.04517), with a matrix C, a vector n and a number m per head as state.
+
+    ``q, k, v, o = split(x W + b);  i, f = split(x W_gates + b_gates)``, where q, k, v and o are split into heads and
+    each head has one i and one f. With a forget gate ``exp`` log f stands for f, with ``sigmoid`` for log sigmoid(f):
+
+    ``m' = max(log f + m, i);  C' = exp(log f + m - m') C + exp(i - m') k v^T / sqrt(d);``
+    ``n' = exp(log f + m - m') n + exp(i - m') k / sqrt(d);  h = sigmoid(o) C'^T q / max(|n' q|, exp(-m'))``
+
+    C and n are small by the factor exp(-m), so that the exponential gates cannot overflow; h does not depend on it.
+    Over all frames C is computed in chunks.
+
+    Weights, with H heads: ``W`` [in, 4 n], ``b`` [4 n] (0), ``W_gates`` [in, 2 H] (0), ``b_gates`` [2 H] (normal with
+    deviation 0.1 for i, from 3 to 6 over the heads for f).
+    States: C [H * n / H * n / H], its rows for k, its columns for v; n [n]; m [H]. All are 0 by default.
+    """
+
+    @dataclass
+    class Options(Cell.Options):
+        """The options in ``unit_opts``."""
+
+        num_heads: int = option(4, check=at_least(1), help="number of heads; n_out is a multiple of it")
+        forget_gate: str = option("sigmoid", choices=("sigmoid", "exp"), help="activation of the forget gate")
+        chunk: int = option(64, check=chunk_error, help="frames of a chunk, a power of 2; a matter of speed only")
+
+    state_keys = ("C", "n", "m")
+
+    def head_shape(self) -> tuple[int, int, int]:
+        """Return heads, keys and values; see `HeadsCell.head_shape`."""
+        self.check_divisible(self.n_out, "n_out", self.opts.num_heads)
+        return self.opts.num_heads, self.n_out // self.opts.num_heads, self.n_out // self.opts.num_heads
+
+    def state_sizes(self) -> tuple[int, ...]:
+        """Return the sizes of C, n and m."""
+        return *super().state_sizes(), self.n_out, self.heads
+
+    @property
+    def projected_dim(self) -> int:
+        """Return the dim of q, k, v, o and the gates i and f."""
+        return 4 * self.n_out + 2 * self.heads
+
+    def param_specs(self) -> list[CellParam]:
+        """Declare the parameters; see `Cell.param_specs`."""
+        n, heads = self.n_out, self.heads
+        return [
+            CellParam("W", (self.in_dim, 4 * n), "forward"),
+            CellParam("b", (4 * n,), "bias", 0.0),
+            CellParam("W_gates", (self.in_dim, 2 * heads), "fixed", 0.0),
+            CellParam("b_gates", (2 * heads,), "fixed", _gate_biases),
+        ]
+
+    def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
+        """Return the input weights; see `Cell.input_weights`."""
+        weights = tf.concat([params["W"], params["W_gates"]], axis=1)
+        return weights, tf.concat([params["b"], params["b_gates"]], axis=0)
+
+    def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """Return nothing: there are no recurrent weights; see `Cell.prepare`."""
+        return []
+
+    def _split(self, z: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return q, k, v [..., heads, d], sigmoid(o) [..., n], and i and log f [..., heads]."""
+        q, k, v, o, i, f = tf.split(z, [self.n_out] * 4 + [self.heads] * 2, axis=-1)
+        q, k, v = (split_heads(x, self.heads) for x in (q, k * self.keys**-0.5, v))
+        return q, k, v, tf.sigmoid(o), i, f if self.opts.forget_gate == "exp" else tf.math.log_sigmoid(f)
+
+    def step(
+        self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
+    ) -> tuple[tf.Tensor, State]:
+        """Compute one step; see `Cell.step`."""
+        q, k, v, gate, i, log_f = self._split(z)
+        c, n, before = state
+        m = tf.maximum(log_f + before, i)
+        k *= tf.exp(i - m)[..., None]
+        read, last = one_frame(q, k, _with_one(v), (log_f + before - m)[..., None], self._memory(c, n))
+        return gate * join_heads(_divided(read, m)), self._state(last, m)
+
+    def over_time(
+        self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
+    ) -> tuple[tf.Tensor, State]:
+        """Compute all frames; see `HeadsCell.over_time`."""
+        q, k, v, gate, i, log_f = self._split(z)
+        c, n, m_first = state
+        m, before, m_last = stabiliser(log_f, i, m_first, lengths=lengths, reverse=reverse)
+        k *= tf.exp(tf.minimum(i - m, tf.zeros([], m.dtype)))[..., None]  # above 0 only in the padding
+        decay = (log_f + before - m)[..., None]
+        read, last = chunkwise(
+            q,
+            k,
+            _with_one(v),
+            decay,
+            self._memory(c, n),
+            lengths=lengths,
+            reverse=reverse,
+            chunk=self.opts.chunk,
+        )
+        return gate * join_heads(_divided(read, m)), self._state(last, m_last)
+
+    def _memory(self, c: tf.Tensor, n: tf.Tensor) -> tf.Tensor:
+        """Return C with n as one more column: it is the sum for a value of 1."""
+        return tf.concat([self.matrices(c), split_heads(n, self.heads)[..., None]], axis=-1)
+
+    def _state(self, memory: tf.Tensor, m: tf.Tensor) -> State:
+        return join_heads(memory[..., :-1], 3), join_heads(memory[..., -1]), m
+
+
+def _with_one(v: tf.Tensor) -> tf.Tensor:
+    return tf.pad(v, [[0, 0]] * (v.shape.rank - 1) + [[0, 1]], constant_values=1)
+
+
+def _divided(read: tf.Tensor, m: tf.Tensor) -> tf.Tensor:
+    """Divide C q [..., d] by n q, which is its last column."""
+    least = tf.exp(tf.clip_by_value(-m, -_MAX_EXPONENT, _MAX_EXPONENT))[..., None]
+    return read[..., :-1] / tf.maximum(tf.abs(read[..., -1:]), least)
+
+
+def _gate_biases(shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
+    """Return the initial biases of the gates i and f."""
+    heads = shape[0] // 2
+    return numpy.concatenate([rng.normal(0, 0.1, heads), numpy.linspace(3, 6, heads)])
