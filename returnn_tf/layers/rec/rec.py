@@ -60,6 +60,8 @@ class RecLayer(ConcatInputLayer):
                             ``D``, ``norm/scale``, ``out_proj``                               Dao & Gu 2024
     mlstm                   ``W`` [in, 4 n], ``b`` [4 n], ``W_gates`` [in, 2 heads],          q, k, v, o; i, f:
                             ``b_gates`` [2 heads]                                             Beck et al. 2024
+    mingru                  ``W`` [in, 2 n], ``b`` [2 n]                                      u, c: Feng et al. 2024
+    minlstm                 ``W`` [in, 3 n], ``b`` [3 n]                                      f, i, c: Feng et al. 2024
     ======================  ================================================================  ==========================
 
     The formulas and ``unit_opts`` of each unit are in `returnn_tf.ops.cells`. Names are case-insensitive, and "Cell"

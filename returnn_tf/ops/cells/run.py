@@ -34,7 +34,7 @@ def run_cell(
         frame that ran last (the initial state if there is none)
     """
     fused = fused_weights(cell, params, x)
-    native = None if fused else _whole_kernel(cell, params)
+    native = None if fused else _whole_kernel(cell, params, x)
     # A plain kernel has one direction only: the narrower array of x and z is reversed for it.
     reverse = direction == -1
     is_narrow = x.dtype.is_integer or cell.in_dim <= cell.projected_dim
@@ -58,9 +58,9 @@ def run_cell(
     return outputs, state
 
 
-def _whole_kernel(cell: Cell, params: Params) -> Optional[NativeKernel]:
+def _whole_kernel(cell: Cell, params: Params, x: tf.Tensor) -> Optional[NativeKernel]:
     """Return what runs all frames at once in both directions, or None: then a loop does, in one direction."""
-    native = cell.native_kernel(next(iter(params.values())).dtype)
+    native = cell.native_kernel(next(iter(params.values()), x).dtype)  # a unit may have no parameters
     # Converters to other formats only know loops like `step_loop`.
     return native or (None if in_portable_ops() else cell.parallel_kernel())
 

@@ -1,0 +1,1 @@
+"""Units whose state is a linear recurrence, elementwise: all frames in parallel."""
