@@ -49,9 +49,12 @@ class Worker:
             self._steps[what] = max(1, int(0.3 / self._ask(what, 1)))
         self.times.setdefault(what, []).append(self._ask(what, self._steps[what]))
 
-    def wait(self, what: str = "step") -> None:
-        """Until it is ready: before the first time of any process, as getting ready takes all threads."""
-        self._ask(what, 0)
+    def wait(self, what: str = "step", steps: int = 0) -> None:
+        """Until it is ready: before the first time of any process, as getting ready takes all threads.
+
+        :param steps: how many to run without noting their time
+        """
+        self._ask(what, steps)
 
     def steps(self, what: str = "step") -> int:
         """How many `run` takes at once."""
@@ -79,8 +82,10 @@ class Worker:
         return self.last["cpu" if self.by_cpu else "seconds"] / max(1, steps)
 
 
-def serve(make_steps: Callable[[], dict[str, Callable[[], Any]]]) -> None:
+def serve(make_steps: Callable[[], dict[str, Callable[[], Any]]], warm_up: bool = True) -> None:
     """The life of a worker: makes its steps, then answers each line "name n" with the time of n of them.
+
+    :param warm_up: run each step once before, so that what is built in its first call is not timed
 
     An answer also has the last result of the step, and the most memory so far in MB: of the process (``peak_mb``), and
     beyond what it had before its steps were made (``grown_mb``).
@@ -88,8 +93,9 @@ def serve(make_steps: Callable[[], dict[str, Callable[[], Any]]]) -> None:
     out, sys.stdout = sys.stdout, sys.stderr
     before = status_mb("VmRSS")
     steps = make_steps()
-    for step in steps.values():
-        step()
+    if warm_up:
+        for step in steps.values():
+            step()
     for line in sys.stdin:
         name, count = line.split()
         start, cpu, result = time.perf_counter(), time.process_time(), None
