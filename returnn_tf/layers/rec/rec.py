@@ -62,6 +62,10 @@ class RecLayer(ConcatInputLayer):
                             ``b_gates`` [2 heads]                                             Beck et al. 2024
     mingru                  ``W`` [in, 2 n], ``b`` [2 n]                                      u, c: Feng et al. 2024
     minlstm                 ``W`` [in, 3 n], ``b`` [3 n]                                      f, i, c: Feng et al. 2024
+    deltanet                ``W`` [in, 3 n + heads], ``conv`` [4, 3 n], ``norm/scale``,       delta rule:
+                            ``W_o`` [n, n]                                                    Yang et al. 2024
+    rwkv6, rwkv7            ``W_r``, ``W_k``, ``W_v`` [in, n], ``W_o`` [n, n], ``mix_*``,     Peng et al. 2024, 2025
+                            ``decay*``, ...
     ======================  ================================================================  ==========================
 
     The formulas and ``unit_opts`` of each unit are in `returnn_tf.ops.cells`. Names are case-insensitive, and "Cell"

@@ -1,0 +1,79 @@
+"""The delta rule with decays over all frames, in chunks: the states of single frames are never materialised."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import numpy as np
+
+from returnn_tf.ops.cells.matrix.chunks import Chunks
+from returnn_tf.ops.cells.matrix.decayed_products import decayed_products
+from returnn_tf.ops.cells.matrix.head_frames import HeadFrames
+from returnn_tf.ops.cells.matrix.matrix_recurrence import matrix_recurrence
+from returnn_tf.util.lazy_tf import tf
+
+
+def delta_rule(
+    heads: HeadFrames, state: tf.Tensor, *, lengths: Optional[tf.Tensor], chunk: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Compute ``S' = diag(exp(log_decay)) S + b (a S) + k v`` and ``y = r S'`` over all frames.
+
+    Within a chunk the terms ``u = a S`` of all frames solve a triangular system, ``(1 - A) u = a S + A' v``, where S is
+    the state before the chunk, and A, A' are products of pairs of frames (the WY representation, arXiv 2406.06484). For
+    a whole chunk then ``S' = P S + Q``, and only that runs in a loop.
+
+    :param heads: [time, batch, heads, d], with ``a`` and ``b``, without a bonus
+    :param state: [batch, heads, d, m], before the first frame
+    :param lengths: int [batch]; None: all sequences have all frames
+    :param chunk: frames in a chunk, see `chunk_error`
+    :return: y [time, batch, heads, m], and the state at the end of each sequence
+    """
+    chunks = Chunks(tf.shape(heads.r)[0], lengths, False, chunk)
+
+    def split(x: Optional[tf.Tensor]) -> tf.Tensor:
+        """Return [chunks * batch * heads, chunk, d]; zeros after the end leave the state as it is."""
+        assert x is not None
+        return tf.reshape(chunks.split(x), [-1, chunk, x.shape[-1]])
+
+    r, k, v, a, b = (split(x) for x in (heads.r, heads.k, heads.v, heads.a, heads.b))
+    if heads.log_decay is None:
+        earlier = tf.constant(np.tri(chunk, k=-1), r.dtype)
+        a_b, a_k, r_b, r_k = (earlier * tf.matmul(x, y, transpose_b=True) for x in (a, r) for y in (b, k))
+        a_start, r_start, b_end, k_end = a, r, b, k
+        kept = tf.eye(r.shape[-1], dtype=r.dtype)
+    else:
+        log_decay = split(heads.log_decay)
+        decayed = r * tf.exp(log_decay)
+        products, decays = decayed_products(tf.stack([a, decayed], 1), tf.stack([b, k], 1), log_decay)
+        a_b, a_k, r_b, r_k = (products[:, i, :, j] for i in (0, 1) for j in (0, 1))
+        a_start, r_start = (x * tf.exp(decays.before) for x in (a, decayed))
+        b_end, k_end = (x * tf.exp(decays.after) for x in (b, k))
+        kept = tf.linalg.diag(tf.exp(decays.total))
+    r_b, r_k = (pairs + tf.linalg.diag(tf.reduce_sum(r * x, -1)) for pairs, x in ((r_b, b), (r_k, k)))
+    # u = from_state S + from_frames
+    right = tf.concat([a_start, tf.matmul(a_k, v)], -1)
+    solved = tf.linalg.triangular_solve(tf.eye(chunk, dtype=r.dtype) - a_b, right)
+    from_state, from_frames = tf.split(solved, [a.shape[-1], v.shape[-1]], -1)
+    factor = kept + tf.matmul(b_end, from_state, transpose_a=True)
+    term = tf.matmul(b_end, from_frames, transpose_a=True) + tf.matmul(k_end, v, transpose_a=True)
+    before, last = _states(factor, term, state)
+    y = tf.matmul(r_start + tf.matmul(r_b, from_state), before) + tf.matmul(r_b, from_frames) + tf.matmul(r_k, v)
+    shape = tf.concat([[-1], tf.shape(state)[:2], [chunk, v.shape[-1]]], 0)
+    return chunks.join(tf.ensure_shape(tf.reshape(y, shape), [None, None, state.shape[1], chunk, v.shape[-1]])), last
+
+
+def _states(factor: tf.Tensor, term: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Compute ``S' = factor S + term`` from chunk to chunk.
+
+    :param factor: [chunks * batch * heads, d, d]
+    :param term: [chunks * batch * heads, d, m]
+    :param state: [batch, heads, d, m], before the first chunk
+    :return: states before each chunk [chunks * batch * heads, d, m], and the last state
+    """
+    d, m = term.shape[1:]
+    leading = tf.concat([[-1], tf.shape(state)[:2]], 0)
+    factor = tf.reshape(factor, tf.concat([leading, [d, d]], 0))
+    states = matrix_recurrence(factor, tf.reshape(term, tf.concat([leading, [d, m]], 0)), state)
+    last = states[-1]
+    last.set_shape(state.shape)
+    return tf.reshape(states[:-1], [-1, d, m]), last

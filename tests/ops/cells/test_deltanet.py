@@ -1,0 +1,97 @@
+"""DeltaNet against its formulas in numpy, and the delta rule in chunks with decays of any strength."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from returnn_tf.config import ConfigError
+from returnn_tf.ops.cells import run_cell, unit_class
+from returnn_tf.ops.cells.matrix.delta_rule import delta_rule
+from returnn_tf.ops.cells.matrix.head_frames import HeadFrames
+from returnn_tf.util.lazy_tf import tf
+
+IN, N, HEADS, KEYS, VALUES, CONV = 4, 5, 2, 6, 8, 3
+OPTS = {"num_heads": HEADS, "key_dim": KEYS, "value_dim": VALUES, "conv_size": CONV, "chunk": 4}
+
+
+def deltanet(p, window, states):
+    """2406.06484: the last frame of the window [CONV, 2 KEYS + VALUES + HEADS]; matrices are [key, value]."""
+    mixed = (window[:, :-HEADS] * p["conv"]).sum(0)
+    mixed = mixed / (1 + np.exp(-mixed))
+    rates = 1 / (1 + np.exp(-window[-1, -HEADS:]))
+    q, k, v = (np.split(part, HEADS) for part in np.split(mixed, [KEYS, 2 * KEYS]))
+    parts, new = [], []
+    for q_i, k_i, v_i, rate, s in zip(q, k, v, rates, states):
+        q_i, k_i = q_i / np.linalg.norm(q_i), k_i / np.linalg.norm(k_i)
+        s = s - rate * np.outer(k_i, k_i) @ s + rate * np.outer(k_i, v_i)
+        y = q_i @ s
+        parts.append(y / np.sqrt((y**2).mean() + 1e-5) * p["norm/scale"])
+        new.append(s)
+    return np.concatenate(parts) @ p["W_o"], new
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+def test_as_in_numpy(direction):
+    rng = np.random.RandomState(1)
+    cell = unit_class("deltanet")(N, IN, unit_opts=OPTS)
+    params = {spec.name: rng.normal(0, 0.7, spec.shape) for spec in cell.param_specs()}
+    lengths = [10, 1, 0]
+    x = rng.normal(size=(10, 3, IN))
+    state = tuple(rng.normal(size=(3, size)) for size in cell.state_sizes())
+    shape = (CONV - 1, 2 * KEYS + VALUES)
+    expected, last = np.zeros((10, 3, N)), [part.copy() for part in state]
+    for b, length in enumerate(lengths):
+        past = np.pad(state[0][b].reshape(shape), [(0, 0), (0, HEADS)])
+        matrices = list(state[1][b].reshape(HEADS, KEYS // HEADS, VALUES // HEADS))
+        for t in range(length)[::direction]:
+            window = np.vstack([past, x[t, b] @ params["W"]])
+            expected[t, b], matrices = deltanet(params, window, matrices)
+            past = window[1:]
+        last[0][b], last[1][b] = np.ravel(past[:, :-HEADS]), np.ravel(matrices)
+        x[length:, b] = np.nan  # padding may hold anything
+    tensors = {name: tf.constant(value) for name, value in params.items()}
+    y, found = run_cell(cell, tensors, tf.constant(x), tf.constant(lengths), initial_state=state, direction=direction)
+    np.testing.assert_allclose(y, expected, atol=1e-10)
+    for part, right in zip(found, last):
+        np.testing.assert_allclose(part, right, atol=1e-10)
+
+
+@pytest.mark.parametrize("strength", [None, 0.1, 1e3])
+def test_delta_rule(strength):
+    """In float32, up to decays that forget all at once, beside channels that forget nothing."""
+    rng = np.random.RandomState(2)
+    frames, heads, d, m = 37, 2, 8, 3
+    r, k, a, b = (rng.normal(size=(frames, 1, heads, d)).astype("float32") for _ in range(4))
+    a /= -np.linalg.norm(a, axis=-1, keepdims=True)
+    b = (-a * rng.uniform(0, 1, b.shape)).astype("float32")  # as in the delta rule, which never amplifies
+    v = rng.normal(size=(frames, 1, heads, m)).astype("float32")
+    log_decay = None
+    if strength is not None:
+        log_decay = (-strength * rng.exponential(size=r.shape) * (rng.uniform(size=r.shape) < 0.5)).astype("float32")
+    state = rng.normal(size=(1, heads, d, m)).astype("float32")
+    expected, s = np.zeros(v.shape), state[0].astype("float64")
+    for t in range(frames):
+        for i in range(heads):
+            w = 1.0 if log_decay is None else np.exp(log_decay[t, 0, i])[:, None]
+            s[i] = w * s[i] + np.outer(b[t, 0, i], a[t, 0, i] @ s[i]) + np.outer(k[t, 0, i], v[t, 0, i])
+            expected[t, 0, i] = r[t, 0, i] @ s[i]
+    given = HeadFrames(r=r, k=k, v=v, a=a, b=b, log_decay=log_decay)
+    given = HeadFrames(**{name: None if x is None else tf.constant(x) for name, x in vars(given).items()})
+    y, last = delta_rule(given, tf.constant(state), lengths=None, chunk=16)
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(y / scale, expected / scale, atol=1e-6)
+    np.testing.assert_allclose(last[0] / scale, s / scale, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "opts,message",
+    [
+        ({"num_heads": 3}, "n_out 64 is not divisible by num_heads 3"),
+        ({"key_dim": 10}, "key_dim 10 is not divisible by num_heads 4"),
+        ({"chunk": 0}, "power of 2"),
+    ],
+)
+def test_wrong_options(opts, message):
+    with pytest.raises(ConfigError, match=message):
+        unit_class("deltanet")(64, 8, unit_opts=opts)

@@ -1,0 +1,115 @@
+"""The time mixing of RWKV-6 and RWKV-7 against their formulas in numpy, frame by frame and head by head."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from returnn_tf.config import ConfigError
+from returnn_tf.ops.cells import run_cell, unit_class
+from returnn_tf.util.lazy_tf import tf
+
+IN, N, HEAD = 5, 6, 3
+RANKS = {
+    "rwkv6": {"mix_rank": 2, "decay_rank": 3},
+    "rwkv7": {"decay_rank": 2, "rate_rank": 3, "gate_rank": 4},
+}
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def norm_of_head(y, scale, bias):
+    return (y - y.mean()) / np.sqrt(y.var() + 1e-5 * HEAD) * scale + bias
+
+
+def rwkv6(p, x, last, states):
+    """2404.05892: one frame; states is a list of matrices [key, value]."""
+    d = last - x
+    hidden = np.tanh((x + d * p["mix_x"]) @ p["mix_A"]).reshape(5, 2)
+    mixed = {c: x + d * (p["mix_" + c] + hidden[i] @ p["mix_B"][i]) for i, c in enumerate("wkvrg")}
+    r, k, v, g = (mixed[c] @ p["W_" + c] for c in "rkvg")
+    w = np.exp(-np.exp(p["decay"] + np.tanh(mixed["w"] @ p["decay_A"]) @ p["decay_B"]))
+    parts, new = [], []
+    for i, s in enumerate(states):
+        h = slice(i * HEAD, (i + 1) * HEAD)
+        kv = np.outer(k[h], v[h])
+        parts.append(norm_of_head(r[h] @ (s + p["bonus"][h, None] * kv), p["norm/scale"][h], p["norm/bias"][h]))
+        new.append(w[h, None] * s + kv)
+    return (g * sigmoid(g) * np.concatenate(parts)) @ p["W_o"], new
+
+
+def rwkv7(p, x, last, states):
+    """2503.14456: one frame, with the matrices transposed to those of the paper, [key, value]."""
+    mixed = {c: x + (last - x) * p["mix_" + c] for c in "rwkvag"}
+    r, k, v = (mixed[c] @ p["W_" + c] for c in "rkv")
+    a = sigmoid(mixed["a"] @ p["rate_A"] @ p["rate_B"] + p["rate"])
+    w = np.exp(-np.exp(-0.5) * sigmoid(np.tanh(mixed["w"] @ p["decay_A"]) @ p["decay_B"] + p["decay"]))
+    g = sigmoid(mixed["g"] @ p["gate_A"]) @ p["gate_B"]
+    added = k * (1 + p["replacement"] * (a - 1))
+    parts, new = [], []
+    for i, s in enumerate(states):
+        h = slice(i * HEAD, (i + 1) * HEAD)
+        q = k[h] * p["removal"][h]
+        q = q / np.linalg.norm(q)
+        s = (np.diag(w[h]) - np.outer(a[h] * q, q)) @ s + np.outer(added[h], v[h])
+        y = norm_of_head(r[h] @ s, p["norm/scale"][h], p["norm/bias"][h])
+        parts.append(y + (r[h] * p["bonus"][h] * added[h]).sum() * v[h])
+        new.append(s)
+    return (g * np.concatenate(parts)) @ p["W_o"], new
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+@pytest.mark.parametrize("unit,step", [("rwkv6", rwkv6), ("rwkv7", rwkv7)])
+def test_as_in_numpy(unit, step, direction):
+    rng = np.random.RandomState(1)
+    cell = unit_class(unit)(N, IN, unit_opts={"head_size": HEAD, "chunk": 4, **RANKS[unit]})
+    params = {spec.name: rng.normal(0, 0.7, spec.shape) for spec in cell.param_specs()}
+    lengths = [11, 4, 0]
+    x = rng.normal(size=(11, 3, IN))
+    state = tuple(rng.normal(size=(3, size)) for size in cell.state_sizes())
+    assert cell.state_sizes() == (IN, N * HEAD)
+    expected, last = np.zeros((11, 3, N)), [part.copy() for part in state]
+    for b, length in enumerate(lengths):
+        shift, matrices = state[0][b], list(state[1][b].reshape(2, HEAD, HEAD))
+        for t in range(length)[::direction]:
+            expected[t, b], matrices = step(params, x[t, b], shift, matrices)
+            shift = x[t, b]
+        last[0][b], last[1][b] = shift, np.ravel(matrices)
+        x[length:, b] = np.nan  # padding may hold anything
+    tensors = {name: tf.constant(value) for name, value in params.items()}
+    y, found = run_cell(cell, tensors, tf.constant(x), tf.constant(lengths), initial_state=state, direction=direction)
+    np.testing.assert_allclose(y, expected, atol=1e-10)
+    for part, right in zip(found, last):
+        np.testing.assert_allclose(part, right, atol=1e-10)
+
+
+@pytest.mark.parametrize("unit", ["rwkv6", "rwkv7"])
+def test_initial_values(unit):
+    """In the first layer the first input takes all, the last one little from the frame before."""
+    defaults = {spec.name: spec.default for spec in unit_class(unit)(128, 64).param_specs()}
+    assert defaults["mix_k"][0] == 1 and 0 < defaults["mix_k"][-1] < 0.02
+    assert np.all(np.diff(defaults["decay"]) > 0)
+    opts = {"layer": 3, "num_layers": 4}
+    deeper = {spec.name: spec.default for spec in unit_class(unit)(128, 64, unit_opts=opts).param_specs()}
+    assert np.all(deeper["mix_k"] <= defaults["mix_k"]) and np.all(deeper["decay"] <= defaults["decay"])
+
+
+@pytest.mark.parametrize(
+    "n_out,opts,message",
+    [
+        (100, {}, "n_out 100 is not divisible by head_size 64"),
+        (64, {"layer": 2}, "layer 2 needs num_layers of at least 3, not 1"),
+        (64, {"chunk": 24}, "power of 2"),
+        (64, {"num_heads": 2}, "num_heads"),
+    ],
+)
+def test_wrong_options(n_out, opts, message):
+    with pytest.raises(ConfigError, match=message):
+        unit_class("rwkv7")(n_out, 8, unit_opts=opts)
+
+
+def test_needs_vectors():
+    with pytest.raises(ConfigError, match="needs vectors"):
+        unit_class("rwkv6")(64, 30, sparse_input=True)
