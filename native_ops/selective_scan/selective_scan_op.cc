@@ -1,0 +1,159 @@
+// Selective state spaces as TensorFlow ops. The kernels are in selective_scan_cpu.cc.
+#include "../common/tf_sequences.h"
+#include "selective_scan.h"
+
+namespace rtf {
+namespace {
+
+REGISTER_OP("RtfSelectiveScan")
+    .Attr("reverse: bool")
+    .Input("x: float")             // [T, B, H]
+    .Input("delta: float")         // [T, B, H]
+    .Input("a: float")             // [N, H]
+    .Input("b: float")             // [T, B, N]
+    .Input("c: float")             // [T, B, N]
+    .Input("d: float")             // [H]
+    .Input("h0: float")            // [B, N, H]
+    .Input("lengths: int32")       // [B]
+    .Output("y: float")            // [T, B, H]
+    .Output("h_last: float")       // [B, N, H]
+    .Output("checkpoints: float")  // for the gradient
+    .SetShapeFn([](InferenceContext* context) {
+      context->set_output(0, context->input(0));
+      context->set_output(1, context->input(6));
+      context->set_output(2, context->UnknownShapeOfRank(4));
+      return tensorflow::OkStatus();
+    });
+
+REGISTER_OP("RtfSelectiveScanGrad")
+    .Attr("reverse: bool")
+    .Input("x: float")
+    .Input("delta: float")
+    .Input("a: float")
+    .Input("b: float")
+    .Input("c: float")
+    .Input("d: float")
+    .Input("h0: float")
+    .Input("lengths: int32")
+    .Input("checkpoints: float")
+    .Input("dy: float")
+    .Input("dh_last: float")
+    .Output("dx: float")
+    .Output("ddelta: float")
+    .Output("da: float")  // [B, N, H]
+    .Output("db: float")
+    .Output("dc: float")
+    .Output("dd: float")  // [B, H]
+    .Output("dh0: float")
+    .SetShapeFn([](InferenceContext* context) {
+      ShapeHandle x;
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 3, &x));
+      const int inputs[] = {0, 1, 6, 3, 4, -1, 6};
+      for (int i = 0; i < 7; ++i)
+        context->set_output(i, inputs[i] < 0 ? context->MakeShape({context->Dim(x, 1), context->Dim(x, 2)})
+                                             : context->input(inputs[i]));
+      return tensorflow::OkStatus();
+    });
+
+class SelectiveBase : public OpKernel {
+ public:
+  explicit SelectiveBase(OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("reverse", &reverse_));
+  }
+
+ protected:
+  Status check(OpKernelContext* context, RtfSelectiveShape* shape, RtfSelectiveInputs* inputs) const {
+    const TensorShape &all = context->input(0).shape(), &a = context->input(2).shape();
+    if (all.dims() != 3 || all.dim_size(2) < 1)
+      return InvalidArgument("selective scan: x has to be [time, batch, channels], but is ", all.DebugString());
+    const int64_t frames = all.dim_size(0), batch = all.dim_size(1), width = all.dim_size(2);
+    if (a.dims() != 2 || a.dim_size(0) < 1 || a.dim_size(1) != width)
+      return InvalidArgument("selective scan: a has to be [states, ", width, "], but is ", a.DebugString());
+    const int64_t states = a.dim_size(0);
+    const struct {
+      int index;
+      const char* name;
+      TensorShape wanted;
+    } others[] = {{1, "delta", all},
+                  {3, "b", TensorShape({frames, batch, states})},
+                  {4, "c", TensorShape({frames, batch, states})},
+                  {5, "d", TensorShape({width})},
+                  {6, "h0", TensorShape({batch, states, width})}};
+    for (const auto& other : others)
+      if (context->input(other.index).shape() != other.wanted)
+        return InvalidArgument("selective scan: ", other.name, " has to be ", other.wanted.DebugString(), ", but is ",
+                               context->input(other.index).shape().DebugString());
+    const auto data = [&](int index) { return context->input(index).flat<float>().data(); };
+    *inputs = {data(0), data(1), data(2), data(3), data(4), data(5), data(6)};
+    shape->states = states;
+    return read_sequences("selective scan", frames, batch, width, context->input(7), reverse_, &shape->sequences);
+  }
+
+  TensorShape checkpoints(const RtfSelectiveShape& shape) const {
+    const RtfSequences& s = shape.sequences;
+    return TensorShape({rtf_selective_checkpoints(s.frames), s.batch, shape.states, s.units});
+  }
+
+  bool reverse_;
+};
+
+class SelectiveOp : public SelectiveBase {
+ public:
+  using SelectiveBase::SelectiveBase;
+
+  void Compute(OpKernelContext* context) override {
+    RtfSelectiveShape shape;
+    RtfSelectiveInputs inputs;
+    OP_REQUIRES_OK(context, check(context, &shape, &inputs));
+    Tensor *y, *h_last, *kept;
+    OP_REQUIRES_OK(context, context->allocate_output(0, context->input(0).shape(), &y));
+    OP_REQUIRES_OK(context, context->allocate_output(1, context->input(6).shape(), &h_last));
+    OP_REQUIRES_OK(context, context->allocate_output(2, checkpoints(shape), &kept));
+    const RtfThreads threads = tf_threads(context);
+    rtf_selective_forward_f32(&shape, &inputs, y->flat<float>().data(), h_last->flat<float>().data(),
+                              kept->flat<float>().data(), &threads);
+  }
+};
+
+class SelectiveGradOp : public SelectiveBase {
+ public:
+  using SelectiveBase::SelectiveBase;
+
+  void Compute(OpKernelContext* context) override {
+    RtfSelectiveShape shape;
+    RtfSelectiveInputs inputs;
+    OP_REQUIRES_OK(context, check(context, &shape, &inputs));
+    const Tensor &kept = context->input(8), &dy = context->input(9), &dh_last = context->input(10);
+    OP_REQUIRES(context,
+                kept.shape() == checkpoints(shape) && dy.shape() == context->input(0).shape() &&
+                    dh_last.shape() == context->input(6).shape(),
+                InvalidArgument("selective scan: the gradients do not have the shape of what they are gradients of"));
+    const TensorShape state = context->input(6).shape();
+    const TensorShape wanted[] = {context->input(0).shape(),
+                                  context->input(1).shape(),
+                                  state,
+                                  context->input(3).shape(),
+                                  context->input(4).shape(),
+                                  TensorShape({shape.sequences.batch, shape.sequences.units}),
+                                  state};
+    float* out[7];
+    for (int i = 0; i < 7; ++i) {
+      Tensor* tensor;
+      OP_REQUIRES_OK(context, context->allocate_output(i, wanted[i], &tensor));
+      out[i] = tensor->flat<float>().data();
+    }
+    Tensor scratch;
+    OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT,
+                                                   TensorShape({rtf_selective_scratch_size(&shape)}), &scratch));
+    const RtfSelectiveGradients gradients = {out[0], out[1], out[2], out[3], out[4], out[5], out[6]};
+    const RtfThreads threads = tf_threads(context);
+    rtf_selective_backward_f32(&shape, &inputs, kept.flat<float>().data(), dy.flat<float>().data(),
+                               dh_last.flat<float>().data(), &gradients, scratch.flat<float>().data(), &threads);
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("RtfSelectiveScan").Device(tensorflow::DEVICE_CPU), SelectiveOp);
+REGISTER_KERNEL_BUILDER(Name("RtfSelectiveScanGrad").Device(tensorflow::DEVICE_CPU), SelectiveGradOp);
+
+}  // namespace
+}  // namespace rtf
