@@ -100,14 +100,12 @@ def _numpy_selective_scan(
     x: NDArray[Any],
     delta: NDArray[Any],
     a: NDArray[Any],
-    b: NDArray[Any],
-    c: NDArray[Any],
-    d: NDArray[Any],
-    h: NDArray[Any],
+    *others: NDArray[Any],
     lengths: NDArray[Any],
     reverse: bool,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Evaluate the formula of `native_selective_scan` frame by frame."""
+    b, c, d, h = others
     out = numpy.zeros_like(x)
     for t in range(len(x))[:: -1 if reverse else 1]:
         runs = t < lengths

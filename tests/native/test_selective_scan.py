@@ -1,0 +1,101 @@
+"""The native selective state space: against its form in TensorFlow, and wrong input."""
+
+import numpy
+import pytest
+
+from returnn_tf.native.portable import portable_ops
+from returnn_tf.native.selective_scan import native_selective_scan, selective_scan_ops
+from returnn_tf.ops.sequence.selective_scan import selective_scan
+from returnn_tf.util.lazy_tf import tf
+
+NAMES = ("x", "delta", "a", "b", "c", "d", "h0")
+
+
+@pytest.fixture(scope="module")
+def ops():
+    found = selective_scan_ops(tf.float32)
+    assert found is not None, "the native op has to compile where the tests run"
+    return found
+
+
+def shapes(n_frames=39, batch=4, n=37, states=5):
+    small = (n_frames, batch, states)
+    return [(n_frames, batch, n)] * 2 + [(states, n), small, small, (n,), (batch, states, n)]
+
+
+def arrays(*sizes):
+    rng = numpy.random.RandomState(1)
+    made = {name: rng.normal(0, 1, shape).astype("float32") for name, shape in zip(NAMES, shapes(*sizes))}
+    made["delta"] = numpy.abs(made["delta"]) * 0.3
+    made["a"] = -numpy.exp(made["a"])
+    return list(made.values())
+
+
+def with_gradients(function, inputs):
+    tensors = [tf.constant(x) for x in inputs]
+
+    @tf.function
+    def run(*tensors):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            y, last = function(*tensors)
+            loss = tf.reduce_sum(tf.sin(y)) + tf.reduce_sum(tf.cos(last))
+        return [y, last, *tape.gradient(loss, tensors)]
+
+    return run(*tensors)
+
+
+@pytest.mark.parametrize("ragged", [True, False])
+def test_forms_agree(ops, ragged):
+    """More frames than a chunk, more channels than vectors; sequences that end within a chunk, at its end, at once."""
+    inputs = arrays()
+    lengths = tf.constant([39, 0, 32, 17] if ragged else [39] * 4)
+    native = with_gradients(lambda *x: native_selective_scan(ops, *x, lengths), inputs)
+    with portable_ops():
+        plain = with_gradients(lambda *x: selective_scan(*x, lengths if ragged else None), inputs)
+    for got, expected in zip(native, plain):
+        numpy.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+    assert not ragged or not native[0][17:, 3].numpy().any()
+
+
+def test_channels_shared_by_tasks(ops):
+    """The gradients of b and c are sums over the parts of the channels."""
+    inputs = arrays(3, 1, 300, 2)
+    lengths = tf.constant([3])
+    native = with_gradients(lambda *x: native_selective_scan(ops, *x, lengths), inputs)
+    with portable_ops():
+        plain = with_gradients(lambda *x: selective_scan(*x, lengths), inputs)
+    for got, expected in zip(native, plain):
+        numpy.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_backwards(ops):
+    """Each sequence from its last frame to its first: as forwards on reversed sequences."""
+    inputs = arrays(7, 3, 5, 2)
+    lengths = numpy.array([7, 3, 0], "int32")
+    frames = numpy.arange(7)[:, None]
+    source = numpy.where(frames < lengths, lengths - 1 - frames, frames)
+    flipped = [x[source, numpy.arange(3)] if x.shape[:2] == (7, 3) else x for x in inputs]
+    y, last = native_selective_scan(ops, *map(tf.constant, inputs), tf.constant(lengths), reverse=True)
+    expected, expected_last = native_selective_scan(ops, *map(tf.constant, flipped), tf.constant(lengths))
+    numpy.testing.assert_allclose(y.numpy()[source, numpy.arange(3)], expected, rtol=1e-6)
+    numpy.testing.assert_allclose(last, expected_last, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changed, text",
+    [
+        ({"x": (4, 3)}, "x has to be [time, batch, channels], but is [4,3]"),
+        ({"delta": (4, 3, 6)}, "delta has to be [4,3,5], but is [4,3,6]"),
+        ({"a": (2, 6)}, "a has to be [states, 5], but is [2,6]"),
+        ({"c": (4, 3, 3)}, "c has to be [4,3,2], but is [4,3,3]"),
+        ({"h0": (3, 10)}, "h0 has to be [3,2,5], but is [3,10]"),
+        ({"lengths": (1, 5, 1)}, "sequence 1 of the batch has length 5, but there are 4 frames"),
+    ],
+)
+def test_wrong_input(ops, changed, text):
+    given = {name: tf.zeros(changed.get(name, shape)) for name, shape in zip(NAMES, shapes(4, 3, 5, 2))}
+    lengths = tf.constant(changed.get("lengths", (4, 4, 4)), tf.int32)
+    with pytest.raises(tf.errors.InvalidArgumentError) as info:
+        ops.rtf_selective_scan(**given, lengths=lengths, reverse=False)
+    assert text in str(info.value)
