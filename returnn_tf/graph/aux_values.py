@@ -85,6 +85,21 @@ class PreActivation:
         return PreActivation(func(self.values), self.activation)
 
 
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """The factors of a layer's values before the activation, ``x W + b``.
+
+    :param x: in the layout of the output, but with the features of the input, which are the last axis
+    :param weights: [in, out], or [out, in] if ``transposed``
+    :param bias: [out], or None
+    """
+
+    x: Any
+    weights: Any
+    bias: Any
+    transposed: bool
+
+
 #: The reference knows only the probabilities of a softmax outside a searching loop, which matters where scores tie.
 PRE_ACTIVATION: Aux[PreActivation] = Aux(
     "pre-activation",
@@ -94,5 +109,7 @@ PRE_ACTIVATION: Aux[PreActivation] = Aux(
     forwarded=True,
     enters_search=False,
 )
+#: For losses that do without the values of the layer; unknown wherever these may differ from the product.
+PRODUCT: Aux[Product] = Aux("product", enters_search=False)
 #: A loss [batch] that the layer computes along with its output, for the loss "via_layer".
 OUTPUT_LOSS: Aux[Any] = Aux("output loss", batch_axis=first_axis, forwarded=True)

@@ -41,6 +41,10 @@ class Lowering:
     kept: Any = None
     #: Whether the losses are wanted.
     with_losses: bool = True
+    #: Whether gradients are differentiated again, which ops that compute their own gradient do not support.
+    second_derivatives: bool = False
+    #: The layers whose values other layers use.
+    read: frozenset[Node] = frozenset()
     batch_size: Any = None
     #: Whether the ops are those of a loop or a branch; see `child`.
     is_child: bool = False

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
 
-from returnn_tf.config.settings import DEFAULT_SEED
+from returnn_tf.config.settings import DEFAULT_SEED, UpdateSettings
 from returnn_tf.graph.check_numerics import checked_finite
 from returnn_tf.graph.constraints import layer_constraint
 from returnn_tf.graph.emit_context import EmitContext
@@ -14,7 +14,7 @@ from returnn_tf.graph.emit_node import emit_node, op_scope
 from returnn_tf.graph.loss import LossContext, LossNode
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
-from returnn_tf.network.planning.plan import Plan
+from returnn_tf.network.planning.plan import Plan, loss_deps
 from returnn_tf.ops.frames.shape import size_of, transpose
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.precision import float_dtype
@@ -104,6 +104,9 @@ def lower(
     state = Lowering(dict(variables), train, plan.search, plan.behavior_version, step=step, seed=seed)
     state.check_numerics, state.process_offset, state.kept = check_numerics, process_offset, kept
     state.with_losses = with_losses
+    state.read = frozenset(dep for node in needed for dep in (*node.deps, *node.param_deps))
+    state.read |= {dep for loss in owners for dep in loss_deps(loss)}
+    state.second_derivatives = bool(plan.config is not None and UpdateSettings(plan.config).maximize_grad_norm)
     for key, node in plan.extern.items():
         if node in needed:
             _feed_key(state, key, node, feed)

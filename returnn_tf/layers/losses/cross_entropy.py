@@ -11,6 +11,7 @@ from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.loss import LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
 from returnn_tf.layers.losses.framewise import Frames, FramewiseLoss
+from returnn_tf.layers.losses.many_labels import has_many_labels, sums_over_frames
 from returnn_tf.ops.cross_entropy import (
     focal_cross_entropy,
     gaussian_targets,
@@ -21,6 +22,7 @@ from returnn_tf.ops.cross_entropy import (
     sparse_softmax_cross_entropy,
     upper_bound,
 )
+from returnn_tf.ops.many_labels import TargetSpec
 from returnn_tf.util.lazy_tf import tf
 
 INPUT_TYPES = ("prob", "log_prob", "logits")
@@ -44,6 +46,8 @@ class CrossEntropyLoss(FramewiseLoss):
     label_smoothing s: ``t`` is ``1 - s`` on the label and ``s / (n - 1)`` elsewhere, and the entropy of ``t`` is
     subtracted (Szegedy et al. 2016). focal_loss_factor f: times ``(1 - p[label]) ** f`` (Lin et al. 2017).
     Error: number of frames in which another label has the greatest score.
+
+    Of a layer with at least 1000 outputs that nothing else needs, neither probabilities nor padded frames are computed.
 
     Example::
 
@@ -78,6 +82,35 @@ class CrossEntropyLoss(FramewiseLoss):
                     "%s needs labels, but the target %r is dense: %s. Omit the option, or make the target sparse."
                     % (name, ctx.target_name, ctx.target)
                 )
+
+    def value(self, ctx: LossContext) -> Optional[Any]:
+        """Sum over the frames."""
+        sums = self._sums(ctx)
+        return super().value(ctx) if sums is None else sums[0]
+
+    def error(self, ctx: LossContext) -> Optional[Any]:
+        """Sum over the frames."""
+        sums = self._sums(ctx)
+        return super().error(ctx) if sums is None else sums[1]
+
+    def _sums(self, ctx: LossContext) -> Optional[tuple[Any, Any]]:
+        """Return value and error where the labels are so many that they come from the input of the layer, else None."""
+        if "sums" not in ctx.cache:
+            ctx.cache["sums"] = None
+            if self._may_fuse(ctx):
+                entropy = smoothing_entropy(ctx.output.dim, self.label_smoothing) if self.label_smoothing else 0.0
+                off = self.label_smoothing / max(ctx.output.dim - 1, 1)
+                spec = TargetSpec(1.0 - self.label_smoothing, off, entropy, self.focal_loss_factor)
+                ctx.cache["sums"] = sums_over_frames(ctx, self.frames(ctx), spec)
+        sums: Optional[tuple[Any, Any]] = ctx.cache["sums"]
+        return sums
+
+    def _may_fuse(self, ctx: LossContext) -> bool:
+        """Return whether only sums are wanted, of a softmax that nothing else needs."""
+        if not self.use_fused or not ctx.target.sparse or not has_many_labels(ctx):
+            return False
+        plain = self.input_type == "logits" or ctx.pre_activation("softmax", "log_softmax") is not None
+        return plain and not (self.label_smoothing_gaussian or self.fake_upper_bound is not None or self.debug_dump)
 
     def frame_values(self, ctx: LossContext, frames: Frames) -> Any:
         """Compute the cross entropy per frame."""

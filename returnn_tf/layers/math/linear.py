@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
-from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
+from returnn_tf.graph.aux_values import PRE_ACTIVATION, PRODUCT, PreActivation, Product
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.option_types import Activation, Init
 from returnn_tf.graph.param_parts import Parts
@@ -76,6 +76,9 @@ class LinearLayer(ConcatInputLayer):
             y = tf.gather(tf.transpose(w) if self.use_transposed_weights else w, x)
         else:
             y = tf.tensordot(x, w, [[self.input.feature_axis], [1 if self.use_transposed_weights else 0]])
+            if self._is_plain_product():
+                bias = ctx.param("b") if self.with_bias else None
+                ctx.set_aux(self.node, PRODUCT, Product(x, w, bias, self.use_transposed_weights))
         if self.with_bias:
             y = y + ctx.param("b")
         if self.grad_filter is not None:
@@ -85,6 +88,12 @@ class LinearLayer(ConcatInputLayer):
         ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(self._place(full(y), data), self.activation))
         y = y if may_reduce(self.activation) else full(y)
         return self._place(get_activation(self.activation)(y), data)
+
+    def _is_plain_product(self) -> bool:
+        """Return whether the values before the activation are `Product`: nothing changes them, the features are last."""
+        node, data = self.node, self.node.output
+        changed = self.grad_filter is not None or self.batch_norm or self.control_dependencies_on_output
+        return not changed and node.own_output is None and data.feature_axis == data.rank - 1 == self.input.feature_axis
 
     def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Parts) -> Parts:
         """Return the inputs for the rows of W."""
