@@ -32,7 +32,8 @@ def ours() -> Callable[[], Any]:
     """The step by the public API of returnn_tf."""
     import returnn_tf
 
-    network, source = {"embedding": {"class": "linear", "with_bias": False, "n_out": UNITS, "from": "data"}}, "embedding"
+    network = {"embedding": {"class": "linear", "with_bias": False, "n_out": UNITS, "from": "data"}}
+    source = "embedding"
     for layer in range(LAYERS):
         network["lstm%d" % layer] = {"class": "rec", "unit": "lstm", "n_out": UNITS, "from": source}
         source = "lstm%d" % layer

@@ -99,6 +99,10 @@ class Product:
     bias: Any
     transposed: bool
 
+    def changed(self, func: Callable[[Any], Any]) -> Product:
+        """Return a copy with ``x`` replaced."""
+        return dataclasses.replace(self, x=func(self.x))
+
 
 #: The reference knows only the probabilities of a softmax outside a searching loop, which matters where scores tie.
 PRE_ACTIVATION: Aux[PreActivation] = Aux(
@@ -110,6 +114,12 @@ PRE_ACTIVATION: Aux[PreActivation] = Aux(
     enters_search=False,
 )
 #: For losses that do without the values of the layer; unknown wherever these may differ from the product.
-PRODUCT: Aux[Product] = Aux("product", enters_search=False)
+PRODUCT: Aux[Product] = Aux(
+    "product",
+    batch_axis=batch_of_output,
+    each=lambda func, value: value.changed(func),
+    on_exit=OnExit.MOVE,
+    enters_search=False,
+)
 #: A loss [batch] that the layer computes along with its output, for the loss "via_layer".
 OUTPUT_LOSS: Aux[Any] = Aux("output loss", batch_axis=first_axis, forwarded=True)

@@ -90,7 +90,7 @@ class LinearLayer(ConcatInputLayer):
         return self._place(get_activation(self.activation)(y), data)
 
     def _is_plain_product(self) -> bool:
-        """Return whether the values before the activation are `Product`: nothing changes them, the features are last."""
+        """Return whether the values before the activation are a `Product`, with the features last."""
         node, data = self.node, self.node.output
         changed = self.grad_filter is not None or self.batch_norm or self.control_dependencies_on_output
         return not changed and node.own_output is None and data.feature_axis == data.rank - 1 == self.input.feature_axis

@@ -7,7 +7,6 @@ from typing import Any
 import numpy
 import pytest
 
-from returnn_tf.graph.aux_values import PRODUCT
 from returnn_tf.layers.losses import many_labels
 from returnn_tf.native.portable import portable_ops
 from tests.layers.losses.single import feed_of, linear, network_of
@@ -84,6 +83,24 @@ def test_logits_and_a_time_major_layer(fused: list[int], monkeypatch: Any) -> No
     assert_same(got, run(layer, True, others=others))
 
 
+def test_layer_of_a_loop(fused: list[int], monkeypatch: Any) -> None:
+    """One that is computed for all steps at once after the loop."""
+    unit = {
+        "s": {"class": "rec", "unit": "lstm", "n_out": 2, "from": "prev:word"},
+        "word": {"class": "linear", "n_out": 2, "from": "output"},
+        "prob": {**linear("ce", activation="softmax"), "from": ["s", "data:source"]},
+        "output": {"class": "choice", "target": "classes", "beam_size": 2, "from": "prob", "initial_output": 0},
+    }
+    layer = {"class": "rec", "unit": unit, "target": "classes"}
+    got = run(layer, True)
+    assert fused
+    monkeypatch.setattr(many_labels, "MIN_LABELS", 4)
+    expected = run(layer, True)
+    numpy.testing.assert_allclose(got.losses["output/prob"], expected.losses["output/prob"], rtol=1e-5)
+    for name, grad in expected.grads.items():
+        numpy.testing.assert_allclose(got.grads[name], grad, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
 READER = {"reader": {"class": "reduce", "mode": "mean", "axis": "F", "from": "output", "loss": "as_is"}}
 
 
@@ -110,4 +127,3 @@ def test_few_labels_as_before(fused: list[int], monkeypatch: Any) -> None:
     monkeypatch.setattr(many_labels, "MIN_LABELS", 1000)
     run(linear("ce", activation="softmax"), True)
     assert not fused
-    assert PRODUCT.on_exit.name == "DROP"
