@@ -22,6 +22,9 @@ UNITS: list[tuple[str, int, dict[str, Any]]] = [
     ("mingru", 4, {}),
     ("mingru", 4, {"positive": True}),
     ("minlstm", 4, {}),
+    ("gla", 4, {"num_heads": 2, "chunk": 4}),
+    ("mamba2", 4, {"headdim": 4, "d_state": 3, "chunk": 4}),
+    ("mlstm", 4, {"num_heads": 2, "chunk": 4}),
 ]
 each_form = pytest.mark.parametrize("unit,n_out,unit_opts", UNITS, ids=str)
 each_unit = pytest.mark.parametrize("unit,n_out,unit_opts", {row[0]: row for row in UNITS[::-1]}.values(), ids=str)
