@@ -25,6 +25,9 @@ UNITS: list[tuple[str, int, dict[str, Any]]] = [
     ("gla", 4, {"num_heads": 2, "chunk": 4}),
     ("mamba2", 4, {"headdim": 4, "d_state": 3, "chunk": 4}),
     ("mlstm", 4, {"num_heads": 2, "chunk": 4}),
+    ("deltanet", 8, {"num_heads": 2, "chunk": 4}),
+    ("rwkv6", 8, {"head_size": 4, "chunk": 4, "mix_rank": 2, "decay_rank": 2}),
+    ("rwkv7", 8, {"head_size": 4, "chunk": 4, "decay_rank": 2, "rate_rank": 2, "gate_rank": 3}),
 ]
 each_form = pytest.mark.parametrize("unit,n_out,unit_opts", UNITS, ids=str)
 each_unit = pytest.mark.parametrize("unit,n_out,unit_opts", {row[0]: row for row in UNITS[::-1]}.values(), ids=str)
