@@ -92,7 +92,8 @@ def _by_chunks(*arrays: tf.Tensor) -> Result:
         count = tf.shape(arrays[0])[0]
 
         def forward(i: tf.Tensor, h: tf.Tensor, ys: Any, states: Any) -> tuple[Any, ...]:
-            y, after = _chunk(*[x[i] for x in by_chunk], a, d, h)
+            inputs = [*(x[i] for x in by_chunk), a, d, h]
+            y, after = _chunk(*inputs)
             after.set_shape(h0.shape)
             return i + 1, after, ys.write(i, y), states.write(i, h)
 

@@ -28,6 +28,7 @@ UNITS: list[tuple[str, int, dict[str, Any]]] = [
     ("deltanet", 8, {"num_heads": 2, "chunk": 4}),
     ("rwkv6", 8, {"head_size": 4, "chunk": 4, "mix_rank": 2, "decay_rank": 2}),
     ("rwkv7", 8, {"head_size": 4, "chunk": 4, "decay_rank": 2, "rate_rank": 2, "gate_rank": 3}),
+    ("mamba", 4, {"d_state": 3, "dt_rank": 2}),
 ]
 each_form = pytest.mark.parametrize("unit,n_out,unit_opts", UNITS, ids=str)
 each_unit = pytest.mark.parametrize("unit,n_out,unit_opts", {row[0]: row for row in UNITS[::-1]}.values(), ids=str)

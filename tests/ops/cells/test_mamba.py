@@ -1,0 +1,107 @@
+"""The unit mamba against the equations of its paper, in numpy; its initial values and options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+
+from returnn_tf.config import ConfigError
+from returnn_tf.native.portable import portable_ops
+from returnn_tf.ops.cells import run_cell, unit_class
+from returnn_tf.ops.initializers import get_initializer
+from returnn_tf.util.lazy_tf import tf
+
+IN, N_OUT, STATES, WIDTH, RANK = 3, 4, 3, 4, 2
+OPTS = {"expand": 2, "d_state": STATES, "d_conv": WIDTH, "dt_rank": RANK}
+LENGTHS = [6, 2, 0]
+
+
+def silu(x: Any) -> Any:
+    return x / (1 + numpy.exp(-x))
+
+
+def mamba(p: Any, frames: Any, h: Any, past: Any) -> Any:
+    """One sequence: outputs, and the states after it."""
+    outputs = []
+    for frame in frames:
+        x, g = numpy.split(frame @ p["W"], 2)
+        past = numpy.concatenate([past, x[None]])
+        x = silu((past * p["conv"]).sum(0) + p["conv_bias"])
+        past = past[1:]
+        r, b, c = numpy.split(x @ p["W_x"], [RANK, RANK + STATES])
+        delta = numpy.log1p(numpy.exp(r @ p["W_dt"] + p["dt_bias"]))
+        h = numpy.exp(-delta * numpy.exp(p["A_log"])) * h + delta * x * b[:, None]
+        outputs.append(((c @ h + p["D"] * x) * silu(g)) @ p["W_out"])
+    return outputs, h, past
+
+
+@pytest.mark.parametrize("dtype, plain", [("float64", False), ("float32", False), ("float32", True)])
+@pytest.mark.parametrize("direction", [1, -1])
+def test_as_in_numpy(direction: int, dtype: str, plain: bool) -> None:
+    rng = numpy.random.RandomState(1)
+    cell = unit_class("mamba")(N_OUT, IN, unit_opts=OPTS)
+    params = {spec.name: rng.normal(0, 0.5, spec.shape) for spec in cell.param_specs()}
+    x, width = rng.normal(size=(6, 3, IN)), 2 * N_OUT
+    h0, past = rng.normal(size=(3, STATES, width)), rng.normal(size=(3, WIDTH - 1, width))
+    state = tuple(tf.constant(part.reshape(3, -1), dtype) for part in (h0, past))
+    if plain:  # the loop over steps
+        cell.parallel_kernel = lambda: None  # type: ignore[method-assign]
+    out, (h, conv) = run_cell(
+        cell, {name: tf.constant(value, dtype) for name, value in params.items()}, tf.constant(x, dtype),
+        tf.constant(LENGTHS), initial_state=state, direction=direction,
+    )  # fmt: skip
+    limit = {"atol": 1e-9} if dtype == "float64" else {"atol": 2e-5, "rtol": 1e-4}
+    for b, length in enumerate(LENGTHS):
+        expected, h_last, past_last = mamba(params, x[:length, b][::direction], h0[b], past[b])
+        for t, y in enumerate(expected[::direction]):
+            numpy.testing.assert_allclose(out[t, b], y, **limit)
+        numpy.testing.assert_allclose(h[b], h_last.ravel(), **limit)
+        numpy.testing.assert_allclose(conv[b], past_last.ravel(), **limit)
+        assert not out[length:, b].numpy().any()
+
+
+def test_without_native_ops() -> None:
+    """The parallel form in plain TensorFlow, as where there is no compiler."""
+    cell = unit_class("mamba")(N_OUT, IN, unit_opts=OPTS)
+    rng = numpy.random.RandomState(1)
+    params = {spec.name: tf.constant(rng.normal(0, 0.5, spec.shape), "float32") for spec in cell.param_specs()}
+    x = tf.constant(rng.normal(size=(6, 3, IN)), "float32")
+    native, last = run_cell(cell, params, x, tf.constant(LENGTHS))
+    with portable_ops():
+        z = cell.project_input(params, x)
+        args = (cell, params, z, tf.constant(LENGTHS), cell.zero_state(3, z.dtype), None, False)
+        plain, plain_last = cell.parallel_kernel()(*args)
+    for got, expected in zip((plain, *plain_last), (native, *last)):
+        numpy.testing.assert_allclose(got, expected, atol=1e-6)
+
+
+def test_initial_values() -> None:
+    cell = unit_class("mamba")(40, IN)
+    rng = numpy.random.default_rng(1)
+    start = {
+        spec.name: get_initializer(spec.default)(spec.shape, rng)
+        for spec in cell.param_specs()
+        if spec.default is not None
+    }
+    numpy.testing.assert_allclose(numpy.exp(start["A_log"])[:, 7], numpy.arange(1, 17))
+    delta = numpy.log1p(numpy.exp(start["dt_bias"]))
+    assert 0.00099 <= delta.min() < 0.003 and 0.05 < delta.max() <= 0.1001
+    assert start["conv"].shape == (4, 80) and abs(start["conv"]).max() <= 0.5
+    assert start["W_dt"].shape == (3, 80)  # 40 / 16, rounded up
+
+
+@pytest.mark.parametrize(
+    "opts,message",
+    [
+        ({"d_conv": 1}, "'d_conv'.*must be 2 or more"),
+        ({"expand": 0}, "'expand'.*must be above 0"),
+        ({"dt_rank": "full"}, "'dt_rank'.*must be 'auto' or 1 or more"),
+        ({"dt_min": 0.5}, "net/rec: dt_min 0.5 is above dt_max 0.1"),
+        ({"d_sate": 8}, "unknown option 'd_sate'. Did you mean 'd_state'"),
+    ],
+)
+def test_errors(opts: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        unit_class("mamba")(N_OUT, IN, unit_opts=opts, where="net/rec")
