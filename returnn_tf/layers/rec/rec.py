@@ -56,6 +56,8 @@ class RecLayer(ConcatInputLayer):
     layernormvariantslstm   ``W_ff`` [in, 4 n], ``W_re`` [n, 4 n], ``gamma_*``, ``beta_*``    i, j, f, o: Ba et al. 2016
     gla                     ``W_q``, ``W_k``, ``W_v``, ``W_r``, ``W_alpha_1``, ``W_alpha_2``,  gated linear attention:
                             ``b_alpha``, ``b_r``, ``norm/scale``, ``W_o``                     Yang et al. 2023
+    mamba                   ``in_proj``, ``conv/W``, ``conv/b``, ``x_proj``, ``dt_proj``,     selective state spaces:
+                            ``dt_bias``, ``A_log``, ``D``, ``out_proj``                       Gu & Dao 2023
     mamba2                  ``in_proj``, ``conv/W``, ``conv/b``, ``dt_bias``, ``A_log``,      state space duality:
                             ``D``, ``norm/scale``, ``out_proj``                               Dao & Gu 2024
     mlstm                   ``W`` [in, 4 n], ``b`` [4 n], ``W_gates`` [in, 2 heads],          q, k, v, o; i, f:

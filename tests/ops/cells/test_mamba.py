@@ -26,14 +26,14 @@ def mamba(p: Any, frames: Any, h: Any, past: Any) -> Any:
     """One sequence: outputs, and the states after it."""
     outputs = []
     for frame in frames:
-        x, g = numpy.split(frame @ p["W"], 2)
+        x, g = numpy.split(frame @ p["in_proj"], 2)
         past = numpy.concatenate([past, x[None]])
-        x = silu((past * p["conv"]).sum(0) + p["conv_bias"])
+        x = silu((past * p["conv/W"]).sum(0) + p["conv/b"])
         past = past[1:]
-        r, b, c = numpy.split(x @ p["W_x"], [RANK, RANK + STATES])
-        delta = numpy.log1p(numpy.exp(r @ p["W_dt"] + p["dt_bias"]))
+        r, b, c = numpy.split(x @ p["x_proj"], [RANK, RANK + STATES])
+        delta = numpy.log1p(numpy.exp(r @ p["dt_proj"] + p["dt_bias"]))
         h = numpy.exp(-delta * numpy.exp(p["A_log"])) * h + delta * x * b[:, None]
-        outputs.append(((c @ h + p["D"] * x) * silu(g)) @ p["W_out"])
+        outputs.append(((c @ h + p["D"] * x) * silu(g)) @ p["out_proj"])
     return outputs, h, past
 
 
@@ -88,15 +88,15 @@ def test_initial_values() -> None:
     numpy.testing.assert_allclose(numpy.exp(start["A_log"])[:, 7], numpy.arange(1, 17))
     delta = numpy.log1p(numpy.exp(start["dt_bias"]))
     assert 0.00099 <= delta.min() < 0.003 and 0.05 < delta.max() <= 0.1001
-    assert start["conv"].shape == (4, 80) and abs(start["conv"]).max() <= 0.5
-    assert start["W_dt"].shape == (3, 80)  # 40 / 16, rounded up
+    assert start["conv/W"].shape == (4, 80) and abs(start["conv/W"]).max() <= 0.5
+    assert start["dt_proj"].shape == (3, 80)  # 40 / 16, rounded up
 
 
 @pytest.mark.parametrize(
     "opts,message",
     [
-        ({"d_conv": 1}, "'d_conv'.*must be 2 or more"),
-        ({"expand": 0}, "'expand'.*must be above 0"),
+        ({"d_conv": 1}, "'d_conv'.*must be at least 2"),
+        ({"expand": 0}, "'expand'.*must be at least 1"),
         ({"dt_rank": "full"}, "'dt_rank'.*must be 'auto' or 1 or more"),
         ({"dt_min": 0.5}, "net/rec: dt_min 0.5 is above dt_max 0.1"),
         ({"d_sate": 8}, "unknown option 'd_sate'. Did you mean 'd_state'"),

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
+from returnn_tf.ops.cells.matrix.recent_frames import behind_recent_frames
 from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
 
 def causal_convolution(
-    x: tf.Tensor, weights: tf.Tensor, before: tf.Tensor, lengths: tf.Tensor
+    x: tf.Tensor, weights: tf.Tensor, recent: tf.Tensor, lengths: Optional[tf.Tensor]
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Compute ``y[t] = sum over k of weights[k] * x[t - width + 1 + k]`` for each channel.
 
     :param x: [time, batch, n], finite also in padding
     :param weights: [width, n], the last one for the frame itself
-    :param before: frames before the first one, the oldest one first [batch, width - 1, n]
-    :param lengths: int32 [batch]
-    :return: y [time, batch, n]; the last ``width - 1`` frames of each sequence [batch, width - 1, n]
+    :param recent: state [batch, (width - 1) * n], the frames before the first one, the oldest one first
+    :param lengths: int [batch]; None: all sequences have all frames
+    :return: y [time, batch, n], the state at the end of each sequence
     """
-    kept = weights.shape[0] - 1
-    padded = tf.concat([tf.transpose(before, [1, 0, 2]), x], axis=0)
-    rows = tf.expand_dims(lengths, 1) + tf.range(kept)  # frame t of x is at t + width - 1
-    last = tf.gather_nd(
-        padded, tf.stack([rows, tf.broadcast_to(tf.range(tf.shape(x)[1])[:, None], tf.shape(rows))], -1)
-    )
-    last.set_shape(before.shape)
+    padded, last = behind_recent_frames(x, recent, weights.shape[0] - 1, lengths)
     y = _filtered(padded, weights)
     y.set_shape(x.shape)
     return y, last

@@ -17,6 +17,7 @@ from returnn_tf.ops.cells.matrix.head_ops import join_heads, normed, one_frame, 
 from returnn_tf.ops.cells.matrix.heads_cell import HeadsCell
 from returnn_tf.ops.cells.matrix.recent_frames import shift_in, with_recent_frames
 from returnn_tf.ops.cells.registry import register_cell
+from returnn_tf.ops.cells.step_sizes import step_biases
 from returnn_tf.ops.cells.time_axis import running_order
 from returnn_tf.util.lazy_tf import tf
 
@@ -93,7 +94,7 @@ class Mamba2(HeadsCell):
             CellParam("in_proj", (self.in_dim, self.projected_dim), "forward"),
             CellParam("conv/W", (self.opts.d_conv, self._conv_dim), "fixed", uniform),
             CellParam("conv/b", (self._conv_dim,), "fixed", uniform),
-            CellParam("dt_bias", (self.heads,), "fixed", _step_biases),
+            CellParam("dt_bias", (self.heads,), "fixed", step_biases(0.001, 0.1)),
             CellParam("A_log", (self.heads,), "fixed", _log_rates),
             CellParam("D", (self.heads,), "fixed", 1.0),
             CellParam("norm/scale", (self._width,), "fixed", 1.0),
@@ -155,13 +156,6 @@ class Mamba2(HeadsCell):
         o, last = chunkwise(q, k, v, log_decay, before, lengths=lengths, chunk=self.opts.chunk)
         outputs = self._output(weights, o, x, gate)
         return running_order(outputs, lengths, reverse), (conv, join_heads(last, 3))
-
-
-def _step_biases(shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
-    """Return biases whose softplus is log-uniform from 0.001 to 0.1."""
-    steps = numpy.exp(rng.uniform(numpy.log(0.001), numpy.log(0.1), shape))
-    biases: NDArray[Any] = steps + numpy.log(-numpy.expm1(-steps))
-    return biases
 
 
 def _log_rates(shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:

@@ -17,6 +17,17 @@ def with_recent_frames(
     :param lengths: int [batch]; None: all sequences have all frames
     :return: arrays [time, batch, d]: ``x[t - count]``, ..., ``x[t]``; the state at the end of each sequence
     """
+    padded, last = behind_recent_frames(x, recent, count, lengths)
+    return [padded[i : tf.shape(x)[0] + i] for i in range(count)] + [x], last
+
+
+def behind_recent_frames(
+    x: tf.Tensor, recent: tf.Tensor, count: int, lengths: Optional[tf.Tensor]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the sequences with the frames before them, as one array; for the arguments see `with_recent_frames`.
+
+    :return: [count + time, batch, d], the state at the end of each sequence
+    """
     n_frames, batch, d = tf.shape(x)[0], tf.shape(x)[1], x.shape[2]
     before = tf.transpose(tf.reshape(recent, [batch, count, d]), [1, 0, 2])
     padded = tf.concat([before, x], 0)
@@ -26,7 +37,7 @@ def with_recent_frames(
         time = tf.cast(lengths, tf.int32)[:, tf.newaxis] + tf.range(count)
         sequence = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], tf.shape(time))
         last = tf.gather_nd(padded, tf.stack([time, sequence], -1))
-    return [padded[i : n_frames + i] for i in range(count)] + [x], tf.reshape(last, [batch, count * d])
+    return padded, tf.reshape(last, [batch, count * d])
 
 
 def shift_in(x: tf.Tensor, recent: tf.Tensor, count: int) -> tuple[list[tf.Tensor], tf.Tensor]:
