@@ -42,7 +42,7 @@ INNER_FLOORS = {
     "ops": [
         ["activations", "frames", "gradients", "initial_values", "mixed_precision", "philox", "softmax", "tf1_names"],
         ["helpers", "initializers"],
-        ["cross_entropy", "dense", "many_labels", "normalize", "sampled_loss", "signal"],
+        ["after_product", "cross_entropy", "dense", "many_labels", "normalize", "sampled_loss", "signal"],
         ["sequence"],
         ["cells"],
     ],

@@ -15,6 +15,7 @@ from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
 from returnn_tf.graph.params.custom import emit_custom
 from returnn_tf.graph.params.reuse import CustomParam
+from returnn_tf.ops.after_product import dropout
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.ops.mixed_precision import reduced
 from returnn_tf.tensor import Data
@@ -218,10 +219,7 @@ class EmitContext(Lengths):
         """
         if not rate:
             return x
-        shape = tf.shape(x) if noise_shape is None else tf.stack([tf.cast(s, tf.int32) for s in noise_shape])
-        # The same mask in any precision; numbers of few digits would round the rate.
-        keep = tf.random.stateless_uniform(shape, self.seed(seed, of=of)) >= rate
-        return x * tf.cast(keep, x.dtype) * (1.0 / (1.0 - rate))
+        return dropout(x, rate, self.seed(seed, of=of), noise_shape)
 
     def update(self, func: Callable[[], Any]) -> None:
         """Schedule a side effect to run once after the outputs of this step are computed, e.g. running means."""

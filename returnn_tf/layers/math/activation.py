@@ -23,6 +23,7 @@ from returnn_tf.ops.activations import (
     needed_type,
     needs_sign,
 )
+from returnn_tf.ops.after_product import bias_and_activation, gated
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.mixed_precision import full
 from returnn_tf.tensor import Data
@@ -68,6 +69,8 @@ class ActivationLayer(ConcatInputLayer):
             x = move_axis(x, self.input.rank, axis, self.input.rank - 1)
         ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(full(x), self.activation))
         x = x if may_reduce(self.activation) else full(x)
+        if ctx.train and not self.opts:
+            return bias_and_activation(x, None, self.activation)
         return get_activation(self.activation, self.opts)(x)
 
 
@@ -114,8 +117,13 @@ class GatingLayer(ConcatInputLayer):
         return data.with_feature(axis, ctx.bind(self.out_dim, ctx.new_feature(size // 2)))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Emit split and multiply."""
-        a, b = tf.split(self.emit_input(ctx), 2, axis=self.input.feature_axis)
+        """Emit one op over both halves in training, else split and multiply."""
+        x, axis = self.emit_input(ctx), self.input.feature_axis
+        assert axis is not None
+        y = gated(x, axis, self.activation, self.gate_activation) if ctx.train else None
+        if y is not None:
+            return y
+        a, b = tf.split(x, 2, axis=axis)
         if not (may_reduce(self.activation) and may_reduce(self.gate_activation)):
             a, b = full(a), full(b)
         return get_activation(self.activation)(a) * get_activation(self.gate_activation)(b)

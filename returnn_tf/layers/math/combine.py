@@ -27,6 +27,7 @@ from returnn_tf.layers.math.eval_code import compile_code, run_code
 from returnn_tf.layers.shared.out_type import apply_out_type
 from returnn_tf.layers.shared.out_type_function import out_type_of_function
 from returnn_tf.ops.activations import check_activation, get_activation
+from returnn_tf.ops.after_product import add
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import common_layout, match_axes
 from returnn_tf.tensor.precision import float_dtype
@@ -154,7 +155,7 @@ class CombineLayer(ElementwiseLayer):
             y = run_code(ctx, self.eval, self.eval_locals, self.layout)
         else:
             values = self.values(ctx)
-            y = reduce(binary(self.kind), values)
+            y = add(*values) if self._is_plain_sum(ctx) else reduce(binary(self.kind), values)
             if self.kind == "average":
                 y = y / tf.cast(len(values), y.dtype)
         if self.with_bias:
@@ -167,6 +168,12 @@ class CombineLayer(ElementwiseLayer):
             ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(y, self.activation))
             y = get_activation(self.activation)(y)
         return y
+
+    def _is_plain_sum(self, ctx: EmitContext) -> bool:
+        """Return whether this adds two sources of the same axes in training, as residual connections do."""
+        dims = self.layout.dims
+        same = len(self.sources) == 2 and all(node.output.dims == dims for node in self.sources)
+        return same and ctx.train and self.kind in ("add", "+")
 
     def _combine_output_loss(self, ctx: EmitContext) -> None:
         losses = [ctx.aux(node, OUTPUT_LOSS) for node in self.sources]

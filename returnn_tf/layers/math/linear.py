@@ -14,6 +14,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.ops.activations import check_activation, get_activation, is_over_features, may_reduce
+from returnn_tf.ops.after_product import bias_and_activation
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.gradients import drop_large_gradients
 from returnn_tf.ops.mixed_precision import full
@@ -71,23 +72,29 @@ class LinearLayer(ConcatInputLayer):
         """Emit one GEMM over all frames, or a row lookup."""
         x = self.emit_input(ctx)
         w = ctx.param("W")
+        bias = ctx.param("b") if self.with_bias else None
         data = ctx.output
         if self.input.sparse_dim is not None:
             y = tf.gather(tf.transpose(w) if self.use_transposed_weights else w, x)
         else:
             y = tf.tensordot(x, w, [[self.input.feature_axis], [1 if self.use_transposed_weights else 0]])
             if self._is_plain_product():
-                bias = ctx.param("b") if self.with_bias else None
                 ctx.set_aux(self.node, PRODUCT, Product(x, w, bias, self.use_transposed_weights))
-        if self.with_bias:
-            y = y + ctx.param("b")
+        product, fuses = y, ctx.train and self.grad_filter is None
+        if bias is not None:
+            y = bias_and_activation(y, bias, None) if fuses else y + bias
         if self.grad_filter is not None:
             y = drop_large_gradients(y, self.grad_filter, feature_last(data).batch_axis)
         if self.activation is None:
             return self._place(y, data)
         ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(self._place(full(y), data), self.activation))
-        y = y if may_reduce(self.activation) else full(y)
-        return self._place(get_activation(self.activation)(y), data)
+        if not may_reduce(self.activation):
+            y = get_activation(self.activation)(full(y))
+        elif fuses:
+            y = bias_and_activation(product, bias, self.activation)
+        else:
+            y = get_activation(self.activation)(y)
+        return self._place(y, data)
 
     def _is_plain_product(self) -> bool:
         """Return whether the values before the activation are a `Product`, with the features last."""

@@ -153,16 +153,24 @@ def _noise_entries(given: Any, axes_of: Callable[[Any], list[int]], data: Data) 
     return rest + [(axes_of(desc), value) for desc, value in given.items() if desc != "*"]
 
 
-def dropout_noise_shape(ctx: EmitContext, data: Data, layer: Any) -> list[Any]:
-    """Return the sizes of the dropout mask: 1 on batch and dynamic axes unless the options override it."""
+def dropout_noise_shape(ctx: EmitContext, data: Data, layer: Any) -> Optional[list[Any]]:
+    """Return the sizes of the dropout mask: 1 on batch and dynamic axes unless the options override it.
+
+    :return: None if every entry has a mask of its own
+    """
     if layer.dropout_axis is not None:
         own = ctx_axes(ctx, data, layer.dropout_axis)
+        if len(own) == data.rank:
+            return None
         return [ctx.size(d) if i in own else 1 for i, d in enumerate(data.dims)]
     sizes: list[Any] = [1 if d.size is None else d.size for d in data.dims]
+    shared = {axis for axis, d in enumerate(data.dims) if d.size is None}
     for axes, value in _noise_entries(layer.dropout_noise_shape, lambda desc: ctx_axes(ctx, data, desc), data):
         for axis in axes:
-            sizes[axis] = ctx.size(data.dims[axis]) if value in (None, -1) else value
-    return sizes
+            own_number = value in (None, -1) or value == data.dims[axis].size
+            sizes[axis] = ctx.size(data.dims[axis]) if own_number else value
+            shared = shared - {axis} if own_number else shared | {axis}
+    return sizes if shared else None
 
 
 def ctx_axes(ctx: EmitContext, data: Data, desc: Any) -> list[int]:

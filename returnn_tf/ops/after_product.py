@@ -1,0 +1,121 @@
+"""What follows a product in training: bias, activation, dropout, residual connection, fused where a native op can.
+
+The functions look at the op that made their argument: dropout of an activation, or a residual connection around a
+dropout, becomes one op over both. The op that was emitted before is not run unless something else reads its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from returnn_tf.native.activate import FUNCTIONS, Dropout, activate_ops, native_activate, native_gate
+from returnn_tf.native.activate_gradients import Call
+from returnn_tf.ops.activations import get_activation
+from returnn_tf.util.lazy_tf import tf
+
+#: Below it, a network is so small that compiling the op takes longer than it ever saves.
+_LEAST_WIDTH = 128
+
+
+def bias_and_activation(x: Any, bias: Optional[Any], activation: Any) -> Any:
+    """Compute ``activation(x + bias)``, in the same way as `get_activation` to 1e-5.
+
+    :param x: [..., width]
+    :param bias: [width]
+    :param activation: see `returnn_tf.ops.activations.check_activation`
+    """
+    function = _native_function(activation)
+    ops = activate_ops() if function not in (None, "identity") and _fits(x) else None
+    if ops is not None and function is not None:
+        return native_activate(ops, x, function=function, bias=bias)
+    if bias is not None:
+        x = tf.nn.bias_add(x, bias) if x.shape.rank is not None and x.shape.rank > 1 else x + bias
+    return get_activation(activation)(x)
+
+
+def gated(x: Any, axis: int, activation: Any, gate_activation: Any) -> Optional[Any]:
+    """Compute ``activation(a) * gate_activation(b)`` of the halves of the last axis by the native op.
+
+    :return: None if it cannot
+    """
+    value, gate = _native_function(activation), _native_function(gate_activation)
+    if value is None or gate is None or not _fits(x) or axis != x.shape.rank - 1:
+        return None
+    ops = activate_ops()
+    return None if ops is None else native_gate(ops, x, value, gate)
+
+
+def dropout(x: Any, rate: float, seed: Any, noise_shape: Optional[Sequence[Any]] = None) -> Any:
+    """Set entries to zero with the probability ``rate``, below 1, and scale the others by ``1 / (1 - rate)``.
+
+    The numbers are those of `tf.random.stateless_uniform` in every form.
+
+    :param seed: int [2]
+    :param noise_shape: sizes of the mask, 1 where it is shared; None: each entry has its own number
+    """
+    ops = activate_ops() if _fits(x) and (noise_shape is None or _is_of_columns(noise_shape, x)) else None
+    if ops is not None and noise_shape is None:
+        function, x, bias, factors = _before(x)
+        return native_activate(ops, x, function=function, bias=bias, factors=factors, dropout=Dropout(rate, seed))
+    shape = tf.shape(x) if noise_shape is None else tf.stack([tf.cast(size, tf.int32) for size in noise_shape])
+    # The same mask in any precision; numbers of few digits would round the rate.
+    mask = tf.cast(tf.random.stateless_uniform(shape, seed) >= rate, x.dtype) * (1.0 / (1.0 - rate))
+    if ops is None:
+        return x * mask
+    mask = tf.reshape(mask, [-1])
+    function, x, bias, factors = _before(x)
+    return native_activate(ops, x, function=function, bias=bias, factors=mask if factors is None else mask * factors)
+
+
+def add(a: Any, b: Any) -> Any:
+    """Compute ``a + b`` for tensors of the same shape, in one pass with the bias, activation or dropout before it."""
+    for x, residual in ((b, a), (a, b)):
+        if not _fits(x) or residual.dtype != x.dtype or _origin(x) not in ("BiasAdd", "RtfActivate"):
+            continue
+        ops = activate_ops()
+        if ops is None:
+            continue
+        if x.op.type == "BiasAdd":
+            return native_activate(ops, x.op.inputs[0], bias=x.op.inputs[1], residual=residual)
+        call = Call.of(x.op)
+        if not call.residual:
+            return call.again(ops, x.op.inputs[0], residual)
+    return a + b
+
+
+def _native_function(activation: Any) -> Optional[str]:
+    if activation is not None and not isinstance(activation, str):
+        return None
+    return FUNCTIONS.get(activation.strip().lower() if activation else None)
+
+
+def _fits(x: Any) -> bool:
+    """Return whether the op has kernels for the tensor, and it is not too narrow to be worth compiling it."""
+    return bool(x.dtype == tf.float32 and x.shape.rank and (x.shape[-1] or _LEAST_WIDTH) >= _LEAST_WIDTH)
+
+
+def _is_of_columns(noise_shape: Sequence[Any], x: Any) -> bool:
+    """Return whether a mask has one number for each entry of the last axis."""
+    sizes = list(noise_shape)
+    return all(isinstance(size, int) for size in sizes) and sizes == [1] * (x.shape.rank - 1) + [x.shape[-1]]
+
+
+def _origin(x: Any) -> Optional[str]:
+    """Return the type of the op that made a tensor in this graph, or None."""
+    if tf.executing_eagerly() or getattr(x, "graph", None) is not tf.compat.v1.get_default_graph():
+        return None
+    return str(x.op.type)
+
+
+def _before(x: Any) -> tuple[str, Any, Optional[Any], Optional[Any]]:
+    """Return function, argument, bias and factors whose result is x: of the op that made it if dropout may follow."""
+    origin = _origin(x)
+    if origin == "BiasAdd":
+        return "identity", x.op.inputs[0], x.op.inputs[1], None
+    if origin == "RtfActivate":
+        call = Call.of(x.op)
+        if not call.random and not call.residual:
+            bias, factors = (found[0] if found else None for found in (call.bias, call.factors))
+            return call.function, x.op.inputs[0], bias, factors
+    return "identity", x, None, None
