@@ -68,6 +68,8 @@ class RecLayer(ConcatInputLayer):
                             ``W_o`` [n, n]                                                    Yang et al. 2024
     rwkv6, rwkv7            ``W_r``, ``W_k``, ``W_v`` [in, n], ``W_o`` [n, n], ``mix_*``,     Peng et al. 2024, 2025
                             ``decay*``, ...
+    sru                     ``W`` [in, 4 n], ``b`` [2 n], ``v_f``, ``v_r`` [n]                c, f, r: Lei et al. 2018
+    slstm                   ``W`` [in, 4 n], ``W_re`` [heads, d, 4 d], ``b`` [4 n]            i, f, z, o: xLSTM, 2024
     ======================  ================================================================  ==========================
 
     The formulas and ``unit_opts`` of each unit are in `returnn_tf.ops.cells`. Names are case-insensitive, and "Cell"

@@ -20,10 +20,18 @@ State = tuple["tf.Tensor", ...]
 Params = Mapping[str, "tf.Tensor"]
 """Parameters by their name below ``<layer>/rec/``."""
 
+Kernel = Callable[
+    ["Cell", Params, "tf.Tensor", Optional["tf.Tensor"], State, Optional["tf.Tensor"]], tuple["tf.Tensor", State]
+]
+"""``kernel(cell, params, z, lengths, state, seed)`` -> outputs [time, batch, n], and the state of each sequence after
+its last frame. ``z`` [time, batch, projected_dim] is the projected input, in the order in which frames are to be run;
+``lengths`` int [batch], or None if all sequences fill the array; ``seed`` int [2] in training, else None. Output frames
+after the end of a sequence may hold anything: the caller replaces them."""
+
 NativeKernel = Callable[
     ["Cell", Params, "tf.Tensor", Optional["tf.Tensor"], State, Optional["tf.Tensor"], bool], tuple["tf.Tensor", State]
 ]
-"""``kernel(cell, params, z, lengths, state, seed, reverse)``: as `Kernel` in `returnn_tf.ops.cells.kernels`, but ``z``
+"""``kernel(cell, params, z, lengths, state, seed, reverse)``: as `Kernel`, but ``z``
 and the outputs are in the order of time, also if each sequence is to run from its last frame to its first one, and
 padded output frames are 0."""
 
@@ -206,6 +214,13 @@ class Cell:
         """Return a form that computes all frames in parallel, in the same way as `native_kernel`, or None.
 
         It gives the numbers of `step`. `run_cell` takes it where there is no native op for the whole cell.
+        """
+        return None
+
+    def loop_kernel(self) -> Optional[Kernel]:
+        """Return a loop over all frames that is faster than one of `step`, such as one with its own gradient, or None.
+
+        It gives the numbers of `step`, and runs where there is neither a native nor a parallel form.
         """
         return None
 

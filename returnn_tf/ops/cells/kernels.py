@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Callable, Optional
+from typing import Optional
 
 from returnn_tf.native.portable import in_portable_ops
-from returnn_tf.ops.cells.base import Cell, Params, State
-from returnn_tf.ops.cells.lstm import LstmCell
-from returnn_tf.ops.cells.lstm_loop import lstm_loop
-from returnn_tf.ops.cells.time_axis import state_at
+from returnn_tf.ops.cells.base import Cell, Kernel, Params, State
 from returnn_tf.ops.frames.stacked import stacked
 from returnn_tf.util.lazy_tf import tf
-
-Kernel = Callable[
-    [Cell, Params, "tf.Tensor", Optional["tf.Tensor"], State, Optional["tf.Tensor"]], tuple["tf.Tensor", State]
-]
-"""``kernel(cell, params, z, lengths, state, seed)`` -> outputs [time, batch, n], and the state of each sequence after
-its last frame. ``z`` [time, batch, projected_dim] is the projected input, in the order in which frames are to be run;
-``lengths`` int [batch], or None if all sequences fill the array; ``seed`` int [2] in training, else None. Output frames
-after the end of a sequence may hold anything: the caller replaces them."""
 
 
 def kernel_for(cell: Cell) -> Kernel:
     """Return the function that runs a cell over all frames in plain TensorFlow."""
-    if in_portable_ops():  # `lstm_loop` keeps for its gradient what converters can't express
-        return step_loop
-    return plain_lstm if isinstance(cell, LstmCell) and cell.is_plain else step_loop
+    own = None if in_portable_ops() else cell.loop_kernel()
+    return step_loop if own is None else own
 
 
 def step_loop(
@@ -66,20 +53,3 @@ def _frame_seed(seed: Optional[tf.Tensor], t: tf.Tensor) -> tf.Tensor:
     """Return a seed that differs in each frame, and from that of `Cell.prepare`."""
     assert seed is not None
     return seed + tf.cast(tf.stack([0, t + 1]), seed.dtype)
-
-
-def plain_lstm(
-    cell: Cell,
-    params: Params,
-    z: tf.Tensor,
-    lengths: Optional[tf.Tensor],
-    state: State,
-    seed: Optional[tf.Tensor],
-) -> tuple[tf.Tensor, State]:
-    """Run the LSTM loop with its own gradient, for LSTMs without further options; see `Kernel`."""
-    assert isinstance(cell, LstmCell)
-    c0, h0 = state
-    c, h = lstm_loop(z, cell.recurrent_weights(params, seed), c0, h0)
-    # The loop continues after the end of a sequence: its state is the one at its end, not that of the last frame.
-    last: Sequence[tf.Tensor] = (c[-1], h[-1]) if lengths is None else (state_at(c, lengths), state_at(h, lengths))
-    return h[1:], tuple(last)

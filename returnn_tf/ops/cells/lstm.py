@@ -8,8 +8,20 @@ from typing import Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.native.lstm import lstm_ops, native_lstm
-from returnn_tf.ops.cells.base import Cell, CellParam, NativeKernel, Params, State, all_lengths, drop_rate, dropout
+from returnn_tf.ops.cells.base import (
+    Cell,
+    CellParam,
+    Kernel,
+    NativeKernel,
+    Params,
+    State,
+    all_lengths,
+    drop_rate,
+    dropout,
+)
+from returnn_tf.ops.cells.lstm_loop import lstm_loop
 from returnn_tf.ops.cells.registry import register_cell
+from returnn_tf.ops.cells.time_axis import state_at
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -55,6 +67,10 @@ class LstmCell(Cell):
         """Return the native LSTM; see `Cell.native_kernel`."""
         return _run_native if self.is_plain and lstm_ops(dtype) is not None else None
 
+    def loop_kernel(self) -> Optional[Kernel]:
+        """Return the loop with its own gradient; see `Cell.loop_kernel`."""
+        return _run_loop if self.is_plain else None
+
 
 def _run_native(
     cell: Cell,
@@ -71,6 +87,23 @@ def _run_native(
     weights = cell.recurrent_weights(params, seed)
     h, c_last, h_last = native_lstm(lstm_ops(z.dtype), z, weights, c0, h0, all_lengths(lengths, z), reverse=reverse)
     return h, (c_last, h_last)
+
+
+def _run_loop(
+    cell: Cell,
+    params: Params,
+    z: tf.Tensor,
+    lengths: Optional[tf.Tensor],
+    state: State,
+    seed: Optional[tf.Tensor],
+) -> tuple[tf.Tensor, State]:
+    """Run the LSTM loop with its own gradient; see `Kernel`."""
+    assert isinstance(cell, LstmCell)
+    c0, h0 = state
+    c, h = lstm_loop(z, cell.recurrent_weights(params, seed), c0, h0)
+    # The loop continues after the end of a sequence: its state is the one at its end, not that of the last frame.
+    last: Sequence[tf.Tensor] = (c[-1], h[-1]) if lengths is None else (state_at(c, lengths), state_at(h, lengths))
+    return h[1:], tuple(last)
 
 
 @register_cell(

@@ -18,17 +18,19 @@ def silu(x):
     return x * sigmoid(x)
 
 
-def check_unit(unit, opts, formula, *, n, direction=1, in_dim=3, states=None):
+def check_unit(unit, opts, formula, *, n, direction=1, in_dim=3, states=None, parallel=True):
     """Compare in float64; padding is NaN.
 
     :param formula: function of parameters, frame [in_dim] and state (list of vectors) that returns output and state
     :param states: function of rng and shape that draws the initial state of each size (default: normal)
+    :param parallel: whether it has a form over all frames in parallel
     """
     rng = numpy.random.RandomState(1)
     cell = unit_class(unit)(n, in_dim, unit_opts=opts)
     params = {spec.name: rng.normal(0, 0.7, spec.shape) for spec in cell.param_specs()}
     x = rng.normal(size=(max(LENGTHS), len(LENGTHS), in_dim))
-    state = [rng.normal(size=(len(LENGTHS), size)) for size in cell.state_sizes()]
+    shapes = [(len(LENGTHS), size) for size in cell.state_sizes()]
+    state = [rng.normal(size=shape) if states is None else states(rng, shape) for shape in shapes]
     expected, last = numpy.zeros((*x.shape[:2], n)), [part.copy() for part in state]
     for b, length in enumerate(LENGTHS):
         now = [part[b] for part in state]
@@ -39,7 +41,7 @@ def check_unit(unit, opts, formula, *, n, direction=1, in_dim=3, states=None):
         x[length:, b] = numpy.nan
     weights = {name: tf.constant(value) for name, value in params.items()}
     lengths, first = tf.constant(LENGTHS), tuple(map(tf.constant, state))
-    assert cell.parallel_kernel() is not None
+    assert (cell.parallel_kernel() is not None) is parallel
     outputs, got = run_cell(cell, weights, tf.constant(x), lengths, initial_state=first, direction=direction)
     _equal([outputs, *got], [expected, *last])
     z = cell.project_input(weights, running_order(tf.constant(x), lengths, direction == -1))

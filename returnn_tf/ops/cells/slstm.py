@@ -1,0 +1,152 @@
+"""sLSTM of xLSTM: exponential gates, normalised and stabilised, with block-diagonal recurrent weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import numpy
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError
+from returnn_tf.config.options import at_least, option
+from returnn_tf.ops.cells.base import Cell, CellParam, Kernel, Params, State
+from returnn_tf.ops.cells.registry import register_cell
+from returnn_tf.ops.cells.slstm_loop import TINY, slstm_loop
+from returnn_tf.ops.cells.time_axis import state_at
+from returnn_tf.util.lazy_tf import tf
+
+
+@register_cell("slstm")
+class SLstm(Cell):
+    """sLSTM (Beck et al. 2024, xLSTM, arXiv 2405.04517), with the states c, n, m, h.
+
+    ``i, f, z, o = split(x W + h W_re + b);  z = tanh(z);  o = sigmoid(o);  l = log sigmoid(f)``
+    ``m' = max(l + m, i);  f = exp(l + m - m');  i = exp(i - m')``
+    ``c' = f c + i z;  n' = f n + i;  h' = o c' / n'``
+
+    With the option ``forget_gate`` "exp" it is ``l = f``. The normaliser n sums up the input gates; the stabiliser m
+    keeps the exponential functions in range and cancels out in h. A state that is given has n > 0, or c = n = 0.
+
+    ``h W_re`` is a product for each head: head j sees only the columns of h, and only fills those of each gate, from
+    ``j d`` to ``(j + 1) d``, where ``d = n / num_heads``. A frame depends on the one before through a product, so
+    frames are computed one after the other.
+
+    Weights: ``W`` [in, 4 n], ``W_re`` [num_heads, d, 4 d] and ``b`` [4 n], columns i, f, z, o each. Initial values:
+    W_re uniform as a matrix [d, 4 d] by the rule of Glorot and Bengio; b is 0, of f linear from 3 to 6 in each head.
+    """
+
+    state_keys = ("c", "n", "m", "h")
+    gates = 4
+
+    @dataclass
+    class Options(Cell.Options):
+        """The options in ``unit_opts``."""
+
+        num_heads: int = option(
+            1, help="number of blocks of the recurrent weights; it divides n_out", check=at_least(1)
+        )
+        forget_gate: str = option("sigmoid", help="function of the forget gate", choices=("sigmoid", "exp"))
+
+    def __init__(self, n_out: int, in_dim: int, **kwargs: Any) -> None:
+        super().__init__(n_out, in_dim, **kwargs)
+        heads = self.opts.num_heads
+        if n_out % heads:
+            raise ConfigError(
+                "%s: n_out %d of unit 'slstm' is not divisible by num_heads %d. Set n_out to %d, or another num_heads."
+                % (self.where, n_out, heads, -(-n_out // heads) * heads)
+            )
+
+    def param_specs(self) -> list[CellParam]:
+        """Declare the parameters; see `Cell.param_specs`."""
+        n, heads = self.n_out, self.opts.num_heads
+        recurrent = CellParam("W_re", (heads, n // heads, 4 * n // heads), "recurrent", _glorot_of_blocks)
+        if not self.input_projection:
+            return [recurrent]
+        bias = numpy.zeros([4, heads, n // heads])
+        bias[1] = numpy.linspace(3.0, 6.0, n // heads)
+        return [
+            CellParam("W", (self.in_dim, 4 * n), "forward"),
+            recurrent,
+            CellParam("b", (4 * n,), "bias", bias.reshape(-1)),
+        ]
+
+    def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
+        """Return the input weights; see `Cell.input_weights`."""
+        return (params["W"], params["b"]) if self.input_projection else None
+
+    def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """Return the recurrent weights."""
+        return [params["W_re"]]
+
+    def step(
+        self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
+    ) -> tuple[tf.Tensor, State]:
+        """Compute one step; see `Cell.step`."""
+        c, n, m, h = state
+        i, f, z, o = tf.split(z + self._recurrent(h, weights[0]), 4, axis=-1)
+        kept = (f if self.opts.forget_gate == "exp" else tf.math.log_sigmoid(f)) + m
+        m = tf.maximum(kept, i)
+        f, i = tf.exp(kept - m), tf.exp(i - m)
+        c = f * c + i * tf.tanh(z)
+        n = f * n + i
+        h = tf.sigmoid(o) * c / tf.maximum(n, TINY)
+        return h, (c, n, m, h)
+
+    def _recurrent(self, h: tf.Tensor, w_re: tf.Tensor) -> tf.Tensor:
+        """Return the product with the recurrent weights [batch, 4 n]."""
+        heads, d = w_re.shape[0], w_re.shape[1]
+        if heads == 1:
+            return tf.matmul(h, w_re[0])
+        product = tf.matmul(tf.transpose(tf.reshape(h, [-1, heads, d]), [1, 0, 2]), w_re)
+        by_gate = tf.transpose(tf.reshape(product, [heads, -1, 4, d]), [1, 2, 0, 3])
+        return tf.reshape(by_gate, [-1, 4 * self.n_out])
+
+    def loop_kernel(self) -> Optional[Kernel]:
+        """Return the loop with its own gradient; see `Cell.loop_kernel`."""
+        return _run_loop
+
+
+def _glorot_of_blocks(shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
+    limit = math.sqrt(6 / (shape[-2] + shape[-1]))
+    return rng.uniform(-limit, limit, shape)
+
+
+def _run_loop(
+    cell: Cell,
+    params: Params,
+    z: tf.Tensor,
+    lengths: Optional[tf.Tensor],
+    state: State,
+    seed: Optional[tf.Tensor],
+) -> tuple[tf.Tensor, State]:
+    """Run the loop with its own gradient, over the rows of all heads; see `Kernel`."""
+    (w_re,) = cell.prepare(params, batch=tf.shape(z)[1], seed=seed)
+    heads = w_re.shape[0]
+    of_heads = tuple(_rows(part, heads, 1) for part in state)
+    states = slstm_loop(_rows(z, heads, 4), w_re, of_heads, exp_forget=cell.opts.forget_gate == "exp")
+    # The loop continues after the end of a sequence: its state is the one at its end, not that of the last frame.
+    ends = None if lengths is None else tf.tile(lengths, [heads])
+    last = tuple(_from_rows(part[-1] if ends is None else state_at(part, ends), heads) for part in states)
+    return _from_rows(states[3][1:], heads), last
+
+
+def _rows(x: tf.Tensor, heads: int, parts: int) -> tf.Tensor:
+    """Turn [..., batch, parts * n] into [..., heads * batch, parts * d], where d is n / heads."""
+    if heads == 1:
+        return x
+    leading, width = tf.shape(x)[:-2], x.shape[-1]
+    x = tf.reshape(x, [-1, tf.shape(x)[-2], parts, heads, width // (parts * heads)])
+    x = tf.transpose(x, [0, 3, 1, 2, 4])
+    return tf.reshape(x, tf.concat([leading, [-1, width // heads]], axis=0))
+
+
+def _from_rows(x: tf.Tensor, heads: int) -> tf.Tensor:
+    """Turn [..., heads * batch, d] into [..., batch, n]: the inverse of `_rows` with one part."""
+    if heads == 1:
+        return x
+    leading, d = tf.shape(x)[:-2], x.shape[-1]
+    x = tf.reshape(x, tf.stack([-1, heads, tf.shape(x)[-2] // heads, d]))
+    return tf.reshape(tf.transpose(x, [0, 2, 1, 3]), tf.concat([leading, [-1, heads * d]], axis=0))
