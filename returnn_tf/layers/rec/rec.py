@@ -56,6 +56,10 @@ class RecLayer(ConcatInputLayer):
     layernormvariantslstm   ``W_ff`` [in, 4 n], ``W_re`` [n, 4 n], ``gamma_*``, ``beta_*``    i, j, f, o: Ba et al. 2016
     gla                     ``W_q``, ``W_k``, ``W_v``, ``W_r``, ``W_alpha_1``, ``W_alpha_2``,  gated linear attention:
                             ``b_alpha``, ``b_r``, ``norm/scale``, ``W_o``                     Yang et al. 2023
+    lru                     ``nu_log``, ``theta_log``, ``gamma_log`` [m], ``B_*`` [in, m],    complex, diagonal:
+                            ``C_*`` [m, n], ``D`` [in, n]                                     Orvieto et al. 2023
+    s4d                     ``W`` [in, n], ``b`` [n], ``log_step`` [n], ``A_log_re``,         diagonal state spaces:
+                            ``A_im``, ``C_re``, ``C_im`` [N / 2, n], ``D`` [n]                Gu et al. 2022
     mamba                   ``in_proj``, ``conv/W``, ``conv/b``, ``x_proj``, ``dt_proj``,     selective state spaces:
                             ``dt_bias``, ``A_log``, ``D``, ``out_proj``                       Gu & Dao 2023
     mamba2                  ``in_proj``, ``conv/W``, ``conv/b``, ``dt_bias``, ``A_log``,      state space duality:

@@ -36,6 +36,8 @@ UNITS: list[tuple[str, int, dict[str, Any]]] = [
     ("sru", IN, {"recurrent_vectors": False, "rescale": True, "highway_bias": -1.0}),
     ("slstm", 4, {"num_heads": 2}),
     ("slstm", 4, {"forget_gate": "exp"}),
+    ("lru", 4, {"d_state": 5}),
+    ("s4d", 4, {"d_state": 4}),
 ]
 each_form = pytest.mark.parametrize("unit,n_out,unit_opts", UNITS, ids=str)
 each_unit = pytest.mark.parametrize("unit,n_out,unit_opts", {row[0]: row for row in UNITS[::-1]}.values(), ids=str)
