@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional
 
+from returnn_tf.config.options import option
+from returnn_tf.native.matrix_scan import matrix_scan_ops, native_matrix_scan
+from returnn_tf.ops.cells.base import all_lengths
 from returnn_tf.ops.cells.matrix.chunks import Chunks, carried_states
+from returnn_tf.ops.cells.time_axis import frame_mask
 from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
@@ -28,10 +32,11 @@ def chunkwise(
 
     With a bonus u, the output sees the frame with another weight: ``o_t = (S_{t-1} + diag(u) k_t v_t^T)^T q_t``.
 
-    Within a chunk by masked products, between chunks by the state (Yang et al. 2023, arXiv 2312.06635). All exponents
-    are sums of log decays, thus at most 0, so decays may be as small as they like, also exactly 0 in
-    float (log_decay -1e4, but not -inf). The gradient keeps the inputs and the states between chunks, and recomputes
-    the rest. Padding may hold anything, also NaN.
+    On a CPU this is a native op, see `native_matrix_scan`. Else the frames of a chunk are computed by masked products,
+    and the state goes from chunk to chunk (Yang et al. 2023, arXiv 2312.06635). All exponents are sums of log decays,
+    thus at most 0, so decays may be as small as they like, also exactly 0 in float (log_decay -1e4, but not -inf). The
+    gradient keeps the inputs and the states between chunks, and recomputes the rest. Padding may hold anything, also
+    NaN.
 
     :param q: [time, batch, heads, keys]
     :param k: [time, batch, heads, keys]
@@ -44,6 +49,9 @@ def chunkwise(
     :param bonus: [heads, keys]
     :return: o [time, batch, heads, values], 0 after the end of each sequence; state after the frame that ran last
     """
+    ops = matrix_scan_ops(q.dtype)
+    if ops is not None:
+        return _native(ops, q, k, v, log_decay, state, lengths, reverse, bonus)
     chunks = Chunks(tf.shape(q)[0], lengths, reverse, chunk)
     weights = tf.ones([1, 1], q.dtype) if bonus is None else bonus
     q, k, v, g = (chunks.split(x) for x in (q, k, v, log_decay))
@@ -52,11 +60,38 @@ def chunkwise(
     return chunks.join(o), last
 
 
+def chunk_option() -> Any:
+    """Declare the option ``chunk`` of a unit."""
+    return option(64, check=chunk_error, help="frames of a chunk, a power of 2: for speed; the op for CPUs needs none")
+
+
 def chunk_error(chunk: int) -> Optional[str]:
     """Return why a chunk cannot have this number of frames, or None if it can; see `option`."""
     if chunk >= _BASE and chunk & (chunk - 1) == 0:
         return None
     return "must be a power of 2 from %d (chunks are halved)" % _BASE
+
+
+def _native(
+    ops: Any,
+    q: tf.Tensor,
+    k: tf.Tensor,
+    v: tf.Tensor,
+    log_decay: tf.Tensor,
+    state: tf.Tensor,
+    lengths: Optional[tf.Tensor],
+    reverse: bool,
+    bonus: Optional[tf.Tensor],
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Compute `chunkwise` by the native op, which runs frame by frame with the state in the cache of the CPU."""
+    runs = all_lengths(lengths, q)
+    o, last = native_matrix_scan(ops, q, k, v, log_decay, state, runs, reverse=reverse, exclusive=bonus is not None)
+    if bonus is None:
+        return o, last
+    if lengths is not None:
+        mask = frame_mask(lengths, tf.shape(q)[0])[:, :, None, None]
+        q, k, v = (tf.where(mask, x, tf.zeros([], x.dtype)) for x in (q, k, v))
+    return o + tf.reduce_sum(q * k * bonus, axis=-1, keepdims=True) * v, last
 
 
 def _run(

@@ -8,7 +8,7 @@ from typing import Optional
 
 from returnn_tf.config.options import above, at_least, option
 from returnn_tf.ops.cells.base import Cell, CellParam, Params, State, project
-from returnn_tf.ops.cells.matrix.chunkwise import chunk_error, chunkwise
+from returnn_tf.ops.cells.matrix.chunkwise import chunk_option, chunkwise
 from returnn_tf.ops.cells.matrix.head_ops import join_heads, normed, one_frame, split_heads
 from returnn_tf.ops.cells.matrix.heads_cell import HeadsCell
 from returnn_tf.ops.cells.registry import register_cell
@@ -42,7 +42,7 @@ class GatedLinearAttention(HeadsCell):
         gate_rank: int = option(16, check=at_least(1), help="rank of the weights of the decay alpha")
         gate_temperature: float = option(16.0, check=above(0), help="tau: the higher, the closer is alpha to 1")
         norm: str = option("rms", choices=("rms", "layer"), help="of the output of each head: layer: minus the mean")
-        chunk: int = option(64, check=chunk_error, help="frames of a chunk, a power of 2; a matter of speed only")
+        chunk: int = chunk_option()
 
     def head_shape(self) -> tuple[int, int, int]:
         """Return heads, keys and values; see `HeadsCell.head_shape`."""

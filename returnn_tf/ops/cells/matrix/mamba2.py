@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.ops.cells.base import Cell, CellParam, Params, State, project
-from returnn_tf.ops.cells.matrix.chunkwise import chunk_error, chunkwise
+from returnn_tf.ops.cells.matrix.chunkwise import chunk_option, chunkwise
 from returnn_tf.ops.cells.matrix.head_ops import join_heads, normed, one_frame, split_heads
 from returnn_tf.ops.cells.matrix.heads_cell import HeadsCell
 from returnn_tf.ops.cells.matrix.recent_frames import shift_in, with_recent_frames
@@ -47,7 +47,7 @@ class Mamba2(HeadsCell):
         d_state: int = option(128, check=at_least(1), help="rows of the state of a head")
         ngroups: int = option(1, check=at_least(1), help="groups of heads that share B and C")
         d_conv: int = option(4, check=at_least(2), help="frames that the convolution sees, with the current one")
-        chunk: int = option(64, check=chunk_error, help="frames of a chunk, a power of 2; a matter of speed only")
+        chunk: int = chunk_option()
 
     state_keys = ("conv", "S")
 

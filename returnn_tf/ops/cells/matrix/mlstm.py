@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config.options import at_least, option
 from returnn_tf.ops.cells.base import Cell, CellParam, Params, State
-from returnn_tf.ops.cells.matrix.chunkwise import chunk_error, chunkwise
+from returnn_tf.ops.cells.matrix.chunkwise import chunk_option, chunkwise
 from returnn_tf.ops.cells.matrix.head_ops import join_heads, one_frame, split_heads
 from returnn_tf.ops.cells.matrix.heads_cell import HeadsCell
 from returnn_tf.ops.cells.matrix.stabiliser import stabiliser
@@ -47,7 +47,7 @@ class MLstm(HeadsCell):
 
         num_heads: int = option(4, check=at_least(1), help="number of heads; n_out is a multiple of it")
         forget_gate: str = option("sigmoid", choices=("sigmoid", "exp"), help="activation of the forget gate")
-        chunk: int = option(64, check=chunk_error, help="frames of a chunk, a power of 2; a matter of speed only")
+        chunk: int = chunk_option()
 
     state_keys = ("C", "n", "m")
 

@@ -1,0 +1,82 @@
+"""The native matrix-valued recurrence: against its form in TensorFlow, strong decays, wrong input."""
+
+import numpy
+import pytest
+
+from returnn_tf.native.matrix_scan import matrix_scan_ops
+from returnn_tf.native.portable import portable_ops
+from returnn_tf.ops.cells.matrix.chunkwise import chunkwise
+from returnn_tf.util.lazy_tf import tf
+
+LENGTHS = [70, 0, 1, 43]
+HEADS = 2
+
+
+@pytest.fixture(scope="module")
+def ops():
+    found = matrix_scan_ops(tf.float32)
+    assert found is not None, "the native recurrence has to compile where the tests run"
+    return found
+
+
+def results(arrays, reverse, portable):
+    """Outputs, last states and gradients, of a loss that depends on all outputs and states."""
+    tensors = [tf.constant(x, tf.float32) for x in arrays]
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        *inputs, bonus = tensors
+        options = {"lengths": tf.constant(LENGTHS), "reverse": reverse, "bonus": bonus if bonus.shape.rank else None}
+        if portable:
+            with portable_ops():
+                o, last = chunkwise(*inputs, **options)
+        else:
+            o, last = chunkwise(*inputs, **options)
+        valid = tf.sequence_mask(LENGTHS, 70, tf.float32)
+        loss = tf.reduce_sum(tf.sin(o) * tf.transpose(valid)[:, :, None, None]) + tf.reduce_sum(tf.cos(last))
+    return [o, last, *tape.gradient(loss, tensors, unconnected_gradients="zero")]
+
+
+@pytest.mark.parametrize(
+    "keys,values,decays,with_bonus,reverse",
+    [(16, 32, 16, False, False), (5, 7, 5, True, True), (33, 20, 1, False, True), (20, 33, 1, True, False)],
+)
+def test_forms_agree(ops, keys, values, decays, with_bonus, reverse):
+    """Sizes that fill vectors and others, weak decays and some that leave nothing, NaN in the padding."""
+    rng = numpy.random.RandomState(1)
+    frames = (70, len(LENGTHS), HEADS)
+    q, k, v = (rng.normal(0, 0.5, (*frames, d)) for d in (keys, keys, values))
+    g = -rng.gamma(0.3, size=(*frames, decays))
+    g[::9] *= 1e4
+    first, bonus = rng.normal(size=(len(LENGTHS), HEADS, keys, values)), rng.normal(size=(HEADS, keys))
+    for x in (q, k, v, g):
+        for b, length in enumerate(LENGTHS):
+            x[length:, b] = numpy.nan
+    arrays = [q, k, v, g, first, bonus if with_bonus else 0.0]
+    names = ("o", "last", "q", "k", "v", "g", "first", "bonus")
+    for name, native, plain in zip(names, results(arrays, reverse, False), results(arrays, reverse, True)):
+        scale = max(1, numpy.abs(plain).max())
+        numpy.testing.assert_allclose(native / scale, plain / scale, atol=2e-5, err_msg=name)
+
+
+SHAPES = {"q": (2, 3, 1, 4), "k": (2, 3, 1, 4), "v": (2, 3, 1, 5), "g": (2, 3, 1, 4), "first": (3, 1, 4, 5)}
+
+
+@pytest.mark.parametrize(
+    "changed, text",
+    [
+        ({"q": (2, 3, 4)}, "q has to be [time, batch, heads, keys], not [2,3,4]"),
+        ({"k": (2, 3, 1, 5)}, "k has to be [2,3,1,4], but is [2,3,1,5]"),
+        ({"v": (2, 2, 1, 5)}, "v has to be [2,3,1,5], but is [2,2,1,5]"),
+        ({"g": (2, 3, 1, 2)}, "g has to be [2,3,1,4], but is [2,3,1,2]"),
+        ({"first": (3, 1, 5, 4)}, "the first state has to be [3,1,4,5], but is [3,1,5,4]"),
+        ({"v": (2, 3, 1, 0), "first": (3, 1, 4, 0)}, "there are no heads, keys or values"),
+        ({"lengths": (2, 1)}, "lengths have to be [3]"),
+        ({"lengths": (2, 1, 3)}, "sequence 2 of the batch has length 3, but there are 2 frames"),
+    ],
+)
+def test_wrong_input(ops, changed, text):
+    given = {name: tf.zeros(changed.get(name, shape)) for name, shape in SHAPES.items()}
+    lengths = tf.constant(changed.get("lengths", (2, 1, 0)), tf.int32)
+    with pytest.raises(tf.errors.InvalidArgumentError) as info:
+        ops.rtf_matrix_scan(**given, lengths=lengths, reverse=False, exclusive=False)
+    assert text in str(info.value)
