@@ -3,8 +3,8 @@
 import numpy
 import pytest
 
-from returnn_tf.native.matrix_scan import matrix_scan_ops
 from returnn_tf.native.portable import portable_ops
+from returnn_tf.native.scans.matrix_scan import matrix_scan_ops
 from returnn_tf.ops.cells.matrix.chunkwise import chunkwise
 from returnn_tf.util.lazy_tf import tf
 

@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from returnn_tf.native.portable import portable_ops
-from returnn_tf.native.scan import native_scan, scan_ops
+from returnn_tf.native.scans.scan import native_scan, scan_ops
 from returnn_tf.ops.sequence.linear_recurrence import recurrence_of_parts
 from returnn_tf.util.lazy_tf import tf
 from tests.native.cuda.build import build_emulated, compile_for_gpu

@@ -4,7 +4,7 @@ import numpy
 import pytest
 
 from returnn_tf.native.portable import portable_ops
-from returnn_tf.native.selective_scan import native_selective_scan, selective_scan_ops
+from returnn_tf.native.scans.selective_scan import native_selective_scan, selective_scan_ops
 from returnn_tf.ops.sequence.selective_scan import selective_scan
 from returnn_tf.util.lazy_tf import tf
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
-from returnn_tf.native.scan import native_scan, scan_ops
+from returnn_tf.native.scans.scan import native_scan, scan_ops
 from returnn_tf.ops.helpers.masks import sequence_mask_time_major
 from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf

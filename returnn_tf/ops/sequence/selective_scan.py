@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional
 
-from returnn_tf.native.selective_scan import native_selective_scan, selective_scan_ops
+from returnn_tf.native.scans.selective_scan import native_selective_scan, selective_scan_ops
 from returnn_tf.ops.helpers.masks import sequence_mask_time_major
 from returnn_tf.ops.sequence.linear_recurrence import linear_recurrence
 from returnn_tf.util.custom_gradient import custom_gradient

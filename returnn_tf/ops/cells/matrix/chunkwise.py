@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Optional
 
 from returnn_tf.config.options import option
-from returnn_tf.native.matrix_scan import matrix_scan_ops, native_matrix_scan
+from returnn_tf.native.scans.matrix_scan import matrix_scan_ops, native_matrix_scan
 from returnn_tf.ops.cells.base import all_lengths
 from returnn_tf.ops.cells.matrix.chunks import Chunks, carried_states
 from returnn_tf.ops.cells.time_axis import frame_mask

@@ -1,0 +1,1 @@
+"""Native ops of linear recurrences."""
