@@ -148,14 +148,17 @@ def transformer(**options):
 
 
 def nested(**options):
-    """Layers in subnetworks, a conditional layer, a window over earlier labels and frames by their index."""
+    """Layers in subnetworks, states of several sizes, a window over earlier labels and frames by their index."""
     unit = {
         "embed": linear("output", 4, initial_output="apply(0)"),
         "before": {"class": "window", "window_size": 3, "window_right": 0, "from": "prev:embed"},
         "flat": {"class": "merge_dims", "axes": ["F", "dim:3"], "from": "before"},
         "sub": {
             "class": "subnetwork", "from": ["flat", "frame"], "subnetwork": {
-                "cell": {"class": "rnn_cell", "unit": "gru", "n_out": 4, "from": ["data", "prev:cell"]},
+                "cell": {
+                    "class": "rnn_cell", "unit": "mamba2", "unit_opts": {"headdim": 4, "d_state": 3}, "n_out": 4,
+                    "from": ["data", "prev:cell"],
+                },
                 "output": {"class": "copy", "from": "cell"},
             },
         },

@@ -60,6 +60,11 @@ STREAMS = {
         LABELS,
         {"state_l_rec_keep_state_c", "state_l_rec_keep_state_h"},
     ),
+    "states of other sizes": (
+        {"h": rec("rwkv7", unit_opts={"head_size": 3}), "output": rec("mamba", "h", unit_opts={"d_state": 2})},
+        FEATURES,
+        {"state_h_shift", "state_h_S", "state_output_h", "state_output_conv"},
+    ),
     "loop": (
         {"loop": {"class": "rec", "from": "data", "unit": LOOP}, "output": {**SOFTMAX, "from": "loop"}},
         FEATURES,

@@ -37,10 +37,12 @@ def layers(state: Any) -> dict[str, dict[str, Any]]:
     return {
         "lstm": rec("lstm"),
         "gru": rec("gru"),
+        "states of other sizes": rec("mamba2", unit_opts={"headdim": 4, "d_state": 3}),
         "one tensor": rec("lstm", initial_state={"h": state, "c": state}),
         "cell moved": loop(cell, True),
         "cell": loop(cell, False),
         "cell of rec": loop({**cell, "class": "rec", "unit": "gru"}, False),
+        "cell with states of other sizes": loop({**cell, "unit": "mamba", "unit_opts": {"d_state": 3}}, False),
         "attention": {**attention, "attention_left_only": True, "from": "data"},
         "attention moved": loop({**attention, "from": "data:source"}, True),
         "attention in the loop": loop({**attention, "from": "data:source"}, False),

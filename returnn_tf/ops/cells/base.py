@@ -119,8 +119,9 @@ class Cell:
             return
         if not self.splits_input_weights:
             raise ConfigError(
-                "%s: unit %r has its input weights inside of its kernel, so input_projection=False is not possible. "
-                "Remove that option, or use unit 'nativelstm2'." % (self.where, self.unit)
+                "%s: unit %r has its input weights inside of its kernel or between other operations, so "
+                "input_projection=False is not possible. Remove that option, or use another unit such as 'nativelstm2'."
+                % (self.where, self.unit)
             )
         width = self.projected_dim
         if self.sparse_input or self.in_dim != width:
