@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from returnn_tf.native.norm import native_norm, norm_ops
 from returnn_tf.ops.frames.reduce import fill_masked, masked_count
 from returnn_tf.util.lazy_tf import tf
+
+#: Below it, a network is so small that compiling the op takes longer than it ever saves.
+_LEAST_WIDTH = 128
 
 
 def moments(x: Any, axes: Sequence[int], mask: Optional[Any] = None) -> tuple[Any, Any]:
@@ -33,3 +37,15 @@ def normalize(x: Any, mean: Any, variance: Any, epsilon: float, scale: Optional[
         factor *= scale
     offset = -mean * factor if shift is None else shift - mean * factor
     return x * tf.cast(factor, x.dtype) + tf.cast(offset, x.dtype)
+
+
+def layer_norm(x: Any, scale: Optional[Any], shift: Optional[Any], epsilon: float) -> Any:
+    """Compute `normalize` by mean and variance over the last axis, in one op if a native one can.
+
+    :param scale: of the size of the last axis, or None; so is ``shift``
+    """
+    wide = x.shape.rank and (x.shape[-1] or 0) >= _LEAST_WIDTH
+    ops = norm_ops() if wide and x.dtype == tf.float32 else None
+    if ops is not None:
+        return native_norm(ops, x, scale, shift, epsilon)
+    return normalize(x, *moments(x, [x.shape.rank - 1]), epsilon, scale, shift)

@@ -12,7 +12,7 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.reduce import given_axes
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.ops.frames.shape import expand_at, transpose
-from returnn_tf.ops.normalize import moments, normalize
+from returnn_tf.ops.normalize import layer_norm, moments, normalize
 from returnn_tf.tensor import Data
 
 
@@ -48,6 +48,8 @@ class LayerNormLayer(ConcatInputLayer):
         axis = self.input.feature_axis
         assert axis is not None
         x = self.emit_input(ctx)
+        if ctx.train and axis == self.input.rank - 1:
+            return layer_norm(x, ctx.param("scale"), ctx.param("bias"), self.epsilon)
         mean, variance = moments(x, [axis])
         others = range(axis + 1, self.input.rank)
         scale, bias = (_behind(ctx.param(name), len(others)) for name in ("scale", "bias"))
@@ -100,6 +102,10 @@ class NormLayer(ConcatInputLayer):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit moments and one multiply-add."""
         x = self.emit_input(ctx)
+        last = [self.input.rank - 1]
+        if ctx.train and list(self._axes) == last == self._param_axes:
+            scale, bias = (ctx.param(name) if on else None for name, on in (("scale", self.scale), ("bias", self.bias)))
+            return layer_norm(x, scale, bias, self.epsilon)
         mean, variance = moments(x, self._axes)
         scale = self._param(ctx, "scale") if self.scale else None
         bias = self._param(ctx, "bias") if self.bias else None

@@ -1,0 +1,121 @@
+// Layer normalisation as TensorFlow ops. The kernels are in norm_cpu.cc.
+#include "../common/tf_op.h"
+#include "norm.h"
+
+namespace rtf {
+namespace {
+
+// Lists have no entry or one.
+REGISTER_OP("RtfNorm")
+    .Attr("epsilon: float")
+    .Attr("scales: int >= 0")
+    .Attr("biases: int >= 0")
+    .Input("x: float")               // [..., width]
+    .Input("scale: scales * float")  // [width]
+    .Input("bias: biases * float")   // [width]
+    .Output("y: float")
+    .Output("mean: float")    // [rows]
+    .Output("factor: float")  // [rows]
+    .SetShapeFn([](InferenceContext* context) {
+      context->set_output(0, context->input(0));
+      for (int i : {1, 2}) context->set_output(i, context->Vector(InferenceContext::kUnknownDim));
+      return tensorflow::OkStatus();
+    });
+
+REGISTER_OP("RtfNormGrad")
+    .Attr("scales: int >= 0")
+    .Input("dy: float")
+    .Input("x: float")
+    .Input("mean: float")
+    .Input("factor: float")
+    .Input("scale: scales * float")
+    .Output("dx: float")
+    .Output("dscale: float")  // [width]
+    .Output("dbias: float")   // [width]
+    .SetShapeFn([](InferenceContext* context) {
+      DimensionHandle width = context->UnknownDim();
+      if (context->RankKnown(context->input(1))) width = context->Dim(context->input(1), -1);
+      context->set_output(0, context->input(1));
+      for (int i : {1, 2}) context->set_output(i, context->Vector(width));
+      return tensorflow::OkStatus();
+    });
+
+Status sizes_of(const Tensor& x, RtfNorm* shape) {
+  if (x.dims() < 1 || x.dim_size(x.dims() - 1) == 0)
+    return InvalidArgument("norm: the input has to have features, but is ", x.shape().DebugString());
+  shape->width = x.dim_size(x.dims() - 1);
+  shape->rows = x.NumElements() / shape->width;
+  return tensorflow::OkStatus();
+}
+
+// The only entry of a list of inputs, null if it is empty.
+Status optional(OpKernelContext* context, const char* name, int64_t width, const float** data) {
+  OpInputList list;
+  TF_RETURN_IF_ERROR(context->input_list(name, &list));
+  *data = nullptr;
+  if (list.size() == 0) return tensorflow::OkStatus();
+  if (list.size() != 1 || list[0].shape() != TensorShape({width}))
+    return InvalidArgument("norm: ", name, " has to be [", width, "], but is ", list[0].shape().DebugString());
+  *data = list[0].flat<float>().data();
+  return tensorflow::OkStatus();
+}
+
+class NormOp : public OpKernel {
+ public:
+  explicit NormOp(OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("epsilon", &shape_.epsilon));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& x = context->input(0);
+    RtfNorm shape = shape_;
+    const float *scale, *bias;
+    OP_REQUIRES_OK(context, sizes_of(x, &shape));
+    OP_REQUIRES_OK(context, optional(context, "scale", shape.width, &scale));
+    OP_REQUIRES_OK(context, optional(context, "bias", shape.width, &bias));
+    Tensor *y, *mean, *factor;
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
+    OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({shape.rows}), &mean));
+    OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({shape.rows}), &factor));
+    const RtfThreads threads = tf_threads(context);
+    rtf_norm_f32(&shape, x.flat<float>().data(), scale, bias, y->flat<float>().data(), mean->flat<float>().data(),
+                 factor->flat<float>().data(), &threads);
+  }
+
+ private:
+  RtfNorm shape_{};
+};
+
+class NormGradOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &dy = context->input(0), &x = context->input(1), &mean = context->input(2),
+                 &factor = context->input(3);
+    RtfNorm shape{};
+    const float* scale;
+    OP_REQUIRES_OK(context, sizes_of(x, &shape));
+    OP_REQUIRES_OK(context, optional(context, "scale", shape.width, &scale));
+    OP_REQUIRES(context,
+                dy.shape() == x.shape() && mean.NumElements() == shape.rows && factor.NumElements() == shape.rows,
+                InvalidArgument("norm: the gradient is ", dy.shape().DebugString(), ", but the input is ",
+                                x.shape().DebugString()));
+    Tensor *dx, *dscale, *dbias, scratch;
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &dx));
+    OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({shape.width}), &dscale));
+    OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({shape.width}), &dbias));
+    const TensorShape size({rtf_norm_scratch_size(&shape)});
+    OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT, size, &scratch));
+    const RtfThreads threads = tf_threads(context);
+    rtf_norm_grad_f32(&shape, dy.flat<float>().data(), x.flat<float>().data(), scale, mean.flat<float>().data(),
+                      factor.flat<float>().data(), dx->flat<float>().data(), dscale->flat<float>().data(),
+                      dbias->flat<float>().data(), scratch.flat<float>().data(), &threads);
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("RtfNorm").Device(tensorflow::DEVICE_CPU), NormOp);
+REGISTER_KERNEL_BUILDER(Name("RtfNormGrad").Device(tensorflow::DEVICE_CPU), NormGradOp);
+
+}  // namespace
+}  // namespace rtf
