@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Optional
 
+import numpy
+
 from returnn_tf.ops.cells.base import State
 from returnn_tf.ops.sequence.linear_recurrence import recurrence_of_parts
 from returnn_tf.util.lazy_tf import tf
 
-#: Frames of a chunk: states are in memory only between chunks.
+#: Frames of a chunk, a power of 2: states are in memory only between chunks.
 CHUNK = 32
 
 Pair = tuple["tf.Tensor", "tf.Tensor"]
@@ -22,7 +24,7 @@ def time_invariant(
 
     Within a chunk, y is the sum of a product of a Toeplitz matrix with x, and of one with the state before the chunk.
 
-    :param a: [m, n], m complex states for each of the n channels; not 0
+    :param a: [m, n], m complex states for each of the n channels
     :param c: [m, n]
     :param x: [time, batch, n], 0 in padding
     :param state: parts of the initial state [batch, m * n]
@@ -31,14 +33,14 @@ def time_invariant(
     """
     n_frames, batch, n = tf.shape(x)[0], tf.shape(x)[1], x.shape[2]
     m = a[0].shape[0]
-    powers = _powers(a)
+    powers, over_chunk = _powers(a)
     count = (n_frames + CHUNK - 1) // CHUNK
     padded = tf.pad(x, [[0, count * CHUNK - n_frames], [0, 0], [0, 0]])
     chunks = tf.reshape(padded, [count, CHUNK, batch, n])
     # [n, CHUNK, count * batch]: one product for each channel
     inputs = tf.reshape(tf.transpose(chunks, [3, 1, 0, 2]), [n, CHUNK, count * batch])
     # What a chunk adds to the state: its last frame with power 0, its first one with CHUNK - 1.
-    add = tf.concat([tf.transpose(part[CHUNK - 1 :: -1], [2, 1, 0]) for part in powers], axis=1)  # [n, 2 m, CHUNK]
+    add = tf.concat([tf.transpose(tf.reverse(part, [0]), [2, 1, 0]) for part in powers], axis=1)  # [n, 2 m, CHUNK]
 
     def added(inputs: tf.Tensor, n_chunks: tf.Tensor) -> Pair:
         """Return the parts [n_chunks, batch, m * n]."""
@@ -46,12 +48,14 @@ def time_invariant(
         re, im = tf.unstack(tf.reshape(tf.transpose(parts, [1, 3, 4, 2, 0]), [2, n_chunks, batch, m * n]), num=2)
         return re, im
 
-    factors = tuple(tf.reshape(part[CHUNK], [m * n]) for part in powers)
+    factors = tuple(tf.reshape(part, [m * n]) for part in over_chunk)
     after, _ = recurrence_of_parts(factors, added(inputs, count), state)
     states = [tf.concat([first[None], part], axis=0) for first, part in zip(state, after)]
     before = tf.stack([tf.reshape(part[:-1], [count, batch, m, n]) for part in states])  # [2, count, batch, m, n]
     before = tf.reshape(tf.transpose(before, [4, 0, 3, 1, 2]), [n, 2 * m, count * batch])
-    y = tf.matmul(tf.concat([_toeplitz(c, powers), _reading(c, powers)], axis=2), tf.concat([inputs, before], axis=1))
+    y = tf.matmul(
+        tf.concat([_toeplitz(c, powers), _reading(c, _product(powers, a))], axis=2), tf.concat([inputs, before], axis=1)
+    )
     y = tf.reshape(tf.transpose(tf.reshape(y, [n, CHUNK, count, batch]), [2, 1, 3, 0]), [-1, batch, n])[:n_frames]
     y.set_shape(x.shape)
     ends = tf.fill([batch], n_frames) if lengths is None else tf.cast(lengths, tf.int32)
@@ -70,24 +74,33 @@ def time_invariant(
     return y, last
 
 
-def _powers(a: Pair) -> Pair:
-    """Return a^0 ... a^CHUNK [CHUNK + 1, m, n]."""
-    exponents = tf.cast(tf.range(CHUNK + 1), a[0].dtype)[:, None, None]
-    log_size, angle = 0.5 * tf.math.log(a[0] * a[0] + a[1] * a[1]), tf.atan2(a[1], a[0])
-    size = tf.exp(exponents * log_size)
-    return size * tf.cos(exponents * angle), size * tf.sin(exponents * angle)
+def _powers(a: Pair) -> tuple[Pair, Pair]:
+    """Return a^0 ... a^(CHUNK - 1) [CHUNK, m, n], and a^CHUNK [m, n]; CHUNK is a power of 2."""
+    powers, factor = (tf.ones_like(a[0])[None], tf.zeros_like(a[1])[None]), a
+    while powers[0].shape[0] < CHUNK:
+        more = _product(powers, factor)
+        powers = tf.concat([powers[0], more[0]], axis=0), tf.concat([powers[1], more[1]], axis=0)
+        factor = _product(factor, factor)
+    return powers, factor
+
+
+def _product(x: Pair, y: Pair) -> Pair:
+    return x[0] * y[0] - x[1] * y[1], x[0] * y[1] + x[1] * y[0]
 
 
 def _toeplitz(c: Pair, powers: Pair) -> tf.Tensor:
     """Return the weight of frame j of a chunk in y of frame i [n, i, j]: Re(sum over the states of c a^(i - j))."""
-    kernel = tf.reduce_sum(c[0] * powers[0][:CHUNK] - c[1] * powers[1][:CHUNK], axis=1)  # [CHUNK, n]
-    kernel = tf.concat([tf.transpose(kernel), tf.zeros([kernel.shape[1], 1], kernel.dtype)], axis=1)
-    distance = tf.range(CHUNK)[:, None] - tf.range(CHUNK)[None, :]
-    return tf.gather(kernel, tf.where(distance >= 0, distance, CHUNK), axis=1)
+    kernel = tf.reduce_sum(c[0] * powers[0] - c[1] * powers[1], axis=1)  # [CHUNK, n]
+    # A product with zeros and ones: the gradient of a gather would be a slow scatter.
+    distance = numpy.arange(CHUNK)[:, None] - numpy.arange(CHUNK)[None, :]
+    places = tf.constant(numpy.arange(CHUNK)[:, None] == distance.ravel(), kernel.dtype)
+    return tf.reshape(tf.matmul(kernel, places, transpose_a=True), [-1, CHUNK, CHUNK])
 
 
 def _reading(c: Pair, powers: Pair) -> tf.Tensor:
-    """Return the weights of the state before a chunk in y of frame i [n, i, 2 m]: Re(c a^(i + 1) h)."""
-    re, im = (part[1:] for part in powers)
-    parts = [c[0] * re - c[1] * im, -(c[0] * im + c[1] * re)]
-    return tf.concat([tf.transpose(part, [2, 0, 1]) for part in parts], axis=2)
+    """Return the weights of the state before a chunk in y of frame i [n, i, 2 m]: Re(c a^(i + 1) h).
+
+    :param powers: a^1 ... a^CHUNK
+    """
+    re, im = _product(c, powers)
+    return tf.concat([tf.transpose(part, [2, 0, 1]) for part in (re, -im)], axis=2)
