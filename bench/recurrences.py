@@ -27,7 +27,7 @@ from report import table
 from timing import in_turn
 
 from returnn_tf.native.library import c_library
-from returnn_tf.native.scan import scan_ops
+from returnn_tf.native.scans.scan import scan_ops
 from returnn_tf.ops.cells import run_cell, unit_class, unit_names
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.util.lazy_tf import tf

@@ -58,3 +58,22 @@ def test_memory_of_a_step_is_measured(side: str) -> None:
     )
     growth, needed = map(float, done.stdout.split()[-2:])
     assert needed < growth < 100 * needed
+
+
+def test_recurrences_in_parallel_and_step_by_step() -> None:
+    """The same loss and gradients; the copies are measured on the arrays of the scan."""
+    import recurrences
+
+    assert "mamba" in recurrences.parallel_units()
+    sides = recurrences.Sides("lru", 3, 5, 2, {"d_state": 2})
+    assert sides.largest_difference() < 1e-4
+    assert sides.frame(7).shape == (2, 3)
+    recurrences.scan_ops(recurrences.tf.float32)
+    scan = recurrences.Scan(4, 2, 16, 2, True, 2)
+    scan.forward()
+    scan.backward()
+    state, expected = 0.5 + 0.5j, {0.5}
+    for _ in range(4):
+        state = (0.5 + 0.5j) * state + 0.5 + 0.5j
+        expected.add(state.real)
+    assert set(scan.kept[2 * 3].tolist()) == expected  # behind a, b and h0, each in two parts
