@@ -40,7 +40,17 @@ INNER_FLOORS = {
         ["loading"],
     ],
     "ops": [
-        ["activations", "frames", "gradients", "initial_values", "mixed_precision", "philox", "softmax", "tf1_names"],
+        [
+            "activations",
+            "frames",
+            "gradients",
+            "initial_values",
+            "mixed_precision",
+            "philox",
+            "softmax",
+            "tf1_names",
+            "xla",
+        ],
         ["helpers", "initializers"],
         ["after_product", "cross_entropy", "dense", "many_labels", "normalize", "sampled_loss", "signal"],
         ["sequence"],
@@ -55,7 +65,7 @@ INNER_FLOORS = {
         ["losses", "masked"],
     ],
     "network": [
-        ["feed", "planning", "result"],
+        ["feed", "for_xla", "planning", "result"],
         ["draw", "feed_function", "initial_values", "kept_states", "loops", "lower", "requested"],
         ["plan_network"],
         ["plan_config"],

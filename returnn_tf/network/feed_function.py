@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 
 from returnn_tf.network.feed import FeedFormat
+from returnn_tf.network.for_xla import ForXla
+from returnn_tf.ops.xla import ops_for_xla
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -20,6 +22,7 @@ class FeedFunction:
     :param specs: the `tf.TensorSpec`s of the further tensors
     :param before_trace: called before each tracing, which may take long
     :param before_run: called with the tensors before each run; may raise an error
+    :param jit_compile: let XLA compile the graph, once for each shape of the tensors
     """
 
     def __init__(
@@ -30,11 +33,13 @@ class FeedFunction:
         specs: Sequence[Any] = (),
         before_trace: Optional[Callable[[], None]] = None,
         before_run: Optional[Callable[[Mapping[str, Any]], None]] = None,
+        jit_compile: bool = False,
     ) -> None:
         self.feed_format = feed_format
         self._emit = emit
         self._specs = list(specs)
         self._before_trace, self._before_run = before_trace, before_run
+        self._jit_compile = jit_compile
         self._graphs: dict[frozenset[str], Any] = {}
 
     def __call__(self, feed: Mapping[str, Any], *further: Any) -> Any:
@@ -66,8 +71,13 @@ class FeedFunction:
             if self._before_trace is not None:
                 self._before_trace()
             signature = {name: spec for name, spec in self.feed_format.signature.items() if name in names}
-            function = tf.function(self._emit, input_signature=[signature, *self._specs], autograph=False)
-            self._graphs[names] = function.get_concrete_function()
+            options = {"input_signature": [signature, *self._specs], "autograph": False}
+            if self._jit_compile:
+                with ops_for_xla():
+                    function = tf.function(self._emit, jit_compile=True, **options).get_concrete_function()
+                self._graphs[names] = ForXla(function)
+            else:
+                self._graphs[names] = tf.function(self._emit, **options).get_concrete_function()
         return self._graphs[names]
 
     @property

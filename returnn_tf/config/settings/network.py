@@ -38,6 +38,9 @@ class NetworkSettings(SettingGroup):
         "reductions stay float32",
         choices=(None, "bfloat16", "float16"),
     )
+    jit_compile: bool = setting(
+        False, help="whether XLA compiles the steps of training and evaluation, once per shape of a batch"
+    )
     target: str = setting("classes", help="default data key of targets")
     beam_size: Optional[int] = setting(
         None,

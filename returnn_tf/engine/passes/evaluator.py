@@ -33,7 +33,7 @@ class Evaluator:
         self.net = net
         self._config = config
         self._packer = Packer()
-        self._function = net.feed_function(self._emit)
+        self._function = net.feed_function(self._emit, jit_compile=net.plan.jit_compile)
 
     def step(self, feed: Mapping[str, Any]) -> StepResult:
         """Return losses and errors of one batch.

@@ -8,6 +8,7 @@ from typing import Any, Callable, Optional
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.ops.frames.stacked import stacked
+from returnn_tf.ops.xla import xla_limit
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -18,7 +19,8 @@ def run_loop(go_on: Callable[..., Any], body: Callable[..., Any], start: Sequenc
     :param limit: the maximum number of steps, which ``go_on`` must respect as well
     """
     # The limit speeds up the backward pass. The converter to ONNX takes a constant one for int64, also in the body.
-    return tf.while_loop(go_on, body, tuple(start), maximum_iterations=None if in_portable_ops() else limit)
+    limit = xla_limit(limit) if in_portable_ops() else limit
+    return tf.while_loop(go_on, body, tuple(start), maximum_iterations=limit)
 
 
 class StepResult:

@@ -9,6 +9,7 @@ from returnn_tf.graph.loss import LossContext
 from returnn_tf.layers.losses.framewise import Frames
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.ops.many_labels import TargetSpec, many_labels_cross_entropy
+from returnn_tf.ops.xla import in_ops_for_xla
 from returnn_tf.util.lazy_tf import tf
 
 #: From so many labels on it takes less time, also without padding and with the form in TensorFlow.
@@ -18,14 +19,15 @@ MIN_LABELS = 1000
 def has_many_labels(ctx: LossContext) -> bool:
     """Return whether sums over the frames should be computed from the input of the layer, whose values nothing needs.
 
-    Not on a GPU, where it has not been measured.
+    Not on a GPU, where it has not been measured, and not for XLA, which must know the number of frames.
     """
     dim, lowering = ctx.output.dim, ctx.ctx.lowering
     if dim is None or dim < MIN_LABELS or ctx.ctx.aux(ctx.node, PRODUCT) is None:
         return False
     needed = ctx.node in lowering.read or lowering.check_numerics
     differentiated_twice = lowering.second_derivatives or lowering.meta_losses
-    return not (needed or differentiated_twice or tf.config.get_visible_devices("GPU"))
+    unfit = in_ops_for_xla() or tf.config.get_visible_devices("GPU")
+    return not (needed or differentiated_twice or unfit)
 
 
 def sums_over_frames(ctx: LossContext, frames: Frames, spec: TargetSpec) -> tuple[Any, Any]:

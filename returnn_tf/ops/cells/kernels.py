@@ -7,6 +7,7 @@ from typing import Optional
 from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.ops.cells.base import Cell, Kernel, Params, State
 from returnn_tf.ops.frames.stacked import stacked
+from returnn_tf.ops.xla import xla_limit
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -44,8 +45,9 @@ def step_loop(
         return t + 1, new, outputs.write(t, output)
 
     _, state, outputs = tf.while_loop(
-        lambda t, *_: t < n_frames, frame, (0, tuple(state), outputs), parallel_iterations=1
-    )
+        lambda t, *_: t < n_frames, frame, (0, tuple(state), outputs),
+        parallel_iterations=1, maximum_iterations=xla_limit(n_frames),
+    )  # fmt: skip
     return stacked(outputs, [batch if z.shape[1] is None else z.shape[1], cell.n_out]), state
 
 

@@ -1,0 +1,59 @@
+"""Graphs for XLA (``jit_compile``): which ops they may have, and where what it compiles is kept between runs."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import hashlib
+import os
+from collections.abc import Iterator
+from typing import Any, Optional
+
+from returnn_tf.native.portable import portable_ops
+from returnn_tf.native.toolchain import cpu_features
+from returnn_tf.util.lazy_tf import tf
+
+ENVIRONMENT = "RETURNN_TF_XLA_CACHE"
+_FLAGS = "TF_XLA_FLAGS"
+_FOLDER_FLAG = "--tf_xla_persistent_cache_directory="
+
+_FOR_XLA: contextvars.ContextVar[bool] = contextvars.ContextVar("ops_for_xla", default=False)
+
+
+@contextlib.contextmanager
+def ops_for_xla() -> Iterator[None]:
+    """Emit only ops that XLA compiles, in this thread, while the context is open: native ops take their plain form."""
+    token = _FOR_XLA.set(True)
+    try:
+        with portable_ops():
+            yield
+    finally:
+        _FOR_XLA.reset(token)
+
+
+def in_ops_for_xla() -> bool:
+    """Return whether the graph is for XLA, where sizes of arrays must follow from the shapes of the feed."""
+    return _FOR_XLA.get()
+
+
+def xla_limit(steps: Any) -> Optional[Any]:
+    """Return ``maximum_iterations`` of a loop of so many steps: XLA needs it, elsewhere it costs time."""
+    return steps if in_ops_for_xla() else None
+
+
+def keep_compiled() -> str:
+    """Let XLA keep what it compiles, and return the folder; TensorFlow reads this when it runs its first op.
+
+    ``$RETURNN_TF_XLA_CACHE``, or a folder in the user's cache. A folder that ``$TF_XLA_FLAGS`` names stays. There is
+    one folder per kind of CPU and release of TensorFlow, as the compiled code fits no other.
+    """
+    given = [flag for flag in os.environ.get(_FLAGS, "").split() if flag.startswith(_FOLDER_FLAG)]
+    if given:
+        return given[-1][len(_FOLDER_FLAG) :]
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    base = os.environ.get(ENVIRONMENT) or os.path.join(home, "returnn_tf", "xla")
+    kind = hashlib.sha256(("%s %s" % (tf.__version__, cpu_features())).encode()).hexdigest()[:16]
+    folder = os.path.join(base, kind)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    os.environ[_FLAGS] = ("%s %s%s" % (os.environ.get(_FLAGS, ""), _FOLDER_FLAG, folder)).strip()
+    return folder
