@@ -57,18 +57,20 @@ def test_as_in_numpy(direction):
         np.testing.assert_allclose(part, right, atol=1e-10)
 
 
-@pytest.mark.parametrize("strength", [None, 0.1, 1e3])
-def test_delta_rule(strength):
-    """In float32, up to decays that forget all at once, beside channels that forget nothing."""
+@pytest.mark.parametrize("strength,chunk", [(None, 16), (0.1, 16), (0.6, 128)])
+def test_delta_rule(strength, chunk):
+    """In float32, up to the strongest decays of RWKV-7 in the longest chunk, beside channels that forget nothing."""
     rng = np.random.RandomState(2)
-    frames, heads, d, m = 37, 2, 8, 3
+    frames, heads, d, m = 140, 2, 8, 3
     r, k, a, b = (rng.normal(size=(frames, 1, heads, d)).astype("float32") for _ in range(4))
     a /= -np.linalg.norm(a, axis=-1, keepdims=True)
     b = (-a * rng.uniform(0, 1, b.shape)).astype("float32")  # as in the delta rule, which never amplifies
     v = rng.normal(size=(frames, 1, heads, m)).astype("float32")
     log_decay = None
     if strength is not None:
-        log_decay = (-strength * rng.exponential(size=r.shape) * (rng.uniform(size=r.shape) < 0.5)).astype("float32")
+        log_decay = (-strength * (rng.uniform(size=r.shape[2:]) < 0.5) * rng.uniform(0.98, 1, size=r.shape)).astype(
+            "float32"
+        )
     state = rng.normal(size=(1, heads, d, m)).astype("float32")
     expected, s = np.zeros(v.shape), state[0].astype("float64")
     for t in range(frames):
@@ -78,7 +80,7 @@ def test_delta_rule(strength):
             expected[t, 0, i] = r[t, 0, i] @ s[i]
     given = HeadFrames(r=r, k=k, v=v, a=a, b=b, log_decay=log_decay)
     given = HeadFrames(**{name: None if x is None else tf.constant(x) for name, x in vars(given).items()})
-    y, last = delta_rule(given, tf.constant(state), lengths=None, chunk=16)
+    y, last = delta_rule(given, tf.constant(state), lengths=None, chunk=chunk)
     scale = np.abs(expected).max()
     np.testing.assert_allclose(y / scale, expected / scale, atol=1e-6)
     np.testing.assert_allclose(last[0] / scale, s / scale, atol=1e-6)

@@ -102,6 +102,7 @@ def test_initial_values(unit):
         (100, {}, "n_out 100 is not divisible by head_size 64"),
         (64, {"layer": 2}, "layer 2 needs num_layers of at least 3, not 1"),
         (64, {"chunk": 24}, "power of 2"),
+        (64, {"chunk": 256}, "at most 128"),
         (64, {"num_heads": 2}, "num_heads"),
     ],
 )

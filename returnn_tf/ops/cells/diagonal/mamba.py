@@ -12,7 +12,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.option_checks import above, at_least
 from returnn_tf.config.options import option
 from returnn_tf.ops.cells.base import Cell, CellParam, NativeKernel, Params, State, project
-from returnn_tf.ops.cells.diagonal.causal_convolution import causal_convolution
+from returnn_tf.ops.cells.matrix.causal_convolution import causal_convolution
 from returnn_tf.ops.cells.matrix.recent_frames import shift_in
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.ops.cells.step_sizes import step_biases

@@ -7,7 +7,6 @@ from typing import Optional
 import numpy as np
 
 from returnn_tf.ops.cells.matrix.chunks import Chunks
-from returnn_tf.ops.cells.matrix.decayed_products import decayed_products
 from returnn_tf.ops.cells.matrix.head_frames import HeadFrames
 from returnn_tf.ops.cells.matrix.matrix_recurrence import matrix_recurrence
 from returnn_tf.util.lazy_tf import tf
@@ -21,6 +20,9 @@ def delta_rule(
     Within a chunk the terms ``u = a S`` of all frames solve a triangular system, ``(1 - A) u = a S + A' v``, where S is
     the state before the chunk, and A, A' are products of pairs of frames (the WY representation, arXiv 2406.06484). For
     a whole chunk then ``S' = P S + Q``, and only that runs in a loop.
+
+    Decays between two frames are quotients of those from the middle of the chunk. The sum of `log_decay` over half a
+    chunk must not be below -40, so that these and their products fit into floats.
 
     :param heads: [time, batch, heads, d], with ``a`` and ``b``, without a bonus
     :param state: [batch, heads, d, m], before the first frame
@@ -36,20 +38,21 @@ def delta_rule(
         return tf.reshape(chunks.split(x), [-1, chunk, x.shape[-1]])
 
     r, k, v, a, b = (split(x) for x in (heads.r, heads.k, heads.v, heads.a, heads.b))
-    if heads.log_decay is None:
-        earlier = tf.constant(np.tri(chunk, k=-1), r.dtype)
-        a_b, a_k, r_b, r_k = (earlier * tf.matmul(x, y, transpose_b=True) for x in (a, r) for y in (b, k))
-        a_start, r_start, b_end, k_end = a, r, b, k
-        kept = tf.eye(r.shape[-1], dtype=r.dtype)
-    else:
-        log_decay = split(heads.log_decay)
-        decayed = r * tf.exp(log_decay)
-        products, decays = decayed_products(tf.stack([a, decayed], 1), tf.stack([b, k], 1), log_decay)
-        a_b, a_k, r_b, r_k = (products[:, i, :, j] for i in (0, 1) for j in (0, 1))
-        a_start, r_start = (x * tf.exp(decays.before) for x in (a, decayed))
-        b_end, k_end = (x * tf.exp(decays.after) for x in (b, k))
-        kept = tf.linalg.diag(tf.exp(decays.total))
-    r_b, r_k = (pairs + tf.linalg.diag(tf.reduce_sum(r * x, -1)) for pairs, x in ((r_b, b), (r_k, k)))
+    log_decay = None if heads.log_decay is None else split(heads.log_decay)
+    kept = tf.eye(r.shape[-1], dtype=r.dtype)
+    a_start, r_start, b_end, k_end = a, r, b, k
+    if log_decay is not None:
+        # From the middle of the chunk to each frame, so that the exponents stay small.
+        to_middle = np.tri(chunk) - np.tri(chunk)[(chunk - 1) // 2]
+        decays = tf.matmul(tf.constant(to_middle, r.dtype), log_decay)
+        before, until = tf.exp(decays - log_decay), tf.exp(decays)
+        a, r, b, k = a * before, r * until, b / until, k / until
+        start, end = 1 / before[:, :1], until[:, -1:]
+        a_start, r_start, b_end, k_end = a * start, r * start, b * end, k * end
+        kept = tf.linalg.diag(tf.squeeze(start * end, 1))
+    pairs = tf.matmul(tf.concat([a, r], 1), tf.concat([b, k], 1), transpose_b=True)
+    pairs *= tf.constant(np.block([[np.tri(chunk, k=-1)] * 2, [np.tri(chunk)] * 2]), r.dtype)
+    (a_b, a_k), (r_b, r_k) = (tf.split(rows, 2, -1) for rows in tf.split(pairs, 2, 1))
     # u = from_state S + from_frames
     right = tf.concat([a_start, tf.matmul(a_k, v)], -1)
     solved = tf.linalg.triangular_solve(tf.eye(chunk, dtype=r.dtype) - a_b, right)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 from returnn_tf.config.options import at_least, option
 from returnn_tf.ops.cells.base import CellParam, Params, project
+from returnn_tf.ops.cells.matrix.causal_convolution import causal_convolution
 from returnn_tf.ops.cells.matrix.chunkwise import chunk_error
 from returnn_tf.ops.cells.matrix.delta_rule import delta_rule
 from returnn_tf.ops.cells.matrix.head_frames import HeadFrames
 from returnn_tf.ops.cells.matrix.head_ops import join_heads, normed, split_heads
 from returnn_tf.ops.cells.matrix.matrix_cell import MatrixCell
+from returnn_tf.ops.cells.matrix.recent_frames import shift_in
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
 
@@ -90,10 +91,18 @@ class DeltaNet(MatrixCell):
         """Return the input weights; see `Cell.input_weights`."""
         return params["W"], None
 
-    def head_frames(self, params: Params, z: tf.Tensor, frames: Sequence[tf.Tensor]) -> HeadFrames:
+    def look_back(
+        self, params: Params, x: tf.Tensor, recent: tf.Tensor, lengths: Optional[tf.Tensor]
+    ) -> tuple[Any, tf.Tensor]:
+        """Compute the convolution; see `MatrixCell.look_back`."""
+        if x.shape.rank == 3:
+            return causal_convolution(x, params["conv"], recent, lengths)
+        frames, shift = shift_in(x, recent, self.shift_frames)
+        return tf.add_n([frame * params["conv"][i] for i, frame in enumerate(frames)]), shift
+
+    def head_frames(self, params: Params, z: tf.Tensor, seen: Any) -> HeadFrames:
         """Compute queries, keys, values and rates; see `MatrixCell.head_frames`."""
-        convolved = tf.add_n([x * params["conv"][i] for i, x in enumerate(frames)])
-        q, k, v = tf.split(tf.nn.silu(convolved), [self.heads * d for d in (self.keys, self.keys, self.values)], -1)
+        q, k, v = tf.split(tf.nn.silu(seen), [self.heads * d for d in (self.keys, self.keys, self.values)], -1)
         q, k, v = (split_heads(x, self.heads) for x in (q, k, v))
         q, k = tf.math.l2_normalize(q, -1), tf.math.l2_normalize(k, -1)
         b = tf.sigmoid(z[..., self.shift_dim :, tf.newaxis]) * k

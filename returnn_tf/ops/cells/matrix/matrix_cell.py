@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Optional
+from typing import Any, Optional
 
 from returnn_tf.ops.cells.base import Params, State
 from returnn_tf.ops.cells.matrix.head_frames import HeadFrames
@@ -32,11 +32,25 @@ class MatrixCell(HeadsCell):
         """Return how many columns of the projected input the recent frames keep."""
         return self.projected_dim
 
-    def head_frames(self, params: Params, z: tf.Tensor, frames: Sequence[tf.Tensor]) -> HeadFrames:
+    def look_back(
+        self, params: Params, x: tf.Tensor, recent: tf.Tensor, lengths: Optional[tf.Tensor]
+    ) -> tuple[Any, tf.Tensor]:
+        """Return what `head_frames` needs of the recent frames: here these frames, and the current one.
+
+        :param x: [time, batch, shift_dim] or, in a step, [batch, shift_dim]: the first columns of the projected input
+        :param recent: the state before the first frame
+        :param lengths: int [batch]; None: all sequences have all frames
+        :return: that, and the state at the end of each sequence
+        """
+        if x.shape.rank == 2:
+            return shift_in(x, recent, self.shift_frames)
+        return with_recent_frames(x, recent, self.shift_frames, lengths)
+
+    def head_frames(self, params: Params, z: tf.Tensor, seen: Any) -> HeadFrames:
         """Compute what changes the matrices.
 
         :param z: [..., projected_dim], where ``...`` is batch, or time and batch
-        :param frames: the recent frames and the current one, the first ``shift_dim`` columns of ``z``
+        :param seen: from `look_back`
         """
         raise NotImplementedError
 
@@ -72,8 +86,8 @@ class MatrixCell(HeadsCell):
     ) -> tuple[tf.Tensor, State]:
         """Compute one step; see `Cell.step`."""
         params = self._named(weights)
-        frames, shift = shift_in(z[:, : self.shift_dim], state[0], self.shift_frames)
-        heads = self.head_frames(params, z, frames)
+        seen, shift = self.look_back(params, z[:, : self.shift_dim], state[0], None)
+        heads = self.head_frames(params, z, seen)
         y, last = heads.step(self.matrices(state[1]))
         return self.read(params, y, heads), (shift, join_heads(last, 3))
 
@@ -83,7 +97,7 @@ class MatrixCell(HeadsCell):
         """Compute all frames; see `HeadsCell.over_time`."""
         params = self._named(weights)
         z = running_order(z, lengths, reverse)
-        frames, shift = with_recent_frames(z[:, :, : self.shift_dim], state[0], self.shift_frames, lengths)
-        heads = self.head_frames(params, z, frames)
+        seen, shift = self.look_back(params, z[:, :, : self.shift_dim], state[0], lengths)
+        heads = self.head_frames(params, z, seen)
         y, last = self.in_chunks(heads, self.matrices(state[1]), lengths)
         return running_order(self.read(params, y, heads), lengths, reverse), (shift, join_heads(last, 3))

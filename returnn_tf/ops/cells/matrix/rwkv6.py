@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 
@@ -66,9 +65,9 @@ class Rwkv6(Rwkv):
             *self.projection_specs(),
         ]
 
-    def head_frames(self, params: Params, z: tf.Tensor, frames: Sequence[tf.Tensor]) -> HeadFrames:
+    def head_frames(self, params: Params, z: tf.Tensor, seen: Any) -> HeadFrames:
         """Compute receptance, key, value, decay and gate; see `MatrixCell.head_frames`."""
-        before, x = frames
+        before, x = seen
         difference = before - x
         hidden = tf.tanh(project(x + difference * params["mix_x"], params["mix_A"]))
         mixed = {}

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 from returnn_tf.config.options import at_least, option
 from returnn_tf.ops.cells.base import CellParam, Params, project
+from returnn_tf.ops.cells.matrix.chunkwise import chunk_error
 from returnn_tf.ops.cells.matrix.delta_rule import delta_rule
 from returnn_tf.ops.cells.matrix.head_frames import HeadFrames
 from returnn_tf.ops.cells.matrix.head_ops import join_heads, split_heads
 from returnn_tf.ops.cells.matrix.rwkv import Rwkv, low_rank
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
+
+
+def _chunk_error(chunk: int) -> Optional[str]:
+    """Return why a chunk cannot have this number of frames, or None; see `delta_rule` for the longest one."""
+    return chunk_error(chunk) or (None if chunk <= 128 else "must be at most 128, so that decays fit into floats")
 
 
 @register_cell("rwkv7")
@@ -49,6 +54,9 @@ class Rwkv7(Rwkv):
 
         decay_rank: int = option(64, help="rank of the decay", check=at_least(1))
         rate_rank: int = option(64, help="rank of the learning rate", check=at_least(1))
+        chunk: int = option(
+            32, help="frames computed in parallel, at most 128; results do not depend on it", check=_chunk_error
+        )
         gate_rank: int = option(128, help="rank of the output gate", check=at_least(1))
 
     def param_specs(self) -> list[CellParam]:
@@ -66,9 +74,9 @@ class Rwkv7(Rwkv):
             *self.projection_specs(),
         ]
 
-    def head_frames(self, params: Params, z: tf.Tensor, frames: Sequence[tf.Tensor]) -> HeadFrames:
+    def head_frames(self, params: Params, z: tf.Tensor, seen: Any) -> HeadFrames:
         """Compute receptance, keys, value, decay and gate; see `MatrixCell.head_frames`."""
-        before, x = frames
+        before, x = seen
         mixed = {name: x + (before - x) * params["mix_" + name] for name in "rwkvag"}
         r, k, v = (project(mixed[name], params["W_" + name]) for name in "rkv")
         rate = tf.sigmoid(params["rate"] + low_rank(params, "rate", mixed["a"]))
