@@ -114,6 +114,15 @@ def run(
     return {"perplexity": perplexity, "transformer": alone, "fusion": fused}
 
 
+def compare(work: str, *, quick: bool) -> None:
+    """Make the lines and run compare.py."""
+    os.makedirs(os.path.join(work, "out"), exist_ok=True)
+    few = ["--lines", "20"] if quick else []
+    step("make lines", [sys.executable, os.path.join(HERE, "corpus.py"), "out", *few], work)
+    options = ["--work", work, *(["--quick"] if quick else [])]
+    step("compare language models", [sys.executable, os.path.join(HERE, "compare.py"), *options], work)
+
+
 def main() -> int:
     """Entry point.
 
@@ -122,10 +131,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", default=HERE, metavar="DIR", help="working directory; results go to DIR/out")
     parser.add_argument("--quick", action="store_true", help="few lines, one epoch: only shows that all steps work")
+    parser.add_argument(
+        "--compare", action="store_true", help="instead: train and compare language models with different recurrences"
+    )
     args = parser.parse_args()
     start = time.monotonic()
     try:
-        if args.quick:
+        if args.compare:
+            compare(os.path.abspath(args.work), quick=args.quick)
+        elif args.quick:
             run(os.path.abspath(args.work), ["--lines", "20"], QUICK, SCALES[:1])
         else:
             run(os.path.abspath(args.work), [], [], SCALES)
