@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy
@@ -10,6 +11,7 @@ import tensorflow as tf
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.support import product_speed
 from returnn_tf.engine.update.loss_scaling import LossScaling
 from returnn_tf.network.network import Network
 from returnn_tf.network.plan_config import plan_from_config
@@ -185,3 +187,17 @@ def test_wrong_factor(value: Any) -> None:
     """The factor is a number above 0, or dynamic."""
     with pytest.raises(ConfigError, match="loss_scaling"):
         _trainer(loss_scaling=value)
+
+
+def test_speed_of_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line says how fast they are here, whether or not the CPU has arithmetic for the type."""
+    lines: list[str] = []
+    monkeypatch.setattr(product_speed.log, "write", lambda level, text: lines.append(text))
+    product_speed.report_speed(_config())
+    assert not lines
+    for dtype in ("bfloat16", "float16"):
+        product_speed.report_speed(_config(mixed_precision=dtype))
+        number = re.fullmatch(r"mixed_precision: a product in %s takes (\d+\.\d\d) times as long .*" % dtype, lines[-1])
+        assert number and float(number.group(1)) > 0
+    assert product_speed.speed_note("bfloat16", 0.5).endswith("takes 0.50 times as long as in float32 on this machine")
+    assert product_speed.speed_note("bfloat16", 3.7).endswith("; without the setting, a step takes no longer")

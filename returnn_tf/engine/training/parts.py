@@ -22,6 +22,7 @@ from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.pretrain.training_setup import TrainingSetup
 from returnn_tf.engine.support import devices
 from returnn_tf.engine.support.atomic_files import remove_staged
+from returnn_tf.engine.support.product_speed import report_speed
 from returnn_tf.engine.support.signals import StopRequest
 from returnn_tf.engine.support.start_epoch import start_epoch_fixed
 from returnn_tf.engine.training.resume_point import ResumePoint
@@ -158,6 +159,7 @@ class TrainingParts:
         self._resources.callback(self.setup.close)
         devices.set_up(self.config)
         self.setup.begin(self.schedule.at(self.resume.loaded), self._planned[0][1])
+        report_speed(self.config)
         del self._planned
 
     def _take_model(self) -> None:

@@ -1,0 +1,47 @@
+"""How fast this CPU multiplies numbers of few digits, for the setting ``mixed_precision``."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from returnn_tf.config import Config
+from returnn_tf.config.settings import NetworkSettings
+from returnn_tf.logging.log import log
+from returnn_tf.util.lazy_tf import tf
+
+_ROWS, _DEPTH, _COLUMNS = 256, 1024, 1024  # 0.5 GFLOP: some milliseconds
+_ROUNDS = 5
+
+
+def relative_time(dtype: str) -> float:
+    """Return the time of a matrix product in this type divided by the time in float32, measured in turn."""
+    factors = {name: _factors(name) for name in ("float32", dtype)}
+    times = {name: min(_seconds(*factors[name]) for _ in range(_ROUNDS)) for name in factors}
+    return times[dtype] / times["float32"]
+
+
+def report_speed(config: Config) -> None:
+    """Log how long products take in the type of ``mixed_precision``, if it is set and there is no GPU."""
+    dtype = NetworkSettings(config).mixed_precision
+    if dtype and not tf.config.get_visible_devices("GPU"):
+        log.write(3, speed_note(dtype, relative_time(dtype)))
+
+
+def speed_note(dtype: str, ratio: float) -> str:
+    """Return the line for the log.
+
+    :param ratio: what `relative_time` returned
+    """
+    text = "mixed_precision: a product in %s takes %.2f times as long as in float32 on this machine" % (dtype, ratio)
+    return text if ratio < 0.95 else text + "; without the setting, a step takes no longer"
+
+
+def _factors(dtype: str) -> tuple[Any, Any]:
+    return tuple(tf.ones(shape, dtype) for shape in ([_ROWS, _DEPTH], [_DEPTH, _COLUMNS]))
+
+
+def _seconds(a: Any, b: Any) -> float:
+    start = time.perf_counter()
+    tf.matmul(a, b)
+    return time.perf_counter() - start
