@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Optional
 
 from returnn_tf.native.cache import BUILD_PREFIX, Entry, find_entry, find_entry_of_any_compiler, new_entry
-from returnn_tf.native.cuda_toolchain import CudaToolchain, find_cuda_toolchain, visible_archs
 from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.gpu.cuda_toolchain import CudaToolchain, find_cuda_toolchain, visible_archs
 from returnn_tf.native.processes import run_all
 from returnn_tf.native.sources import NativeOp, source_bytes, source_folder
 from returnn_tf.native.toolchain import CUDA_DEFINITION, Toolchain, find_toolchain, fingerprint, machine_key

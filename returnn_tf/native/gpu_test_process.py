@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 
 from returnn_tf.native.errors import NativeOpError
-from returnn_tf.native.gpu_test import NO_GPU
+from returnn_tf.native.gpu.gpu_test import NO_GPU
 from returnn_tf.native.library import load_library, run_test_on
 from returnn_tf.native.sources import OPS
 from returnn_tf.util.lazy_tf import tf

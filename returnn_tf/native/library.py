@@ -14,7 +14,7 @@ from returnn_tf.native.build import build
 from returnn_tf.native.cache import note_tested, was_tested
 from returnn_tf.native.comparison import exact_products
 from returnn_tf.native.errors import NativeOpError
-from returnn_tf.native.gpu_test import passes_on_gpus
+from returnn_tf.native.gpu.gpu_test import passes_on_gpus
 from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.native.sources import OPS, SelfTest
 from returnn_tf.util.lazy_tf import tf

@@ -10,10 +10,11 @@ import sys
 import pytest
 
 from returnn_tf.native import build as build_module
-from returnn_tf.native import cache, cuda_toolchain, gru, library, lstm, sources
+from returnn_tf.native import cache, gru, library, lstm, sources
 from returnn_tf.native.build import build, find_compilers
-from returnn_tf.native.cuda_toolchain import find_cuda_toolchain, nvcc_candidates, visible_archs
 from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.gpu import cuda_toolchain
+from returnn_tf.native.gpu.cuda_toolchain import find_cuda_toolchain, nvcc_candidates, visible_archs
 from returnn_tf.native.sources import OPS, NativeOp
 from returnn_tf.util.lazy_tf import tf
 

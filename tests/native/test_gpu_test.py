@@ -9,9 +9,10 @@ import time
 import pytest
 
 from returnn_tf.native import build as build_module
-from returnn_tf.native import gpu_test, gpu_test_process, library
+from returnn_tf.native import gpu_test_process, library
 from returnn_tf.native.cache import was_tested
 from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.gpu import gpu_test
 from returnn_tf.native.sources import OPS
 from returnn_tf.util.lazy_tf import tf
 
@@ -102,7 +103,7 @@ def _wrong():
 def test_the_real_process(tmp_path):
     """It starts from anywhere, with what this process imports; without the GPU it says nothing about the op."""
     (tmp_path / "numpy.py").write_text("raise ImportError('a file of the user')\n")
-    code = "from returnn_tf.native.gpu_test import passes_on_gpus; print(passes_on_gpus('lstm', 'op.so', [%r]))" % (
+    code = "from returnn_tf.native.gpu.gpu_test import passes_on_gpus; print(passes_on_gpus('lstm', 'op.so', [%r]))" % (
         GPU + "7"
     )
     environ = {**os.environ, "PYTHONPATH": gpu_test._ROOT}

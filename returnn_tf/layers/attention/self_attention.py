@@ -18,12 +18,14 @@ from returnn_tf.layers.attention.kept_history import kept_history
 from returnn_tf.layers.attention.relative_positional_encoding import TABLE
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
+from returnn_tf.native.attention import attention_ops, native_attention
 from returnn_tf.ops.dense.attention import empty_history, left_only_mask
 from returnn_tf.ops.frames.positions import by_distance
 from returnn_tf.ops.frames.shape import expand_at, transpose
 from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.ops.softmax import masked_softmax
 from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.precision import product_dtype
 from returnn_tf.util.lazy_tf import tf
 
 _PARTS = ("keys", "values")
@@ -150,12 +152,27 @@ class SelfAttentionLayer(ConcatInputLayer):
         return empty_history(sizes, axis, data.dtype)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Emit products of queries and keys, softmax, products with the values."""
+        """Emit the product with QKV, and attention in blocks of queries or with all energies in an array."""
         x = with_frames(ctx, self.emit_input(ctx), self.input, self._frames)
         x = transpose(x, self._perm)
         qkv = full(tf.tensordot(reduced(x), reduced(ctx.param("QKV")), [[-1], [0]]))
         sizes = [*ctx.shape(self._rows), self.num_heads, 2 * self._key + self._value]
-        q, k, v = tf.split(tf.reshape(qkv, tf.stack(sizes)), [self._key, self._key, self._value], axis=-1)
+        qkv = tf.reshape(qkv, tf.stack(sizes))
+        table = self._table(ctx)
+        ops = attention_ops() if self._fits_blocks(qkv, table) else None
+        y = self._attend(ctx, qkv, table) if ops is None else self._in_blocks(ctx, ops, qkv, table)
+        y = tf.reshape(y, tf.stack(ctx.shape(ctx.output)))
+        y.set_shape(ctx.output.static_shape)
+        return y
+
+    def _attend(self, ctx: EmitContext, qkv: Any, table: Optional[Any]) -> Any:
+        """Emit products of queries and keys, softmax, products with the values.
+
+        :param qkv: [..., time, head, query key value]
+        :param table: see `_table`
+        :return: [..., time, head, value]
+        """
+        q, k, v = tf.split(qkv, [self._key, self._key, self._value], axis=-1)
         q = q * self._key**-0.5
         if self._single_step:
             q = tf.expand_dims(q, -3)
@@ -164,22 +181,45 @@ class SelfAttentionLayer(ConcatInputLayer):
             k, v = (self._kept.extended(ctx, part, x) for part, x in zip(_PARTS, (k, v)))
         energy = full(tf.einsum("...thd,...shd->...hts", reduced(q), reduced(k)))
         if self.key_shift is not None:
-            energy = energy + self._shift_energy(ctx, q, tf.shape(k)[-3])
+            energy = energy + self._shift_energy(ctx, q, tf.shape(k)[-3], table)
         weights = masked_softmax(energy, self._mask(ctx, tf.shape(k)[-3]))
         if ctx.train:
             weights = ctx.dropout(weights, self.attention_dropout, seed="attention")
-        y = full(tf.einsum("...hts,...shd->...thd", reduced(weights), reduced(v)))
-        y = tf.reshape(y, tf.stack(ctx.shape(ctx.output)))
-        y.set_shape(ctx.output.static_shape)
-        return y
+        return full(tf.einsum("...hts,...shd->...thd", reduced(weights), reduced(v)))
 
-    def _shift_energy(self, ctx: EmitContext, q: Any, keys: Any) -> Any:
+    def _fits_blocks(self, qkv: Any, table: Optional[Any]) -> bool:
+        """Return whether the native op computes this: all frames at once, a batch of sequences, float32."""
+        if self._single_step or self._kept is not None or qkv.shape.rank != 4 or self._rows.batch_axis != 0:
+            return False
+        if self.key_shift is not None and table is None:
+            return False
+        return qkv.dtype == tf.float32 and product_dtype() is None
+
+    def _in_blocks(self, ctx: EmitContext, ops: Any, qkv: Any, table: Optional[Any]) -> Any:
+        """Emit the native op, which computes the same as `_attend`; see there."""
+        dim, lens = self._rows.dims[-1], None
+        causal = self.attention_left_only or self._in_loop
+        if dim.is_dynamic and not causal:
+            lens = tf.broadcast_to(tf.cast(ctx.lens(dim), tf.int32), tf.shape(qkv)[:1])
+        return native_attention(
+            ops, [qkv], self._key, scale=self._key**-0.5, lengths=lens, causal=causal, table=table,
+            dropout=self.attention_dropout if ctx.train else 0.0, seed=ctx.seed("attention"),
+            form=lambda parts, table: self._attend(ctx, parts[0], table),
+        )  # fmt: skip
+
+    def _table(self, ctx: EmitContext) -> Optional[Any]:
+        """Return the vectors of key_shift by clipped distance, [2 clipping + 1, key]; None if they are not given so."""
+        if self.key_shift is None or self._single_step:
+            return None
+        return ctx.aux(self.key_shift, TABLE) if self.key_shift.output.dims[0] is self._rows.dims[-1] else None
+
+    def _shift_energy(self, ctx: EmitContext, q: Any, keys: Any, table: Optional[Any]) -> Any:
         """Compute the energies of the key shift, [..., head, queries, keys].
 
         :param q: [..., queries, head, key]
+        :param table: see `_table`
         """
-        table = ctx.aux(self.key_shift, TABLE)
-        if table is not None and self.key_shift.output.dims[0] is self._rows.dims[-1] and not self._single_step:
+        if table is not None:
             scores = tf.einsum("...thd,cd->...htc", q, table)
             return by_distance(scores, keys, self.key_shift.layer.clipping)
         before = picked_before(ctx) if self._single_step else None

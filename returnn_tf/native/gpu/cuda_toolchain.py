@@ -1,6 +1,6 @@
 """The CUDA compiler, its target GPUs and its flags.
 
-``python -m returnn_tf.native.cuda_toolchain`` prints the one that is found.
+``python -m returnn_tf.native.gpu.cuda_toolchain`` prints the one that is found.
 """
 
 from __future__ import annotations

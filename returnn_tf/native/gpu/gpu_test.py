@@ -15,7 +15,7 @@ from returnn_tf.native.processes import signal_name
 NO_GPU = 3
 
 _SECONDS = 120.0
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_ROOT = os.path.abspath(__file__).rsplit(os.sep, 4)[0]
 
 
 def passes_on_gpus(name: str, library: str, gpus: Sequence[str], seconds: float = _SECONDS) -> bool:

@@ -1,0 +1,49 @@
+// Attention of all heads without an array of queries x keys in memory: the plain C interface, independent of
+// TensorFlow.
+//
+//   e[t, s] = scale q[t] . (k[s] + table[clip(s - t)])     y[t] = sum over s of keep[t, s] softmax(e[t, :])[s] v[s]
+//
+// for each sequence and head. What is kept for the backward pass is one number per query, the logarithm of the sum of
+// the softmax; everything else is computed again.
+#pragma once
+
+#include <stdint.h>
+
+#include "../common/parallel.h"
+
+extern "C" {
+
+// The vectors of an array: data[b * batch_step + t * time_step + h * head_step + d]
+typedef struct RtfVectors {
+  float* data;
+  int64_t batch_step, time_step, head_step;
+} RtfVectors;
+
+typedef struct RtfAttention {
+  int64_t batch, heads, queries, keys;
+  int64_t key_size, value_size;
+  const int32_t* lengths;    // of the keys, [batch], at most keys; null: all
+  int causal;                // query t sees keys 0 .. t
+  float scale;               // on q
+  int64_t clipping;          // of distances, if there is a table
+  const float* table;        // [2 clipping + 1, key_size], or null
+  float dropout;             // 0: none
+  uint64_t seed_key;         // of the generator Philox; weight number i, counted in [batch, heads, queries, keys], has
+  uint64_t seed_counter[2];  // the i-th number of TensorFlow's stateless_random_uniform
+} RtfAttention;
+
+// Floats of scratch memory for at most this many threads.
+int64_t rtf_attention_forward_scratch(const RtfAttention* shape, int n_threads);
+int64_t rtf_attention_grad_scratch(const RtfAttention* shape, int n_threads);
+
+// y like q, with value_size; log_sums [batch, heads, queries]. A query without keys gets 0.
+void rtf_attention_f32(const RtfAttention* shape, const RtfVectors* q, const RtfVectors* k, const RtfVectors* v,
+                       const RtfVectors* y, float* log_sums, float* scratch, const RtfThreads* threads);
+
+// Gradients of all inputs, given that of y. d_tables [batch, heads, 2 clipping + 1, key_size] has to be summed over its
+// first two axes; null without a table.
+void rtf_attention_grad_f32(const RtfAttention* shape, const RtfVectors* q, const RtfVectors* k, const RtfVectors* v,
+                            const RtfVectors* y, const float* log_sums, const RtfVectors* dy, const RtfVectors* dq,
+                            const RtfVectors* dk, const RtfVectors* dv, float* d_tables, float* scratch,
+                            const RtfThreads* threads);
+}

@@ -1,0 +1,106 @@
+// The forward pass: a thread takes a head, packs its keys and values, and computes block after block of queries. The
+// weights of a block over all keys stay in the cache of a core.
+#include "attention.h"
+#include "shares.h"
+
+namespace rtf {
+namespace {
+
+struct Forward {
+  Packed packed;
+  float *values, *y;  // [keys, value], [block, value]
+  Factors factors;
+
+  Forward(const RtfAttention& s, const Sizes& sizes, Parts parts)
+      : packed(s, sizes, &parts),
+        values(parts.take(sizes.keys * sizes.value)),
+        y(parts.take(sizes.block * sizes.value)),
+        factors(s, sizes, &parts) {}
+
+  static int64_t floats(const RtfAttention& s) {
+    const Sizes n(s);
+    return n.block * (n.key + n.distances + n.keys + n.value) + s.key_size * (n.keys + n.distances) + n.keys * n.value +
+           whole_vectors(Factors::floats(n));
+  }
+};
+
+// Replaces the first n energies of a query by exp(e - max) times the factor of dropout, and those up to end by 0.
+// Returns the maximum and the sum without dropout.
+void exponentials(const Factors& factors, int64_t row, int64_t n, int64_t end, float* e, float* most, float* sum) {
+  const int64_t padded = whole_vectors(n);
+  std::fill(e + n, e + padded, std::numeric_limits<float>::lowest());
+  Vec highest = load(e), total{};
+  for (int64_t i = kLanes; i < padded; i += kLanes) highest = at_least(load(e + i), highest);
+  *most = highest[0];
+  for (int lane = 1; lane < kLanes; ++lane)
+    if (!(highest[lane] <= *most)) *most = highest[lane];  // NaN stays
+  const Vec shift = splat(*most);
+  factors.for_keys(row, n, [&](int64_t i, Vec factor) {
+    Vec scale, rest;
+    exp_parts(load(e + i) - shift, &scale, &rest);
+    const Vec value = scale + scale * rest;
+    total += value;
+    store(e + i, value * factor);
+  });
+  std::fill(e + n, e + std::max(end, padded), 0.0f);
+  *sum = 0;
+  for (int lane = 0; lane < kLanes; ++lane) *sum += total[lane];
+}
+
+void run_block(const Head& h, Range queries, const RtfVectors& q, const RtfVectors& y, float* log_sums,
+               const Forward& f) {
+  const RtfAttention& s = h.shape;
+  const int64_t keys = h.keys_of(queries), step = h.sizes.keys;
+  pack_rows(at(q, h.b, queries.begin, h.head), q.time_step, queries.size(), s.key_size, s.scale, f.packed.q);
+  energies(h, queries, f.packed);
+  float factors[kMaxBlock];
+  for (int64_t t = queries.begin; t < queries.end; ++t) {
+    float most, sum;
+    exponentials(f.factors, h.row(t), h.keys_of(t), keys, f.packed.strip + (t - queries.begin) * step, &most, &sum);
+    log_sums[h.row(t)] = most + std::log(sum);
+    factors[t - queries.begin] = 1.0f / sum;
+  }
+  multiply(Left{f.packed.strip, step, 1}, queries.size(), Right{f.values, keys, h.sizes.value, 0}, f.y, h.sizes.value,
+           false);
+  for (int64_t t = queries.begin; t < queries.end; ++t) {
+    const float* from = f.y + (t - queries.begin) * h.sizes.value;
+    float* to = mutable_at(y, h.b, t, h.head);
+    const float factor = factors[t - queries.begin];
+    for (int64_t i = 0; i < s.value_size; ++i) to[i] = factor * from[i];
+  }
+}
+
+void run_head(const Head& h, const RtfVectors& q, const RtfVectors& k, const RtfVectors& v, const RtfVectors& y,
+              float* log_sums, const Forward& f) {
+  const RtfAttention& s = h.shape;
+  if (h.n_keys() == 0) {
+    for (int64_t t = 0; t < s.queries; ++t) {
+      log_sums[h.row(t)] = 0;
+      std::fill_n(mutable_at(y, h.b, t, h.head), s.value_size, 0.0f);
+    }
+    return;
+  }
+  pack_table(s, f.packed);
+  pack_head(h, k, f.packed);
+  pack_rows(at(v, h.b, 0, h.head), v.time_step, h.n_keys(), s.value_size, 1.0f, f.values);
+  for (int64_t t = 0; t < s.queries; t += h.sizes.block)
+    run_block(h, Range{t, std::min(s.queries, t + h.sizes.block)}, q, y, log_sums, f);
+}
+
+}  // namespace
+}  // namespace rtf
+
+extern "C" {
+
+void rtf_attention_f32(const RtfAttention* shape, const RtfVectors* q, const RtfVectors* k, const RtfVectors* v,
+                       const RtfVectors* y, float* log_sums, float* scratch, const RtfThreads* threads) {
+  const rtf::Sizes sizes(*shape);
+  rtf::for_heads(*shape, sizes, rtf::Forward::floats(*shape), scratch, *threads, [&](const rtf::Head& h, float* own) {
+    rtf::run_head(h, *q, *k, *v, *y, log_sums, rtf::Forward(*shape, sizes, rtf::Parts(own)));
+  });
+}
+
+int64_t rtf_attention_forward_scratch(const RtfAttention* shape, int n_threads) {
+  return rtf::scratch_of_threads(rtf::Forward::floats(*shape), n_threads);
+}
+}

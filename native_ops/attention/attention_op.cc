@@ -1,0 +1,189 @@
+// Attention as TensorFlow ops. The kernels are in attention_cpu.cc and attention_grad_cpu.cc.
+#include "../common/tf_op.h"
+#include "attention.h"
+
+namespace rtf {
+namespace {
+
+// The inputs of both ops. parts: queries, keys and values [batch, time, heads, size], or one array with all three
+// behind each other in the last axis.
+#define RTF_ATTENTION_INPUTS                                                       \
+  Attr("n: int >= 1")                                                              \
+      .Attr("key_size: int >= 1")                                                  \
+      .Attr("causal: bool")                                                        \
+      .Attr("scale: float")                                                        \
+      .Attr("dropout: float")                                                      \
+      .Input("parts: n * float")                                                   \
+      .Input("lengths: int32")  /* [batch], or [0] */                              \
+      .Input("table: float")    /* [2 clipping + 1, key_size], or [0, key_size] */ \
+      .Input("key: uint64")     /* [1]; of the generator */                        \
+      .Input("counter: uint64") /* [2] */
+
+REGISTER_OP("RtfAttention")
+    .RTF_ATTENTION_INPUTS
+    .Output("y: float")         // [batch, queries, heads, value_size]
+    .Output("log_sums: float")  // [batch, heads, queries]
+    .SetShapeFn([](InferenceContext* context) {
+      int n, key_size;
+      TF_RETURN_IF_ERROR(context->GetAttr("n", &n));
+      TF_RETURN_IF_ERROR(context->GetAttr("key_size", &key_size));
+      ShapeHandle q, v, y;
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 4, &q));
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(n - 1), 4, &v));
+      DimensionHandle size = context->Dim(v, 3);
+      if (n == 1) TF_RETURN_IF_ERROR(context->Subtract(size, 2 * key_size, &size));
+      TF_RETURN_IF_ERROR(context->ReplaceDim(q, 3, size, &y));
+      context->set_output(0, y);
+      context->set_output(1, context->MakeShape({context->Dim(q, 0), context->Dim(q, 2), context->Dim(q, 1)}));
+      return tensorflow::OkStatus();
+    });
+
+REGISTER_OP("RtfAttentionGrad")
+    .RTF_ATTENTION_INPUTS.Input("y: float")
+    .Input("log_sums: float")
+    .Input("dy: float")
+    .Output("d_parts: n * float")
+    .Output("d_tables: float")  // [batch, heads, 2 clipping + 1, key_size]
+    .SetShapeFn([](InferenceContext* context) {
+      int n;
+      TF_RETURN_IF_ERROR(context->GetAttr("n", &n));
+      for (int i = 0; i < n; ++i) context->set_output(i, context->input(i));
+      context->set_output(n, context->UnknownShapeOfRank(4));
+      return tensorflow::OkStatus();
+    });
+
+class AttentionBase : public OpKernel {
+ public:
+  explicit AttentionBase(OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("n", &n_));
+    OP_REQUIRES(construction, n_ == 1 || n_ == 3, InvalidArgument("attention: n has to be 1 or 3, but is ", n_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("key_size", &key_size_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("causal", &causal_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("scale", &scale_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("dropout", &dropout_));
+    OP_REQUIRES(construction, dropout_ >= 0 && dropout_ < 1,
+                InvalidArgument("attention: dropout has to be at least 0 and less than 1, but is ", dropout_));
+  }
+
+ protected:
+  // Checks the inputs.
+  Status shape_of(OpKernelContext* context, RtfAttention* shape) const {
+    const Tensor &q = context->input(0), &k = context->input(n_ == 1 ? 0 : 1), &v = context->input(n_ - 1);
+    const Tensor &lengths = context->input(n_), &table = context->input(n_ + 1), &key = context->input(n_ + 2);
+    const Tensor& counter = context->input(n_ + 3);
+    for (const Tensor* part : {&q, &k, &v})
+      if (part->dims() != 4 || part->dim_size(0) != q.dim_size(0) || part->dim_size(2) != q.dim_size(2))
+        return InvalidArgument("attention: every part has to be [batch, time, heads, size], but they are ",
+                               q.shape().DebugString(), ", ", k.shape().DebugString(), ", ", v.shape().DebugString());
+    const int64_t before = n_ == 1 ? 2 * key_size_ : 0;
+    if (v.dim_size(3) <= before || v.dim_size(1) != k.dim_size(1) ||
+        (n_ == 3 && (q.dim_size(3) != key_size_ || k.dim_size(3) != key_size_)))
+      return InvalidArgument("attention: the sizes do not fit: ", q.shape().DebugString(), ", ",
+                             k.shape().DebugString(), ", ", v.shape().DebugString(), ", keys of ", key_size_);
+    if (causal_ && q.dim_size(1) != k.dim_size(1))
+      return InvalidArgument("attention: causal, but there are ", q.dim_size(1), " queries and ", k.dim_size(1),
+                             " keys");
+    if (lengths.dims() != 1 || (lengths.dim_size(0) != 0 && lengths.dim_size(0) != q.dim_size(0)))
+      return InvalidArgument("attention: lengths has to be [batch] or [0], but is ", lengths.shape().DebugString());
+    if (table.dims() != 2 || table.dim_size(1) != key_size_ || (table.dim_size(0) && table.dim_size(0) % 2 == 0))
+      return InvalidArgument("attention: the table has to be [2 * clipping + 1, ", key_size_, "], but is ",
+                             table.shape().DebugString());
+    if (key.NumElements() != 1 || counter.NumElements() != 2)
+      return InvalidArgument("attention: a key of 1 number and a counter of 2 are needed");
+    shape->batch = q.dim_size(0);
+    shape->queries = q.dim_size(1);
+    shape->heads = q.dim_size(2);
+    shape->keys = k.dim_size(1);
+    shape->key_size = key_size_;
+    shape->value_size = v.dim_size(3) - before;
+    shape->lengths = lengths.dim_size(0) ? lengths.flat<int32_t>().data() : nullptr;
+    for (int64_t b = 0; shape->lengths && b < shape->batch; ++b)
+      if (shape->lengths[b] < 0 || shape->lengths[b] > shape->keys)
+        return InvalidArgument("attention: a length is ", shape->lengths[b], ", with ", shape->keys, " keys");
+    shape->causal = causal_;
+    shape->scale = scale_;
+    shape->clipping = table.dim_size(0) / 2;
+    shape->table = table.dim_size(0) ? table.flat<float>().data() : nullptr;
+    shape->dropout = dropout_;
+    shape->seed_key = key.flat<tensorflow::uint64>()(0);
+    for (int i = 0; i < 2; ++i) shape->seed_counter[i] = counter.flat<tensorflow::uint64>()(i);
+    return tensorflow::OkStatus();
+  }
+
+  // The vectors of a dense array [batch, time, heads, size], from an entry of the last axis on.
+  static RtfVectors vectors(const Tensor& x, int64_t first = 0) {
+    const int64_t head = x.dim_size(3), time = head * x.dim_size(2);
+    return {const_cast<float*>(x.flat<float>().data()) + first, time * x.dim_size(1), time, head};
+  }
+
+  // Queries, keys or values (0, 1, 2) in the parts from an input or output on.
+  template <typename Parts>
+  RtfVectors part(const Parts& parts, int which) const {
+    return n_ == 1 ? vectors(*parts(0), which * key_size_) : vectors(*parts(which));
+  }
+
+  static Status scratch(OpKernelContext* context, int64_t floats, Tensor* memory) {
+    return context->allocate_temp(tensorflow::DT_FLOAT, TensorShape({floats}), memory);
+  }
+
+  int n_;
+  int64_t key_size_;
+  bool causal_;
+  float scale_, dropout_;
+};
+
+class AttentionOp : public AttentionBase {
+ public:
+  using AttentionBase::AttentionBase;
+
+  void Compute(OpKernelContext* context) override {
+    RtfAttention s;
+    OP_REQUIRES_OK(context, shape_of(context, &s));
+    Tensor *y, *log_sums, memory;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({s.batch, s.queries, s.heads, s.value_size}), &y));
+    OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({s.batch, s.heads, s.queries}), &log_sums));
+    const RtfThreads threads = tf_threads(context);
+    OP_REQUIRES_OK(context, scratch(context, rtf_attention_forward_scratch(&s, threads.n_threads), &memory));
+    const auto inputs = [&](int i) { return &context->input(i); };
+    const RtfVectors q = part(inputs, 0), k = part(inputs, 1), v = part(inputs, 2), out = vectors(*y);
+    rtf_attention_f32(&s, &q, &k, &v, &out, log_sums->flat<float>().data(), memory.flat<float>().data(), &threads);
+  }
+};
+
+class AttentionGradOp : public AttentionBase {
+ public:
+  using AttentionBase::AttentionBase;
+
+  void Compute(OpKernelContext* context) override {
+    RtfAttention s;
+    OP_REQUIRES_OK(context, shape_of(context, &s));
+    const Tensor &y = context->input(n_ + 4), &log_sums = context->input(n_ + 5), &dy = context->input(n_ + 6);
+    const TensorShape expected({s.batch, s.queries, s.heads, s.value_size});
+    OP_REQUIRES(context,
+                y.shape() == expected && dy.shape() == expected &&
+                    log_sums.shape() == TensorShape({s.batch, s.heads, s.queries}),
+                InvalidArgument("attention: y and its gradient have to be ", expected.DebugString(), ", but are ",
+                                y.shape().DebugString(), " and ", dy.shape().DebugString()));
+    Tensor *gradients[3], *d_tables, memory;
+    for (int i = 0; i < n_; ++i)
+      OP_REQUIRES_OK(context, context->allocate_output(i, context->input(i).shape(), &gradients[i]));
+    const int64_t distances = s.table ? 2 * s.clipping + 1 : 0;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(n_, TensorShape({s.batch, s.heads, distances, s.key_size}), &d_tables));
+    const RtfThreads threads = tf_threads(context);
+    OP_REQUIRES_OK(context, scratch(context, rtf_attention_grad_scratch(&s, threads.n_threads), &memory));
+    const auto inputs = [&](int i) { return &context->input(i); };
+    const auto outputs = [&](int i) { return gradients[i]; };
+    const RtfVectors q = part(inputs, 0), k = part(inputs, 1), v = part(inputs, 2), out = vectors(y),
+                     d_out = vectors(dy);
+    const RtfVectors dq = part(outputs, 0), dk = part(outputs, 1), dv = part(outputs, 2);
+    rtf_attention_grad_f32(&s, &q, &k, &v, &out, log_sums.flat<float>().data(), &d_out, &dq, &dk, &dv,
+                           d_tables->flat<float>().data(), memory.flat<float>().data(), &threads);
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("RtfAttention").Device(tensorflow::DEVICE_CPU), AttentionOp);
+REGISTER_KERNEL_BUILDER(Name("RtfAttentionGrad").Device(tensorflow::DEVICE_CPU), AttentionGradOp);
+
+}  // namespace
+}  // namespace rtf

@@ -1,0 +1,152 @@
+"""Native attention of all heads, in blocks of queries, with gradients; see ``native_ops/attention/attention.h``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
+
+import numpy
+from numpy.typing import NDArray
+
+from returnn_tf.native.comparison import compare
+from returnn_tf.native.library import native_op
+from returnn_tf.native.sources import register_op
+from returnn_tf.util.custom_gradient import custom_gradient
+from returnn_tf.util.lazy_tf import tf
+
+
+def attention_ops() -> Optional[Any]:
+    """Return the ops, or None if they cannot be used here (a warning gives the reason)."""
+    return native_op("attention", self_test)
+
+
+def native_attention(
+    ops: Any,
+    parts: Sequence[tf.Tensor],
+    key_size: int,
+    *,
+    scale: float,
+    lengths: Optional[tf.Tensor] = None,
+    causal: bool = False,
+    table: Optional[tf.Tensor] = None,
+    dropout: float = 0.0,
+    seed: Optional[tf.Tensor] = None,
+    form: Optional[Callable[[Sequence[tf.Tensor], Optional[tf.Tensor]], tf.Tensor]] = None,
+) -> tf.Tensor:
+    """Compute ``y[t] = sum over s of softmax over s(scale q[t] . (k[s] + table[distance(t, s)])) v[s]`` by head.
+
+    :param ops: what `attention_ops` returned
+    :param parts: queries, keys and values, float32 [batch, time, heads, size]; or one tensor with all three behind each
+        other in the last axis
+    :param lengths: of the keys, int32 [batch]; None: all
+    :param causal: a query sees the keys up to its own position
+    :param table: [2 * clipping + 1, key_size], vectors to add to the keys by the clipped distance s - t
+    :param dropout: on the weights: those of which ``tf.random.stateless_uniform`` of [batch, heads, queries, keys] is
+        less are 0, the others multiplied by ``1 / (1 - dropout)``
+    :param seed: int [2], for the dropout
+    :param form: the same in TensorFlow, given the parts and the table, for gradients of the gradient
+    :return: [batch, queries, heads, value]; 0 for queries without keys
+    """
+    key, counter = tf.zeros([1], tf.uint64), tf.zeros([2], tf.uint64)
+    if dropout:
+        assert seed is not None
+        key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
+    rest = {"lengths": tf.zeros([0], tf.int32) if lengths is None else lengths, "key": key, "counter": counter}
+    options = {"key_size": key_size, "causal": causal, "scale": scale, "dropout": dropout}
+
+    @custom_gradient
+    def run(table: tf.Tensor, *parts: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], Any]]:
+        out = ops.rtf_attention(parts=parts, table=table, **rest, **options)
+
+        @custom_gradient
+        def gradient(dy: tf.Tensor, table: tf.Tensor, *parts: tf.Tensor) -> Any:
+            found = ops.rtf_attention_grad(
+                parts=parts, table=table, **rest, y=out.y, log_sums=out.log_sums, dy=dy, **options
+            )
+
+            def second(*weights: tf.Tensor) -> Any:
+                return _second(form, weights, dy, table, parts)
+
+            return (tf.reduce_sum(found.d_tables, axis=[0, 1]), *found.d_parts), second
+
+        return out.y, lambda dy: gradient(dy, table, *parts)
+
+    return run(tf.zeros([0, key_size]) if table is None else table, *parts)
+
+
+def _second(form: Any, weights: Sequence[tf.Tensor], dy: tf.Tensor, table: tf.Tensor, parts: Any) -> Any:
+    """Differentiate the weighted sum of the gradients of the parts and the table, by the form in TensorFlow.
+
+    :param weights: of the gradients of table and parts
+    :return: gradients for dy, table, parts
+    """
+    if form is None:
+        raise NotImplementedError("Attention has no second gradient without its form in TensorFlow.")
+    with_table = table.shape[0] != 0
+    inputs = [dy, table, *parts]
+    with tf.GradientTape() as outer:
+        outer.watch(inputs)
+        with tf.GradientTape() as inner:
+            inner.watch(inputs[1:])
+            y = form(parts, table if with_table else None)
+        first = inner.gradient(y, inputs[1:], output_gradients=dy, unconnected_gradients="zero")
+        total = tf.add_n([tf.reduce_sum(a * b) for a, b in zip(first, weights)])
+    return tuple(outer.gradient(total, inputs, unconnected_gradients="zero"))
+
+
+@register_op(
+    "attention",
+    kernels=("attention/attention_cpu.cc", "attention/attention_grad_cpu.cc"),
+    bindings=("attention/attention_op.cc",),
+)
+def self_test(ops: Any) -> None:
+    """Compare with numpy: ragged keys with vectors by distance, frames that only see those before them, dropout.
+
+    :raises NativeOpError: they differ
+    """
+    rng = numpy.random.RandomState(1)
+    batch, heads, queries, keys, size, values, clipping = 3, 2, 7, 70, 5, 19, 4
+    lengths = numpy.array([keys, 0, 33], "int32")
+    shapes = [(batch, queries, heads, size), (batch, keys, heads, size), (batch, keys, heads, values)]
+    inputs = [rng.normal(0, 1, shape) for shape in (*shapes, (2 * clipping + 1, size))]
+
+    def op(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, table: tf.Tensor) -> list[tf.Tensor]:
+        return [native_attention(ops, (q, k, v), size, scale=0.5, lengths=tf.constant(lengths), table=table)]
+
+    def formula(q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], table: NDArray[Any]) -> list[NDArray[Any]]:
+        mask = numpy.arange(keys) < lengths[:, None, None]
+        distance = numpy.arange(keys) - numpy.arange(queries)[:, None]
+        return [_formula(q, k, v, 0.5, mask, table[numpy.clip(distance, -clipping, clipping) + clipping])]
+
+    compare("attention", op, formula, inputs)
+    seed, rate, frames = tf.constant([1, 2]), 0.3, 65
+    uniform = tf.random.stateless_uniform([batch, heads, frames, frames], seed)
+    keep = tf.cast(uniform >= rate, tf.float32).numpy() / (1 - rate)
+
+    def packed(x: tf.Tensor) -> list[tf.Tensor]:
+        return [native_attention(ops, [x], size, scale=0.5, causal=True, dropout=rate, seed=seed)]
+
+    def packed_formula(x: NDArray[Any]) -> list[NDArray[Any]]:
+        q, k, v = numpy.split(x, [size, 2 * size], axis=-1)
+        mask = numpy.arange(frames) <= numpy.arange(frames)[:, None]
+        return [_formula(q, k, v, 0.5, mask, numpy.zeros([frames, frames, size]), keep)]
+
+    compare("attention", packed, packed_formula, [rng.normal(0, 1, (batch, frames, heads, 2 * size + values))])
+
+
+def _formula(
+    q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], scale: float, mask: NDArray[Any], shift: NDArray[Any],
+    keep: Any = 1.0,
+) -> NDArray[Any]:  # fmt: skip
+    """Attention in numpy.
+
+    :param mask: broadcasts to [batch, queries, keys]
+    :param shift: [queries, keys, key_size]
+    :param keep: factors on the weights
+    """
+    energies = numpy.einsum("bthd,bshd->bhts", q, k) + numpy.einsum("bthd,tsd->bhts", q, shift)
+    mask = mask if mask.ndim == 2 else mask[:, None]
+    weights = numpy.where(mask, numpy.exp(scale * energies), 0.0)
+    weights = weights / numpy.maximum(weights.sum(axis=-1, keepdims=True), 1e-300)
+    y: NDArray[Any] = numpy.einsum("bhts,bshd->bthd", weights * keep, v)
+    return y

@@ -1,0 +1,1 @@
+"""Compiles ops for GPUs and tests them there."""
