@@ -9,53 +9,22 @@
 //
 // The last line compares two forms of sum_j R[t] S[t]: by S[t] = decay S[t-1] + k v^T, and by
 // R[t] = q[t] d_o[t]^T + decay[t+1] R[t+1]. After the last frame it is the sum of d_last and the last state.
-#include "../common/ragged.h"
+#include "../common/heads.h"
 #include "matrix_scan.h"
 #include "passes.h"
 
 namespace rtf {
 namespace {
 
-struct Head {
-  const RtfMatrixScanShape& shape;
-  Ragged ragged;
-  int32_t b;
-  int64_t h;
-
-  int64_t length() const { return ragged.length(b); }
-  // Row of the s-th frame that runs in arrays [T, B, H, ...].
-  int64_t row(int64_t s) const { return ragged.at(b, s) * shape.sequences.units + h; }
-  int64_t state_row() const { return b * shape.sequences.units + h; }
-};
-
-// One of the arrays [T, B, H, width].
-template <typename T>
-struct Array {
-  T* data;
-  int64_t width;
-
-  T* of(const Head& head, int64_t s) const { return data + head.row(s) * width; }
-};
-
-void exponentials(const float* x, int64_t n, float* out) {
-  by_vectors(n, [&](int64_t u, auto whole, int lanes) {
-    Vec scale, rest;
-    exp_parts(load_n<decltype(whole)::value>(x + u, lanes), &scale, &rest);
-    store_n<decltype(whole)::value>(out + u, scale + scale * rest, lanes);
-  });
-}
-
 struct Pass {
-  Array<const float> x, z, y, g;
-  Array<float> out;
+  HeadArray<const float> x, z, y, g;
+  HeadArray<float> out;
   bool transposed;  // the rows of the state are the values, not the keys
   bool backwards;   // from the last frame to the first one
 
   int64_t rows() const { return x.width; }
   int64_t columns() const { return y.width; }
 };
-
-int64_t padded(int64_t columns) { return (columns + kLanes - 1) / kLanes * kLanes; }
 
 // The state of a head in memory, [K, V], to or from that of a pass.
 void load_state(const Pass& pass, const float* from, int64_t stride, float* state) {
@@ -65,9 +34,9 @@ void load_state(const Pass& pass, const float* from, int64_t stride, float* stat
 }
 
 // Runs all frames of a head from the state ``first``. Without ``last`` the last state is not wanted.
-void run(const Head& head, const Pass& pass, const float* first, float* last) {
+void run(const RtfMatrixScanShape& shape, const Head& head, const Pass& pass, const float* first, float* last) {
   const int64_t rows = pass.rows(), columns = pass.columns(), stride = padded(columns), n = head.length();
-  const bool exclusive = head.shape.exclusive;
+  const bool exclusive = shape.exclusive;
   const Decay decay = pass.g.width == 1 ? Decay::kOne : pass.transposed ? Decay::kColumns : Decay::kRows;
   // Backwards, the decay between two frames is that of the later one: the one before, in the order of the pass.
   const bool delayed = pass.backwards && !exclusive;
@@ -116,11 +85,12 @@ void run(const Head& head, const Pass& pass, const float* first, float* last) {
 }
 
 // d_g from what the other gradients are, see above.
-void decay_gradient(const Head& head, const Array<const float>& q, const Array<const float>& k,
-                    const Array<const float>& d_q, const Array<const float>& d_k, const float* last,
-                    const float* d_last, const Array<float>& d_g) {
-  const int64_t keys = q.width, values = head.shape.values;
-  const bool one = d_g.width == 1, exclusive = head.shape.exclusive;
+void decay_gradient(const RtfMatrixScanShape& shape, const Head& head, const HeadArray<const float>& q,
+                    const HeadArray<const float>& k, const HeadArray<const float>& d_q,
+                    const HeadArray<const float>& d_k, const float* last, const float* d_last,
+                    const HeadArray<float>& d_g) {
+  const int64_t keys = q.width, values = shape.values;
+  const bool one = d_g.width == 1, exclusive = shape.exclusive;
   std::vector<double> sum(d_g.width);
   for (int64_t r = 0; r < keys; ++r) {
     double products = 0;
@@ -148,26 +118,6 @@ void decay_gradient(const Head& head, const Array<const float>& q, const Array<c
   }
 }
 
-void clear_padding(const Head& head, const Array<float>& x) {
-  const RtfSequences& all = head.shape.sequences;
-  for (int64_t t = head.length(); t < all.frames; ++t) {
-    float* row = x.data + ((t * all.batch + head.b) * all.units + head.h) * x.width;
-    std::fill(row, row + x.width, 0.0f);
-  }
-}
-
-// Calls function(head) for all heads, those of the longest sequences first.
-template <typename Function>
-void for_heads(const RtfMatrixScanShape& shape, const RtfThreads& threads, const Function& function) {
-  const RtfSequences& all = shape.sequences;
-  if (all.batch == 0) return;
-  const Ragged ragged{all.frames, all.batch, all.lengths, all.reverse != 0};
-  const std::vector<int32_t> order = Shares(ragged, 1).share(0);
-  run_tasks(threads, all.batch * all.units, [&](int64_t task) {
-    function(Head{shape, ragged, order[task / all.units], task % all.units});
-  });
-}
-
 }  // namespace
 }  // namespace rtf
 
@@ -177,9 +127,9 @@ void rtf_matrix_scan_forward_f32(const RtfMatrixScanShape* shape, const float* q
                                  const float* g, const float* first, float* o, float* last, const RtfThreads* threads) {
   const int64_t keys = shape->keys, values = shape->values;
   const Pass pass{{k, keys}, {q, keys}, {v, values}, {g, shape->decays}, {o, values}, false, false};
-  for_heads(*shape, *threads, [&](const Head& head) {
+  for_heads(shape->sequences, *threads, [&](const Head& head) {
     const int64_t state = head.state_row() * keys * values;
-    run(head, pass, first + state, last + state);
+    run(*shape, head, pass, first + state, last + state);
     clear_padding(head, pass.out);
   });
 }
@@ -189,17 +139,17 @@ void rtf_matrix_scan_backward_f32(const RtfMatrixScanShape* shape, const float* 
                                   const float* d_last, float* d_q, float* d_k, float* d_v, float* d_g, float* d_first,
                                   const RtfThreads* threads) {
   const int64_t keys = shape->keys, values = shape->values;
-  const Array<const float> of_q{q, keys}, of_k{k, keys}, of_v{v, values}, of_g{g, shape->decays}, of_o{d_o, values};
+  const HeadArray<const float> of_q{q, keys}, of_k{k, keys}, of_v{v, values}, of_g{g, shape->decays}, of_o{d_o, values};
   const Pass for_q{of_v, of_o, of_k, of_g, {d_q, keys}, true, false};
   const Pass for_v{of_q, of_k, of_o, of_g, {d_v, values}, false, true};
   const Pass for_k{of_o, of_v, of_q, of_g, {d_k, keys}, true, true};
-  const Array<float> for_g{d_g, shape->decays};
-  for_heads(*shape, *threads, [&](const Head& head) {
+  const HeadArray<float> for_g{d_g, shape->decays};
+  for_heads(shape->sequences, *threads, [&](const Head& head) {
     const int64_t state = head.state_row() * keys * values;
-    run(head, for_q, first + state, nullptr);
-    run(head, for_v, d_last + state, d_first + state);
-    run(head, for_k, d_last + state, nullptr);
-    decay_gradient(head, of_q, of_k, {d_q, keys}, {d_k, keys}, last + state, d_last + state, for_g);
-    for (const Array<float>& x : {for_q.out, for_v.out, for_k.out, for_g}) clear_padding(head, x);
+    run(*shape, head, for_q, first + state, nullptr);
+    run(*shape, head, for_v, d_last + state, d_first + state);
+    run(*shape, head, for_k, d_last + state, nullptr);
+    decay_gradient(*shape, head, of_q, of_k, {d_q, keys}, {d_k, keys}, last + state, d_last + state, for_g);
+    for (const HeadArray<float>& x : {for_q.out, for_v.out, for_k.out, for_g}) clear_padding(head, x);
   });
 }

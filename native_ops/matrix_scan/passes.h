@@ -5,9 +5,7 @@
 // A tile of columns stays in the first cache for a chunk of frames, and in registers for a few of them.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <vector>
 
 #include "../common/vector.h"
 
@@ -22,21 +20,6 @@ enum class Read { kAfter, kBefore };
 constexpr int kChunk = 32;                   // frames
 constexpr int kInRegisters = 4;              // frames
 constexpr int kTile = kLanes == 16 ? 2 : 1;  // vectors of columns
-
-// Floats that begin at a cache line; 0 at first.
-class Floats {
- public:
-  explicit Floats(int64_t size) : memory_(size + 16) {
-    const uintptr_t at = reinterpret_cast<uintptr_t>(memory_.data());
-    data_ = memory_.data() + (64 - at % 64) % 64 / sizeof(float);
-  }
-
-  float* at(int64_t index) { return data_ + index; }
-
- private:
-  std::vector<float> memory_;
-  float* data_;
-};
 
 // The arrays of some frames. y, out and decays of columns are as wide as the state in memory.
 struct Frames {

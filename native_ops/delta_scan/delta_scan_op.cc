@@ -1,0 +1,146 @@
+// The delta rule as TensorFlow ops. The kernels are in delta_scan_cpu.cc.
+#include <utility>
+
+#include "../common/tf_sequences.h"
+#include "../common/tf_threads.h"
+#include "delta_scan.h"
+
+namespace rtf {
+namespace {
+
+REGISTER_OP("RtfDeltaScan")
+    .Attr("reverse: bool")
+    .Input("q: float")        // [T, B, H, K]
+    .Input("k: float")        // [T, B, H, K]
+    .Input("v: float")        // [T, B, H, V]
+    .Input("a: float")        // [T, B, H, K]
+    .Input("b: float")        // [T, B, H, K]
+    .Input("g: float")        // [T, B, H, K or 1]: log decays
+    .Input("first: float")    // [B, H, K, V]
+    .Input("lengths: int32")  // [B]
+    .Output("o: float")       // [T, B, H, V]
+    .Output("u: float")       // [T, B, H, V]
+    .Output("last: float")    // [B, H, K, V]
+    .SetShapeFn([](InferenceContext* context) {
+      context->set_output(0, context->input(2));
+      context->set_output(1, context->input(2));
+      context->set_output(2, context->input(6));
+      return tensorflow::OkStatus();
+    });
+
+REGISTER_OP("RtfDeltaScanGrad")
+    .Attr("reverse: bool")
+    .Input("q: float")
+    .Input("k: float")
+    .Input("v: float")
+    .Input("a: float")
+    .Input("b: float")
+    .Input("g: float")
+    .Input("first: float")
+    .Input("lengths: int32")
+    .Input("u: float")
+    .Input("last: float")
+    .Input("d_o: float")
+    .Input("d_last: float")
+    .Output("d_q: float")
+    .Output("d_k: float")
+    .Output("d_v: float")
+    .Output("d_a: float")
+    .Output("d_b: float")
+    .Output("d_g: float")
+    .Output("d_first: float")
+    .SetShapeFn([](InferenceContext* context) {
+      for (int i = 0; i < 7; ++i) context->set_output(i, context->input(i));
+      return tensorflow::OkStatus();
+    });
+
+const float* in(OpKernelContext* context, int index) { return context->input(index).flat<float>().data(); }
+
+class DeltaScanBase : public OpKernel {
+ public:
+  explicit DeltaScanBase(OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("reverse", &reverse_));
+  }
+
+ protected:
+  Status check(OpKernelContext* context, RtfDeltaScanShape* shape, RtfDeltaScanInputs* inputs) const {
+    const TensorShape &q = context->input(0).shape(), &v = context->input(2).shape(), &g = context->input(5).shape();
+    if (q.dims() != 4)
+      return InvalidArgument("delta scan: q has to be [time, batch, heads, keys], not ", q.DebugString());
+    const int64_t frames = q.dim_size(0), batch = q.dim_size(1), heads = q.dim_size(2), keys = q.dim_size(3);
+    const int64_t values = v.dims() == 4 ? v.dim_size(3) : 0;
+    const bool one = g.dims() == 4 && g.dim_size(3) == 1;
+    const std::pair<const char*, TensorShape> expected[] = {
+        {"q", q},
+        {"k", q},
+        {"v", TensorShape({frames, batch, heads, values})},
+        {"a", q},
+        {"b", q},
+        {"g", one ? TensorShape({frames, batch, heads, 1}) : q},
+        {"the first state", TensorShape({batch, heads, keys, values})}};
+    for (int i = 0; i < 7; ++i)
+      if (context->input(i).shape() != expected[i].second)
+        return InvalidArgument("delta scan: ", expected[i].first, " has to be ", expected[i].second.DebugString(),
+                               ", but is ", context->input(i).shape().DebugString());
+    if (heads < 1 || keys < 1 || values < 1) return InvalidArgument("delta scan: there are no heads, keys or values");
+    shape->keys = keys;
+    shape->values = values;
+    shape->decays = g.dim_size(3);
+    *inputs = {in(context, 0), in(context, 1), in(context, 2), in(context, 3),
+               in(context, 4), in(context, 5), in(context, 6)};
+    return read_sequences("delta scan", frames, batch, heads, context->input(7), reverse_, &shape->sequences);
+  }
+
+ private:
+  bool reverse_;
+};
+
+class DeltaScanOp : public DeltaScanBase {
+ public:
+  using DeltaScanBase::DeltaScanBase;
+
+  void Compute(OpKernelContext* context) override {
+    RtfDeltaScanShape shape;
+    RtfDeltaScanInputs inputs;
+    OP_REQUIRES_OK(context, check(context, &shape, &inputs));
+    Tensor *o, *u, *last;
+    OP_REQUIRES_OK(context, context->allocate_output(0, context->input(2).shape(), &o));
+    OP_REQUIRES_OK(context, context->allocate_output(1, context->input(2).shape(), &u));
+    OP_REQUIRES_OK(context, context->allocate_output(2, context->input(6).shape(), &last));
+    const RtfThreads threads = tf_threads(context);
+    rtf_delta_scan_forward_f32(&shape, &inputs, o->flat<float>().data(), u->flat<float>().data(),
+                               last->flat<float>().data(), &threads);
+  }
+};
+
+class DeltaScanGradOp : public DeltaScanBase {
+ public:
+  using DeltaScanBase::DeltaScanBase;
+
+  void Compute(OpKernelContext* context) override {
+    RtfDeltaScanShape shape;
+    RtfDeltaScanInputs inputs;
+    OP_REQUIRES_OK(context, check(context, &shape, &inputs));
+    const TensorShape &state = context->input(6).shape(), &v = context->input(2).shape();
+    OP_REQUIRES(context,
+                context->input(8).shape() == v && context->input(9).shape() == state &&
+                    context->input(10).shape() == v && context->input(11).shape() == state,
+                InvalidArgument("delta scan: the gradients do not have the shape of what they are gradients of"));
+    float* out[7];
+    for (int i = 0; i < 7; ++i) {
+      Tensor* tensor;
+      OP_REQUIRES_OK(context, context->allocate_output(i, context->input(i).shape(), &tensor));
+      out[i] = tensor->flat<float>().data();
+    }
+    const RtfDeltaScanGradients gradients = {out[0], out[1], out[2], out[3], out[4], out[5], out[6]};
+    const RtfThreads threads = tf_threads(context);
+    rtf_delta_scan_backward_f32(&shape, &inputs, in(context, 8), in(context, 9), in(context, 10), in(context, 11),
+                                &gradients, &threads);
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("RtfDeltaScan").Device(tensorflow::DEVICE_CPU), DeltaScanOp);
+REGISTER_KERNEL_BUILDER(Name("RtfDeltaScanGrad").Device(tensorflow::DEVICE_CPU), DeltaScanGradOp);
+
+}  // namespace
+}  // namespace rtf
