@@ -74,6 +74,8 @@ class Lowering:
     loop_indices: dict[Dim, Any] = dataclasses.field(default_factory=dict)
     #: In the step of a searching loop: scores and flags of the hypotheses, see `returnn_tf.layers.loops.hypotheses`.
     hypotheses: Any = None
+    #: In a searching loop: whether layers may keep `InPlace` states, see `returnn_tf.layers.loops.in_place`.
+    in_place: bool = False
     #: In the step of any other loop: bool [batch], the sequences that ended before this step; None if none can end.
     ended: Any = None
     #: Final scores [batch, beam] by path of the loop, and the dims whose lengths differ among the hypotheses of a beam.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from returnn_tf.native.align import align_ops, native_best_alignment, native_ctc, native_soft_alignment
+from returnn_tf.native.decoding.align import align_ops, native_best_alignment, native_ctc, native_soft_alignment
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gru import gru_ops, native_gru
 from returnn_tf.native.lstm import lstm_ops, native_lstm

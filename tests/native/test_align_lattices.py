@@ -4,7 +4,7 @@ import numpy
 import pytest
 
 from returnn_tf.native import align_ops
-from returnn_tf.native.align import native_acceptor_alignment, native_acceptor_path, native_transducer
+from returnn_tf.native.decoding.align import native_acceptor_alignment, native_acceptor_path, native_transducer
 from returnn_tf.ops.sequence.fsa import Acceptors, best_path_of_acceptors, soft_alignment_of_acceptors
 from returnn_tf.ops.sequence.transducer import transducer_loss
 from returnn_tf.util.lazy_tf import tf

@@ -10,7 +10,7 @@ from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.weighted_sum import plan_weighted_sum
-from returnn_tf.layers.loops.hypotheses import PER_SEQUENCE
+from returnn_tf.layers.shared.per_sequence import PER_SEQUENCE
 from returnn_tf.tensor import Data
 
 
@@ -48,5 +48,5 @@ class GenericAttentionLayer(Layer):
         """Emit one (batched) matrix product."""
         once = ctx.aux(self.base, PER_SEQUENCE)
         if once is not None and ctx.aux(self.weights, PER_SEQUENCE) is None:
-            return self._sum.emit_in_beam(ctx.value(self.weights), once.values, once.beam)
+            return self._sum.emit_in_beam(ctx.value(self.weights), once.values, once.beam, ctx.train)
         return self._sum.emit(ctx.value(self.weights), ctx.value(self.base))

@@ -14,8 +14,10 @@ from returnn_tf.graph.param_parts import Part, Parts
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.history import count_step, extended, history_mask, picked_before
+from returnn_tf.layers.attention.in_place_step import attended_in_place, first_in_place, stays_in_place
 from returnn_tf.layers.attention.kept_history import kept_history
 from returnn_tf.layers.attention.relative_positional_encoding import TABLE
+from returnn_tf.layers.loops.in_place import InPlace
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
 from returnn_tf.native.attention import attention_ops, native_attention
@@ -139,6 +141,8 @@ class SelfAttentionLayer(ConcatInputLayer):
 
     def _first_history(self, part: str, data: Data, ctx: EmitContext) -> Any:
         """Return the keys or values before the first step of a loop."""
+        if stays_in_place(ctx, self):
+            return first_in_place(ctx, self.num_heads, self._key, self._value, keys=part == _PARTS[0])
         return self._empty(ctx, data) if self._kept is None else ctx.kept(part)
 
     def keep_history(self, ctx: EmitContext, parts: dict[str, Any], lens: Any) -> None:
@@ -156,6 +160,8 @@ class SelfAttentionLayer(ConcatInputLayer):
         x = with_frames(ctx, self.emit_input(ctx), self.input, self._frames)
         x = transpose(x, self._perm)
         qkv = full(tf.tensordot(reduced(x), reduced(ctx.param("QKV")), [[-1], [0]]))
+        if self._single_step and isinstance(ctx.loop_state(_PARTS[0]), InPlace):
+            return attended_in_place(ctx, qkv, self.num_heads, _PARTS)
         sizes = [*ctx.shape(self._rows), self.num_heads, 2 * self._key + self._value]
         qkv = tf.reshape(qkv, tf.stack(sizes))
         table = self._table(ctx)

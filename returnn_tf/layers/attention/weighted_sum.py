@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.ops.dense.attention import product_sum
-from returnn_tf.ops.frames.shape import merge_axes, size_of, split_axis
+from returnn_tf.ops.dense.in_beam import product_in_beam
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.data import default_time_axis
 from returnn_tf.util.lazy_tf import tf
@@ -32,23 +32,20 @@ class WeightedSum:
             weights = tf.squeeze(weights, axis=self.squeezed)
         return product_sum([(weights, self.labels[0]), (base, self.labels[1])], self.labels[2])
 
-    def emit_in_beam(self, weights: Any, base: Any, beam: int) -> Any:
+    def emit_in_beam(self, weights: Any, base: Any, beam: int, with_gradient: bool) -> Any:
         """Emit the sum where the base exists once per sequence, the weights once per hypothesis.
 
         :param beam: hypotheses per sequence; neighbours in the batch axis of the weights and of the result
         """
         labels, of_base, out = self.labels
-        at, into = next(i for i, dim in enumerate(self.output.dims) if dim.is_batch), "beam"
-        batch = out[at]
+        batch = out[next(i for i, dim in enumerate(self.output.dims) if dim.is_batch)]
         if batch not in labels:  # the weights are the same for all sequences
             return self.emit(weights, tf.repeat(base, beam, axis=of_base.index(batch)))
         if self.squeezed:
             weights = tf.squeeze(weights, axis=self.squeezed)
-        axis = labels.index(batch)
-        weights = split_axis(weights, axis, [size_of(weights, axis) // beam, beam])
-        labels = [*labels[: axis + 1], into, *labels[axis + 1 :]]
-        out = [*out[: at + 1], into, *out[at + 1 :]]
-        return merge_axes(product_sum([(weights, labels), (base, of_base)], out), at, 2)[0]
+        return product_in_beam(
+            (base, of_base), (weights, labels), out, batch=batch, beam=beam, with_gradient=with_gradient
+        )
 
 
 def plan_weighted_sum(ctx: PlanContext, weights: Data, base: Data, *, squeeze: bool) -> WeightedSum:

@@ -6,26 +6,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
+from returnn_tf.layers.loops.in_place import InPlace
 from returnn_tf.ops.sequence.beam import flat_index
 from returnn_tf.util.lazy_tf import tf
-
-
-@dataclasses.dataclass(frozen=True)
-class PerSequence:
-    """A value from outside a loop that the loop sees once per hypothesis; whoever uses this avoids the copies.
-
-    :param values: once per sequence
-    :param beam: hypotheses per sequence
-    """
-
-    values: Any
-    beam: int
-
-
-PER_SEQUENCE: Aux[PerSequence] = Aux("once per sequence")
 
 
 @dataclasses.dataclass
@@ -74,6 +59,8 @@ def follow_choice(state: Lowering, choice: Node, later: Sequence[Node], states: 
     index = flat_index(hyps.chosen, before)
 
     def reorder(value: Any, axis: Optional[int]) -> Any:
+        if isinstance(value, InPlace):
+            return value.reordered(index)
         return value if axis is None else tf.gather(value, index, axis=axis)
 
     for node in later:

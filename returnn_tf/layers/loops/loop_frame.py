@@ -50,6 +50,7 @@ class LoopFrame:
         self._limit = max_steps(loop, ctx)
         #: In search, every value enters the loop once per hypothesis.
         self._inner = EmitContext(ctx.node, in_beam(ctx.lowering, ctx.node.deps, loop.beam_size, stays=loop.keeps_beam))
+        self._inner.lowering.in_place = bool(loop.choices) and not ctx.train
         #: In search, where the number of steps is known: [batch * beam].
         self._known_lens: Any = None
         if loop.choices and loop.ending.end is None:
@@ -70,7 +71,7 @@ class LoopFrame:
         first = initial_states(loop.prevs, self._inner, state_keys(self._node.inner))
         states = self._stream.enter(list(first.values()))
         results = self._results()
-        shapes = [state.shape for state in states]
+        shapes = [x.shape for x in tf.nest.flatten(states)]
         search_shapes = {key: value.shape for key, value in search.items()}
 
         def go_on(i: Any, _states: Any, search: Any, *_: Any) -> Any:
@@ -79,8 +80,8 @@ class LoopFrame:
 
         def body(i: Any, carried: Any, search: Any, written: Any) -> Any:
             values, new_states, search, source = self._run_step(self._within_source(i), arrays, carried, search)
-            for state, shape in zip(new_states, shapes):
-                state.set_shape(shape)
+            for x, shape in zip(tf.nest.flatten(new_states), shapes):
+                x.set_shape(shape)
             for key, shape in search_shapes.items():
                 search[key].set_shape(shape)
             return i + 1, new_states, search, [array.write(i, x) for array, x in zip(written, [*values, source])]

@@ -8,9 +8,11 @@ from typing import Any
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import LayerAsParam, Node
-from returnn_tf.layers.loops.hypotheses import PER_SEQUENCE, PerSequence, resize_beam
+from returnn_tf.layers.loops.hypotheses import resize_beam
+from returnn_tf.layers.loops.in_place import InPlace
 from returnn_tf.layers.loops.initial_output import InitialOutput
 from returnn_tf.layers.loops.loop_plan import LoopPlan
+from returnn_tf.layers.shared.per_sequence import PER_SEQUENCE, PerSequence
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -107,5 +109,6 @@ def in_beam(lowering: Lowering, nodes: list[Node], beam: int, *, stays: bool) ->
 
 def shaped(x: Any, data: Data) -> Any:
     """Return the tensor with all sizes that its template knows."""
-    x.set_shape(data.static_shape)
+    if not isinstance(x, InPlace):
+        x.set_shape(data.static_shape)
     return x

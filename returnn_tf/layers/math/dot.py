@@ -11,7 +11,9 @@ from returnn_tf.graph.option_types import Axes
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.dot_axes import match_leftovers, prefer_axes
-from returnn_tf.ops.dense.dot import contract, gather_rows
+from returnn_tf.layers.shared.per_sequence import PER_SEQUENCE
+from returnn_tf.ops.dense.dot import axis_letters, contract, gather_rows
+from returnn_tf.ops.dense.in_beam import product_in_beam
 from returnn_tf.ops.frames.reduce import fill_masked
 from returnn_tf.tensor import Data, Dim, DimKind
 from returnn_tf.util.lazy_tf import tf
@@ -125,25 +127,51 @@ class DotLayer(Layer):
         if self._sparse is not None:
             y = gather_rows(x1, x2, axes, sparse=self._sparse)
         else:
-            x1, x2 = self._masked(ctx, x1, x2)
-            y = contract(x1, x2, axes)
+            which, mask = self._mask(ctx)
+            y = self._contracted_in_beam(ctx, which, mask)
+            if y is None:
+                y = contract(*_masked(x1, x2, which, mask), axes)
         return tf.expand_dims(y, -1) if self._add_axis else y
 
-    def _masked(self, ctx: EmitContext, x1: Any, x2: Any) -> tuple[Any, Any]:
-        """Zero the frames that don't count in the source with fewer axes."""
+    def _contracted_in_beam(self, ctx: EmitContext, which: int, mask: Any) -> Optional[Any]:
+        """Return the product if one source is the same for all hypotheses of a search; None: it is not."""
+        found = [ctx.aux(node, PER_SEQUENCE) for node in self.sources]
+        once, other = (0, found[0]) if found[1] is None else (1, found[1])
+        if other is None or None not in found or (mask is not None and which == once):
+            return None
+        dims = self.sources[0].output.dims
+        batch = next((i for i, axis in enumerate(self._axes.common1) if dims[axis].is_batch), None)
+        if batch is None:
+            return None
+        x1, x2 = (other.values if i == once else ctx.source(i) for i in range(2))
+        tensors = _masked(x1, x2, which, mask)
+        *letters, out = axis_letters(self._axes)
+        parts = list(zip(tensors, letters))
+        return product_in_beam(
+            parts[once], parts[1 - once], out, batch=out[batch], beam=other.beam, with_gradient=ctx.train
+        )
+
+    def _mask(self, ctx: EmitContext) -> tuple[int, Optional[Any]]:
+        """Return (the source, a mask of the frames in it that count): that with fewer axes, if it has the lengths."""
         a, b = (node.output for node in self.sources)
-        first = a.rank < b.rank
-        data, red, x = (a, self._axes.red1, x1) if first else (b, self._axes.red2, x2)
-        other, other_red = (b, self._axes.red2) if first else (a, self._axes.red1)
-        if self.use_mask and data.batch_axis is None and other.batch_axis is not None:
-            first, data, red, x = not first, other, other_red, x2 if first else x1
-        if self.use_mask and not ctx.knows_mask(data, red):
-            first, data, red, x = not first, other, other_red, x2 if first else x1
-        mask = ctx.masks(data, red) if self.use_mask and data.batch_axis is not None else None
-        if mask is None:
-            return x1, x2
-        x = fill_masked(x, mask, 0)
-        return (x, x2) if first else (x1, x)
+        reds = self._axes.red1, self._axes.red2
+        which = 0 if a.rank < b.rank else 1
+        if not self.use_mask:
+            return which, None
+        datas = a, b
+        if datas[which].batch_axis is None and datas[1 - which].batch_axis is not None:
+            which = 1 - which
+        if not ctx.knows_mask(datas[which], reds[which]):
+            which = 1 - which
+        data = datas[which]
+        return which, None if data.batch_axis is None else ctx.masks(data, reds[which])
+
+
+def _masked(x1: Any, x2: Any, which: int, mask: Optional[Any]) -> tuple[Any, Any]:
+    """Zero the frames that don't count in one of the sources."""
+    if mask is None:
+        return x1, x2
+    return (fill_masked(x1, mask, 0), x2) if which == 0 else (x1, fill_masked(x2, mask, 0))
 
 
 def _show(desc: Any) -> str:

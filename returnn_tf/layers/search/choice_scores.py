@@ -10,7 +10,8 @@ from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
 from returnn_tf.ops.activations import clipped_log
-from returnn_tf.ops.sequence.beam import ended_scores
+from returnn_tf.ops.sequence.beam import ended_best, ended_scores
+from returnn_tf.ops.sequence.best_labels import best_of_log_softmax
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -19,8 +20,8 @@ class Candidates:
     """The possible next labels for each hypothesis; with several sources all combinations of their labels.
 
     :param scores: [batch, beam, candidates]
-    :param kept: for each source [batch, beam, kept]: the labels kept of it; None with a single source, where the
-        candidates are its labels
+    :param kept: for each source [batch, beam, kept]: the labels kept of it; None: the candidates are the labels of a
+        single source
     """
 
     scores: Any
@@ -43,28 +44,52 @@ class Candidates:
         return result
 
 
-def candidates(
-    log_probs: Sequence[Any], sizes: Optional[Sequence[int]], ended: Any, ended_labels: Optional[Sequence[Any]]
-) -> Candidates:
-    """Return the candidates of a step.
+def all_candidates(log_probs: Any, ended: Any, ended_label: Optional[Any]) -> Candidates:
+    """Return all labels of a single source as candidates.
 
-    :param log_probs: of each source [batch, beam, labels]
-    :param sizes: with several sources: the number of labels to keep of each
+    :param log_probs: [batch * beam, labels]
+    :param ended: bool [batch, beam]
+    :param ended_label: [batch, beam]: the label that continues an ended hypothesis; default 0
+    """
+    x = tf.reshape(log_probs, [-1, ended.shape[1], log_probs.shape[-1]])
+    return Candidates(ended_scores(x, ended, ended_label))
+
+
+def best_candidates(found: Sequence[tuple[Any, Any]], ended: Any, ended_labels: Optional[Sequence[Any]]) -> Candidates:
+    """Return the combinations of the best labels of each source as candidates.
+
+    :param found: of each source, see `best_log_probs`
     :param ended: bool [batch, beam]
     :param ended_labels: of each source [batch, beam]: the label that continues an ended hypothesis; default 0
     """
-    labels = ended_labels or [None] * len(log_probs)
-    scores = [ended_scores(x, ended, label) for x, label in zip(log_probs, labels)]
-    if len(scores) == 1:
-        return Candidates(scores[0])
-    assert sizes is not None
-    total, kept = tf.zeros(tf.concat([tf.shape(ended), [1]], axis=0), scores[0].dtype), []
-    for values, size in zip(scores, sizes):
-        best, index = tf.math.top_k(values, k=min(size, values.shape[2]))
-        kept.append(index)
-        combined = total[:, :, :, None] + best[:, :, None, :]
-        total = tf.reshape(combined, [tf.shape(best)[0], tf.shape(best)[1], -1])
+    total, kept = None, []
+    for (values, labels), label in zip(found, ended_labels or [None] * len(found)):
+        shape = [-1, ended.shape[1], values.shape[1]]
+        best, labels = ended_best(tf.reshape(values, shape), tf.reshape(labels, shape), ended, label)
+        kept.append(labels)
+        if total is None:
+            total = best
+        else:
+            combined = total[:, :, :, None] + best[:, :, None, :]
+            total = tf.reshape(combined, [tf.shape(best)[0], ended.shape[1], -1])
     return Candidates(total, kept)
+
+
+def best_log_probs(ctx: EmitContext, source: Node, input_type: str, count: int) -> tuple[Any, Any]:
+    """Return the highest of `log_probs_of` and their labels, each [batch * beam, count].
+
+    The others are not normalised. Equal ones are in the order of the labels. With fewer labels there are fewer.
+    """
+    x, before = ctx.value(source), ctx.aux(source, PRE_ACTIVATION)
+    count = min(count, x.shape[-1])
+    if input_type == "prob" and before is not None and before.activation == "softmax":
+        x, input_type = before.values, "logits"
+    if input_type == "logits":
+        return best_of_log_softmax(x, count, with_gradient=ctx.train)
+    if input_type == "prob":
+        x = clipped_log(x)
+    found: tuple[Any, Any] = tf.math.top_k(x, k=count)
+    return found
 
 
 def log_probs_of(ctx: EmitContext, source: Node, input_type: str) -> Any:

@@ -9,7 +9,13 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.views.layer_view import LayerView
 from returnn_tf.layers.loops.hypotheses import Hypotheses, normalized
 from returnn_tf.layers.search.beams import SOURCE_BEAMS
-from returnn_tf.layers.search.choice_scores import Candidates, candidates, log_probs_of
+from returnn_tf.layers.search.choice_scores import (
+    Candidates,
+    all_candidates,
+    best_candidates,
+    best_log_probs,
+    log_probs_of,
+)
 from returnn_tf.layers.search.choice_truth import true_label, with_truth, without_truth
 from returnn_tf.ops.sequence.beam import best_of_each, choose
 from returnn_tf.ops.sequence.recombine import extended_history, merge_equal
@@ -44,7 +50,7 @@ class ChoiceStep:
         truth = true_label(ctx, self._layer.truths[0], beam) if self._layer.cheating else None
         if self._layer.cheating == "exclusive":
             scores = without_truth(scores, truth, hyps)
-        best, source, candidate = self._chosen(scores)
+        best, source, candidate = self._chosen(scores, found)
         if first:
             empty = tf.logical_and(tf.equal(hyps.step, 0), tf.math.is_inf(best))
             source, candidate = tf.where(empty, 0, source), tf.where(empty, 0, candidate)
@@ -59,15 +65,29 @@ class ChoiceStep:
         return [tf.reshape(x, [-1]) for x in labels]
 
     def _candidates(self) -> Candidates:
-        log_probs = []
-        for source in self._layer.sources:
-            x = log_probs_of(self._ctx, source, self._layer.input_type)
-            log_probs.append(tf.reshape(x, [-1, self._beam, x.shape[-1]]))
-        ended_labels = None
-        if self._layer.independent_of_batch:
-            states = [self._ctx.loop_state("label_%d" % i) for i in range(len(self._layer.sources))]
+        layer, ctx = self._layer, self._ctx
+        ended_labels: list[Any] = [None] * len(layer.sources)
+        if layer.independent_of_batch:
+            states = [ctx.loop_state("label_%d" % i) for i in range(len(layer.sources))]
             ended_labels = [tf.reshape(state, [-1, self._beam]) for state in states]
-        return candidates(log_probs, self._layer.source_beams, self._ended, ended_labels)
+        if self._needs_all_labels():
+            log_probs = log_probs_of(ctx, layer.sources[0], layer.input_type)
+            return all_candidates(log_probs, self._ended, ended_labels[0])
+        sizes = layer.source_beams if len(layer.sources) > 1 else [self._pool()]
+        best = [best_log_probs(ctx, node, layer.input_type, size) for node, size in zip(layer.sources, sizes)]
+        return best_candidates(best, self._ended, ended_labels)
+
+    def _needs_all_labels(self) -> bool:
+        """Return whether others than the best labels of a hypothesis may be chosen, or are seen by the user's code."""
+        layer = self._layer
+        changes = layer.custom_score_combine is not None or layer.random_sample_scale or layer.prob_scale <= 0
+        return len(layer.sources) == 1 and bool(changes or layer.cheating)
+
+    def _pool(self) -> int:
+        """Return the number of continuations that are chosen before recombination."""
+        merges = self._layer.recombine and self._layer.recombine_by is None
+        size: int = self._layer.beam_size * (2 if merges else 1)
+        return size
 
     def _base_scores(self) -> Any:
         """Return the scores so far, [batch, beam]."""
@@ -82,11 +102,12 @@ class ChoiceStep:
             base = tf.where(tf.equal(self._hyps.step, 0), base, merged)  # before the first step all are copies of one
         return base
 
-    def _chosen(self, scores: Any) -> tuple[Any, Any, Any]:
+    def _chosen(self, scores: Any, found: Candidates) -> tuple[Any, Any, Any]:
         """Return scores, source beams and candidates of the surviving hypotheses, each [batch, beam]."""
         if self._layer.recombine and self._layer.recombine_by is None:
-            pool, source, candidate = self._ranked(scores, 2 * self._layer.beam_size)
-            merged = merge_equal(pool, self._histories(source, candidate), self._layer.recombine)
+            pool, source, candidate = self._ranked(scores, self._pool())
+            labels = found.labels(source, candidate)[0]
+            merged = merge_equal(pool, self._histories(source, labels), self._layer.recombine)
             _, index = tf.math.top_k(self._ranks(merged, source), k=self._layer.beam_size)
             best, source, candidate = (tf.gather(x, index, batch_dims=1) for x in (merged, source, candidate))
             return best, source, candidate

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from returnn_tf.native import align as native
+from returnn_tf.native.decoding import align as native
 from returnn_tf.ops.sequence import fast_bw, fsa
 from returnn_tf.ops.sequence.ctc_variants import ctc_variant
 from returnn_tf.ops.sequence.fast_bw import Topology

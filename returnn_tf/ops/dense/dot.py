@@ -23,6 +23,12 @@ class DotAxes(NamedTuple):
 
 def contract(x1: Any, x2: Any, axes: DotAxes) -> Any:
     """Compute ``y[common, var1, var2] = sum over red of x1 * x2`` as one batched matrix product."""
+    first, second, out = axis_letters(axes)
+    return einsum("%s,%s->%s" % (first, second, out), x1, x2)
+
+
+def axis_letters(axes: DotAxes) -> tuple[str, str, str]:
+    """Return the letters of the axes of both tensors and of the result."""
     letters = iter(string.ascii_letters)
     names1 = {axis: next(letters) for axis in axes.common1 + axes.var1 + axes.red1}
     names2 = {axis: next(letters) for axis in axes.var2}
@@ -30,7 +36,7 @@ def contract(x1: Any, x2: Any, axes: DotAxes) -> Any:
     out = [names1[i] for i in axes.common1 + axes.var1] + [names2[j] for j in axes.var2]
     first = "".join(names1[i] for i in range(len(names1)))
     second = "".join(names2[j] for j in range(len(names2)))
-    return einsum("%s,%s->%s" % (first, second, "".join(out)), x1, x2)
+    return first, second, "".join(out)
 
 
 def gather_rows(x1: Any, x2: Any, axes: DotAxes, *, sparse: int) -> Any:

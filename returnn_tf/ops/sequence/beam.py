@@ -61,6 +61,24 @@ def ended_scores(scores: Any, ended: Any, label: Optional[Any] = None) -> Any:
     return tf.where(tf.expand_dims(ended, 2), fixed, scores)
 
 
+def ended_best(scores: Any, labels: Any, ended: Any, label: Optional[Any] = None) -> tuple[Any, Any]:
+    """Return the highest of `ended_scores`, and their labels, given the highest scores.
+
+    :param scores: [batch, beam, best]
+    :param labels: int32 [batch, beam, best]
+    :param ended: bool [batch, beam]
+    :param label: int32 [batch, beam]: the one with score 0; default 0
+    """
+    count = scores.shape[2]
+    zero = tf.zeros([], scores.dtype)
+    fixed = tf.where(tf.range(count) == 0, zero, zero - 1e30)
+    first = tf.zeros([1, 1, 1], tf.int32) if label is None else label[:, :, None]
+    others = tf.range(count - 1) + tf.cast(tf.range(count - 1) >= first, tf.int32)
+    order = tf.concat([first, others], axis=2)
+    ended = tf.expand_dims(ended, 2)
+    return tf.where(ended, fixed, scores), tf.where(ended, order, labels)
+
+
 def read_backwards(source_beams: Any, last_beam: int) -> Any:
     """Backtrack the beam entries of the final hypotheses over all steps.
 

@@ -1,0 +1,115 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "../common/ragged.h"
+#include "attention.h"
+#include "rows.h"
+
+namespace rtf {
+namespace {
+
+// Entries that a thread takes at once. Neighbours share most frames of their past, which then come from the cache.
+constexpr int64_t kBlock = 12;
+constexpr int64_t kAhead = 6;  // frames are scattered, so they are prefetched so many entries before they are used
+
+// Softmax over the rows of x [n, width], column by column; width is a multiple of kLanes.
+void softmax_of_columns(float* x, int64_t n, int64_t width) {
+  for (int64_t u = 0; u < width; u += kLanes) {
+    Vec highest = load(x + u), sum{};
+    for (int64_t s = 1; s < n; ++s) highest = at_least(load(x + s * width + u), highest);
+    for (int64_t s = 0; s < n; ++s) {
+      Vec scale, rest;
+      exp_parts(load(x + s * width + u) - highest, &scale, &rest);
+      const Vec y = scale + scale * rest;
+      sum += y;
+      store(x + s * width + u, y);
+    }
+    const Vec factor = splat(1.0f) / sum;
+    for (int64_t s = 0; s < n; ++s) store(x + s * width + u, load(x + s * width + u) * factor);
+  }
+}
+
+class Step {
+ public:
+  Step(const RtfBeamAttention& shape, const float* qkv, const int32_t* rows, float* keys, float* values, float* y)
+      : s_(shape), qkv_(qkv), rows_(rows), keys_(keys), values_(values), y_(y) {}
+
+  void run(int64_t begin, int64_t end) const {
+    std::vector<float> queries(kBlock * s_.heads * s_.key), weights;
+    for (int64_t first = begin; first < end; first += kBlock) {
+      const int64_t n = std::min(kBlock, end - first), width = (n * s_.heads + kLanes - 1) / kLanes * kLanes;
+      weights.assign((s_.steps + 1) * width, 0.0f);
+      for (int64_t i = 0; i < n; ++i) split(first + i, queries.data() + i * s_.heads * s_.key);
+      energies(first, n, queries.data(), weights.data(), width);
+      softmax_of_columns(weights.data(), s_.steps + 1, width);
+      sums(first, n, weights.data(), width);
+    }
+  }
+
+ private:
+  // The frame of an entry in a step, as an index into [capacity * entries].
+  int64_t frame(int64_t entry, int64_t step) const {
+    return step * s_.entries + (step < s_.steps ? rows_[entry * s_.steps + step] : entry);
+  }
+
+  // Keeps the key and the value of this step, and scales the query.
+  void split(int64_t entry, float* query) const {
+    const float scale = 1.0f / std::sqrt(static_cast<float>(s_.key));
+    float* key = keys_ + frame(entry, s_.steps) * s_.heads * s_.key;
+    float* value = values_ + frame(entry, s_.steps) * s_.heads * s_.value;
+    const float* from = qkv_ + entry * s_.heads * (2 * s_.key + s_.value);
+    for (int64_t h = 0; h < s_.heads; ++h) {
+      for (int64_t k = 0; k < s_.key; ++k) *query++ = scale * *from++;
+      for (int64_t k = 0; k < s_.key; ++k) *key++ = *from++;
+      for (int64_t k = 0; k < s_.value; ++k) *value++ = *from++;
+    }
+  }
+
+  // Prefetches the frame of the i-th entry of a block; one behind the block is one of the next step.
+  void prefetch(const float* frames, int64_t first, int64_t i, int64_t n, int64_t step, int64_t units) const {
+    step += i / n;
+    i %= n;
+    if (step > s_.steps || (i > 0 && frame(first + i, step) == frame(first + i - 1, step))) return;
+    const float* from = frames + frame(first + i, step) * units;
+    for (int64_t u = 0; u < units; u += 16) prefetch_to_read(from + u);
+  }
+
+  void energies(int64_t first, int64_t n, const float* queries, float* weights, int64_t width) const {
+    for (int64_t step = 0; step <= s_.steps; ++step, weights += width)
+      for (int64_t i = 0; i < n; ++i) {
+        const float* key = keys_ + frame(first + i, step) * s_.heads * s_.key;
+        prefetch(keys_, first, i + kAhead, n, step, s_.heads * s_.key);
+        const float* query = queries + i * s_.heads * s_.key;
+        for (int64_t h = 0; h < s_.heads; ++h)
+          weights[i * s_.heads + h] = dot(query + h * s_.key, key + h * s_.key, s_.key);
+      }
+  }
+
+  void sums(int64_t first, int64_t n, const float* weights, int64_t width) const {
+    const int64_t units = s_.heads * s_.value;
+    std::fill(y_ + first * units, y_ + (first + n) * units, 0.0f);
+    for (int64_t step = 0; step <= s_.steps; ++step, weights += width)
+      for (int64_t i = 0; i < n; ++i) {
+        const float* value = values_ + frame(first + i, step) * units;
+        prefetch(values_, first, i + kAhead, n, step, units);
+        float* y = y_ + (first + i) * units;
+        for (int64_t h = 0; h < s_.heads; ++h)
+          add_scaled(weights[i * s_.heads + h], value + h * s_.value, y + h * s_.value, s_.value);
+      }
+  }
+
+  const RtfBeamAttention s_;
+  const float* qkv_;
+  const int32_t* rows_;
+  float *keys_, *values_, *y_;
+};
+
+}  // namespace
+}  // namespace rtf
+
+extern "C" void rtf_beam_attention_f32(const RtfBeamAttention* shape, const float* qkv, const int32_t* rows,
+                                       float* keys, float* values, float* y, const RtfThreads* threads) {
+  const rtf::Step step(*shape, qkv, rows, keys, values, y);
+  rtf::run_ranges(*threads, shape->entries, [&](int64_t begin, int64_t end) { step.run(begin, end); });
+}

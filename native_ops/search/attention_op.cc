@@ -1,0 +1,107 @@
+// A step of self-attention in a beam search as a TensorFlow op. The kernel is in attention_cpu.cc.
+#include <algorithm>
+#include <cstring>
+
+#include "../common/tf_op.h"
+#include "attention.h"
+
+namespace rtf {
+namespace {
+
+REGISTER_OP("RtfBeamAttention")
+    .Attr("heads: int >= 1")
+    .Input("qkv: float")           // [R, heads * (2 * key + value)]
+    .Input("keys: float")          // [capacity, R, heads * key]
+    .Input("values: float")        // [capacity, R, heads * value]
+    .Input("rows: int32")          // [R, steps]
+    .Output("y: float")            // [R, heads * value]
+    .Output("next_keys: float")    // the same memory where nothing else refers to it, and there is room for this step
+    .Output("next_values: float")  // likewise
+    .Output("next_rows: int32")    // [R, steps + 1]
+    .SetShapeFn([](InferenceContext* context) {
+      ShapeHandle qkv, keys, values;
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &qkv));
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(1), 3, &keys));
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(2), 3, &values));
+      const DimensionHandle any = context->UnknownDim();
+      context->set_output(0, context->MakeShape({context->Dim(qkv, 0), context->Dim(values, 2)}));
+      context->set_output(1, context->MakeShape({any, any, context->Dim(keys, 2)}));
+      context->set_output(2, context->MakeShape({any, any, context->Dim(values, 2)}));
+      context->set_output(3, context->MakeShape({any, any}));
+      return tensorflow::OkStatus();
+    });
+
+// At least this many frames are allocated; then twice as many each time, so that a frame is copied twice at most.
+constexpr int64_t kFirstCapacity = 16;
+
+class BeamAttentionOp : public OpKernel {
+ public:
+  explicit BeamAttentionOp(OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("heads", &heads_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &qkv = context->input(0), &rows = context->input(3);
+    OP_REQUIRES(
+        context, qkv.dims() == 2 && rows.dims() == 2 && rows.dim_size(0) == qkv.dim_size(0),
+        InvalidArgument("beam attention: qkv and rows have to be [entries, units] and [entries, steps], but are ",
+                        qkv.shape().DebugString(), " and ", rows.shape().DebugString()));
+    const int64_t entries = qkv.dim_size(0), steps = rows.dim_size(1);
+    int64_t sizes[2];
+    for (int i = 0; i < 2; ++i) {
+      const Tensor& before = context->input(1 + i);
+      OP_REQUIRES(
+          context,
+          before.dims() == 3 && before.dim_size(0) >= steps && (!steps || before.dim_size(1) == entries) &&
+              before.dim_size(2) % heads_ == 0,
+          InvalidArgument("beam attention: for ", entries, " entries and ", steps, " steps keys and values have ",
+                          "to be [capacity, entries, heads * size], but are ", before.shape().DebugString()));
+      sizes[i] = before.dim_size(2) / heads_;
+    }
+    OP_REQUIRES(context, qkv.dim_size(1) == heads_ * (2 * sizes[0] + sizes[1]),
+                InvalidArgument("beam attention: qkv has ", qkv.dim_size(1), " units, but the keys and values of ",
+                                heads_, " heads have ", sizes[0], " and ", sizes[1]));
+    const int32_t* of_frame = rows.flat<int32_t>().data();
+    OP_REQUIRES(context,
+                std::all_of(of_frame, of_frame + rows.NumElements(), [&](int32_t x) { return x >= 0 && x < entries; }),
+                InvalidArgument("beam attention: rows have to be in 0 ... ", entries - 1));
+    Tensor *y, *next[2], *next_rows;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({entries, heads_ * sizes[1]}), &y));
+    for (int i = 0; i < 2; ++i) OP_REQUIRES_OK(context, with_room(context, i, entries, steps, &next[i]));
+    OP_REQUIRES_OK(context, context->allocate_output(3, TensorShape({entries, steps + 1}), &next_rows));
+    const RtfBeamAttention shape = {entries, steps, heads_, sizes[0], sizes[1]};
+    const RtfThreads threads = tf_threads(context);
+    rtf_beam_attention_f32(&shape, qkv.flat<float>().data(), of_frame, next[0]->flat<float>().data(),
+                           next[1]->flat<float>().data(), y->flat<float>().data(), &threads);
+    for (int64_t entry = 0; entry < entries; ++entry) {
+      int32_t* to = next_rows->flat<int32_t>().data() + entry * (steps + 1);
+      std::copy(of_frame + entry * steps, of_frame + (entry + 1) * steps, to);
+      to[steps] = static_cast<int32_t>(entry);
+    }
+  }
+
+ private:
+  // The keys (0) or values (1) with room for a frame more: the same memory where that is possible.
+  static Status with_room(OpKernelContext* context, int which, int64_t entries, int64_t steps, Tensor** next) {
+    const int input = 1 + which;
+    const int64_t room = context->input(input).dim_size(0), width = context->input(input).dim_size(2);
+    const TensorShape shape({steps < room ? room : std::max(kFirstCapacity, 2 * room), entries, width});
+    int forwarded = -1;
+    if (steps < room) {
+      TF_RETURN_IF_ERROR(context->forward_input_or_allocate_output({input}, input, shape, next, &forwarded));
+    } else {
+      TF_RETURN_IF_ERROR(context->allocate_output(input, shape, next));
+    }
+    if (forwarded < 0)
+      std::memcpy((*next)->flat<float>().data(), context->input(input).flat<float>().data(),
+                  steps * entries * width * sizeof(float));
+    return tensorflow::OkStatus();
+  }
+
+  int64_t heads_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("RtfBeamAttention").Device(tensorflow::DEVICE_CPU), BeamAttentionOp);
+
+}  // namespace
+}  // namespace rtf

@@ -1,0 +1,54 @@
+// The best labels of each hypothesis as a TensorFlow op. The kernel is in best_labels_cpu.cc.
+#include "../common/tf_op.h"
+#include "best_labels.h"
+
+namespace rtf {
+namespace {
+
+REGISTER_OP("RtfBestLabels")
+    .Attr("count: int >= 1")
+    .Input("x: float")          // [rows, labels]
+    .Output("values: float")    // [rows, count]
+    .Output("indices: int32")   // [rows, count]
+    .Output("log_sums: float")  // [rows]
+    .SetShapeFn([](InferenceContext* context) {
+      ShapeHandle x;
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &x));
+      int64_t count;
+      TF_RETURN_IF_ERROR(context->GetAttr("count", &count));
+      const ShapeHandle best = context->MakeShape({context->Dim(x, 0), context->MakeDim(count)});
+      context->set_output(0, best);
+      context->set_output(1, best);
+      context->set_output(2, context->MakeShape({context->Dim(x, 0)}));
+      return tensorflow::OkStatus();
+    });
+
+class BestLabelsOp : public OpKernel {
+ public:
+  explicit BestLabelsOp(OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("count", &count_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& x = context->input(0);
+    OP_REQUIRES(context, x.dims() == 2 && x.dim_size(1) >= count_,
+                InvalidArgument("best labels: for ", count_, " labels the input has to be [rows, at least so many], ",
+                                "but is ", x.shape().DebugString()));
+    const int64_t rows = x.dim_size(0);
+    Tensor *values, *indices, *log_sums;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({rows, count_}), &values));
+    OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({rows, count_}), &indices));
+    OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({rows}), &log_sums));
+    const RtfThreads threads = tf_threads(context);
+    rtf_best_labels_f32(rows, x.dim_size(1), count_, x.flat<float>().data(), values->flat<float>().data(),
+                        indices->flat<int32_t>().data(), log_sums->flat<float>().data(), &threads);
+  }
+
+ private:
+  int64_t count_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("RtfBestLabels").Device(tensorflow::DEVICE_CPU), BestLabelsOp);
+
+}  // namespace
+}  // namespace rtf

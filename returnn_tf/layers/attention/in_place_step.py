@@ -1,0 +1,52 @@
+"""`self_attention` in a step of a search by the native op, which neither copies nor reorders keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.layers.loops.in_place import InPlace, empty_in_place
+from returnn_tf.native.decoding.search import native_beam_attention, search_ops
+from returnn_tf.tensor.precision import float_dtype, product_dtype
+
+
+def stays_in_place(ctx: EmitContext, layer: Any) -> bool:
+    """Return whether the keys and values of a layer are an `InPlace` state in the loop that begins here.
+
+    :param layer: the `SelfAttentionLayer`
+    """
+    return (
+        ctx.lowering.in_place
+        and layer.key_shift is None
+        and not ctx.node.kept
+        and not layer.history_masks
+        and [dim.is_batch for dim in ctx.output.dims] == [True, False]
+        and float_dtype() == "float32"
+        and product_dtype() is None
+        and search_ops() is not None
+    )
+
+
+def first_in_place(ctx: EmitContext, heads: int, key: int, value: int, *, keys: bool) -> InPlace:
+    """Return the state of a layer before the first step: that of the keys has the values too.
+
+    :param key: size of the keys of a head; ``value`` likewise
+    """
+    if not keys:
+        return InPlace((), ())
+    return empty_in_place([heads * key, heads * value], ctx.size(ctx.output.dims[0]))
+
+
+def attended_in_place(ctx: EmitContext, qkv: Any, heads: int, names: Sequence[str]) -> Any:
+    """Return the output of a step, and carry its keys and values on.
+
+    :param qkv: [batch * beam, heads * (2 * key + value)]
+    :param names: of the states of keys and values
+    """
+    (keys, values), (rows,) = ctx.loop_state(names[0])
+    y, keys, values, rows = native_beam_attention(search_ops(), qkv, keys, values, rows, heads=heads)
+    ctx.set_loop_state(names[0], InPlace((keys, values), (rows,)))
+    ctx.set_loop_state(names[1], ctx.loop_state(names[1]))
+    y.set_shape(ctx.output.static_shape)
+    return y

@@ -1,0 +1,1 @@
+"""Native ops of search and alignment."""

@@ -1,0 +1,65 @@
+"""Products of values that a search has once per hypothesis with values that exist once per sequence."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Hashable, Sequence
+from typing import Any, Optional
+
+from returnn_tf.native.decoding.search import search_ops
+from returnn_tf.ops.dense.einsum import einsum
+from returnn_tf.ops.frames.shape import merge_axes, size_of, split_axis
+from returnn_tf.ops.mixed_precision import full, reduced
+from returnn_tf.tensor.precision import product_dtype
+from returnn_tf.util.lazy_tf import tf
+
+Axes = Sequence[Hashable]
+
+
+def product_in_beam(
+    once: tuple[Any, Axes], other: tuple[Any, Axes], out: Axes, *, batch: Hashable, beam: int, with_gradient: bool
+) -> Any:
+    """Multiply two tensors with labelled axes, and sum over the labels missing in the result.
+
+    :param once: tensor with an entry per sequence, and its labels
+    :param other: tensor with an entry per hypothesis; the hypotheses of a sequence are neighbours; so in the result
+    :param out: labels of the result, in order
+    :param batch: the label of the batch axis, which all three have
+    :param beam: hypotheses per sequence
+    """
+    found = None if with_gradient else _by_native_op(once, other, list(out), batch)
+    if found is not None:
+        return found
+    (x, labels), (y, others) = once, other
+    letters = dict(zip(dict.fromkeys([*labels, *others]), string.ascii_letters))
+    y_axis, into = list(others).index(batch), string.ascii_letters[len(letters)]
+    y = split_axis(y, y_axis, [size_of(y, y_axis) // beam, beam])
+    first = "".join(letters[label] for label in labels)
+    second, result = (
+        "".join(letters[label] + (into if label == batch else "") for label in part) for part in (others, out)
+    )
+    product = full(einsum("%s,%s->%s" % (first, second, result), reduced(x), reduced(y)))
+    return merge_axes(product, list(out).index(batch), 2)[0]
+
+
+def _by_native_op(once: tuple[Any, Axes], other: tuple[Any, Axes], out: list[Any], batch: Hashable) -> Optional[Any]:
+    """Return the product if it is one of queries and keys, or of weights and values, and there is an op for it.
+
+    Keys and values have the axes batch, frames, any, size.
+    """
+    (x, labels), (y, others) = (once[0], list(once[1])), (other[0], list(other[1]))
+    if len(out) < 2 or out[0] != batch or others[:-1] != out[:-1]:
+        return None
+    is_sum = labels == [batch, others[-1], *out[1:-1], out[-1]]
+    if not is_sum and labels != [batch, out[-1], *out[1:-1], others[-1]]:
+        return None
+    ops = search_ops() if x.dtype == y.dtype == tf.float32 and product_dtype() is None else None
+    if ops is None:
+        return None
+    sizes, frames = tf.shape(y), tf.shape(x)[1]
+    heads = tf.reduce_prod(sizes[1:-1])
+    y = tf.reshape(y, tf.stack([sizes[0], heads, sizes[-1]]))
+    x = tf.reshape(x, tf.stack([tf.shape(x)[0], frames, heads, tf.shape(x)[-1]]))
+    product = ops.rtf_once_sums(weights=y, values=x) if is_sum else ops.rtf_once_energies(queries=y, keys=x)
+    last = tf.shape(product)[-1:]
+    return tf.reshape(product, tf.concat([sizes[:-1], last], axis=0))

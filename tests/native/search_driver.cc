@@ -1,0 +1,42 @@
+// Runs the kernels of a search on random sizes, for the sanitizers; any number of threads has to give the same.
+#include <cstdio>
+
+#include "driver.h"
+#include "search/attention.h"
+#include "search/best_labels.h"
+#include "search/once.h"
+
+int main() {
+  for (int seed = 1; seed <= 60; ++seed) {
+    std::srand(seed);
+    const RtfBeamAttention s = {1 + std::rand() % 30, std::rand() % 9, 1 + std::rand() % 3, 1 + std::rand() % 40,
+                                1 + std::rand() % 40};
+    const RtfOnce once = {std::rand() % 4, std::rand() % 5, std::rand() % 7, s.heads, s.key};
+    const int64_t labels = 1 + std::rand() % 400, count = 1 + std::rand() % labels, rows = std::rand() % 6;
+    const Array qkv = random_array(s.entries * s.heads * (2 * s.key + s.value));
+    const Array keys = random_array((s.steps + 1) * s.entries * s.heads * s.key);
+    const Array values = random_array((s.steps + 1) * s.entries * s.heads * s.value);
+    const Array x = random_array(rows * labels),
+                frames = random_array(once.batch * once.frames * once.heads * once.size);
+    const Array queries = random_array(once.batch * once.beam * once.heads * once.size);
+    std::vector<int32_t> of_frame(s.entries * s.steps);
+    for (int32_t& row : of_frame) row = std::rand() % s.entries;
+    Array results[2];
+    for (int n : {1, 3}) {
+      const RtfThreads threads = {run_threads, nullptr, n};
+      Array next_keys = keys, next_values = values, y(s.entries * s.heads * s.value);
+      rtf_beam_attention_f32(&s, qkv.data(), of_frame.data(), next_keys.data(), next_values.data(), y.data(), &threads);
+      Array best(rows * count), log_sums(rows), energies(once.batch * once.beam * once.heads * once.frames);
+      Array sums(queries.size());
+      std::vector<int32_t> indices(rows * count);
+      rtf_best_labels_f32(rows, labels, count, x.data(), best.data(), indices.data(), log_sums.data(), &threads);
+      rtf_once_energies_f32(&once, queries.data(), frames.data(), energies.data(), &threads);
+      rtf_once_sums_f32(&once, energies.data(), frames.data(), sums.data(), &threads);
+      results[n == 3] = joined({&y, &next_keys, &next_values, &best, &log_sums, &energies, &sums});
+      for (int32_t index : indices)
+        if (index < 0 || index >= labels) return std::printf("case %d: no such label\n", seed), 1;
+    }
+    if (!finite(results[0]) || results[0] != results[1]) return std::printf("case %d is wrong\n", seed), 1;
+  }
+  std::puts("good");
+}

@@ -1,0 +1,101 @@
+"""Native parts of a search: against numpy, more steps than one allocation holds, ties, wrong shapes."""
+
+import numpy
+import pytest
+
+from returnn_tf.native.decoding.search import native_beam_attention, native_best_labels, search_ops
+from returnn_tf.ops.dense.in_beam import product_in_beam
+from returnn_tf.util.lazy_tf import tf
+
+
+@pytest.fixture(scope="module")
+def ops():
+    found = search_ops()
+    assert found is not None, "the native search has to compile where the tests run"
+    return found
+
+
+@pytest.mark.parametrize("entries, heads, key, value", [(1, 1, 1, 1), (26, 2, 16, 5), (13, 3, 33, 32)])
+def test_attention_in_a_loop(ops, entries, heads, key, value):
+    """In a graph, where the op writes into the memory of the step before; hypotheses are reordered in each step."""
+    rng = numpy.random.RandomState(1)
+    steps = 37
+    qkv = rng.normal(0, 1, (steps, entries, heads, 2 * key + value)).astype("float32")
+    orders = rng.randint(0, entries, (steps, entries)).astype("int32")
+
+    def body(t, keys, values, rows, written):
+        x = tf.reshape(tf.gather(tf.constant(qkv), t), [entries, heads * (2 * key + value)])
+        y, keys, values, rows = native_beam_attention(ops, x, keys, values, rows, heads=heads)
+        return t + 1, keys, values, tf.gather(rows, tf.gather(tf.constant(orders), t)), written.write(t, y)
+
+    @tf.function(autograph=False)
+    def run():
+        start = [tf.zeros([0, entries, heads * key]), tf.zeros([0, entries, heads * value])]
+        start.append(tf.zeros([entries, 0], tf.int32))
+        invariants = [tf.TensorShape([]), *(tf.TensorShape([None, None, x.shape[2]]) for x in start[:2])]
+        invariants += [tf.TensorShape([None, None]), tf.TensorShape(None)]
+        written = tf.TensorArray(tf.float32, steps)
+        state = (tf.constant(0), *start, written)
+        return tf.while_loop(lambda t, *_: t < steps, body, state, shape_invariants=tuple(invariants))[-1].stack()
+
+    history = numpy.zeros((entries, 0, heads, key + value))
+    for t, y in enumerate(run().numpy()):
+        history = numpy.concatenate([history, qkv[t][:, None, :, key:]], axis=1)
+        energies = numpy.einsum("ehd,eshd->esh", qkv[t][..., :key], history[..., :key]) / key**0.5
+        weights = numpy.exp(energies - energies.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        expected = numpy.einsum("esh,eshd->ehd", weights, history[..., key:])
+        numpy.testing.assert_allclose(y, expected.reshape([entries, -1]), rtol=1e-5, atol=1e-5)
+        history = history[orders[t]]
+
+
+@pytest.mark.parametrize("labels, count", [(1, 1), (7, 7), (300, 12), (1000, 999)])
+def test_best_labels(ops, labels, count):
+    x = numpy.random.RandomState(1).randint(-300, 300, (5, labels)).astype("float32") / 16  # with ties
+    values, indices, log_sums = (y.numpy() for y in native_best_labels(ops, tf.constant(x), count))
+    order = numpy.argsort(-x, axis=1, kind="stable")[:, :count]
+    numpy.testing.assert_array_equal(indices, order)
+    numpy.testing.assert_array_equal(values, numpy.take_along_axis(x, order, axis=1))
+    expected = numpy.log(numpy.exp(x.astype("float64") - x.max(axis=1, keepdims=True)).sum(axis=1))
+    numpy.testing.assert_allclose(log_sums, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("with_gradient", [False, True])
+@pytest.mark.parametrize("once, other, out", [("bsd", "bd", "bs"), ("bshd", "bhs", "bhd"), ("sbhd", "bhd", "bhs")])
+def test_product_in_beam(once, other, out, with_gradient):
+    sizes = {"b": 3, "s": 5, "h": 2, "d": 17}
+    rng = numpy.random.RandomState(1)
+    x = rng.normal(0, 1, [sizes[i] for i in once]).astype("float32")
+    y = rng.normal(0, 1, [sizes[i] * (4 if i == "b" else 1) for i in other]).astype("float32")
+    expected = numpy.einsum("%s,%s->%s" % (once, other, out), x.repeat(4, axis=once.index("b")), y)
+    found = product_in_beam(
+        (tf.constant(x), once), (tf.constant(y), other), out, batch="b", beam=4, with_gradient=with_gradient
+    )
+    numpy.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+ROWS = numpy.zeros((3, 1), "int32")
+ROOM, NO_ROOM = numpy.zeros((1, 3, 4), "float32"), numpy.zeros((0, 3, 4), "float32")
+
+
+@pytest.mark.parametrize(
+    "units, keys, rows, text",
+    [(6, ROOM, ROWS, "units"), (12, NO_ROOM, ROWS, "1 steps"), (12, ROOM, ROWS + 3, "0 ... 2")],
+)
+def test_wrong_attention(ops, units, keys, rows, text):
+    with pytest.raises(tf.errors.InvalidArgumentError) as info:
+        native_beam_attention(ops, tf.zeros([3, units]), keys, keys, rows, heads=2)
+    assert text in str(info.value)
+
+
+@pytest.mark.parametrize(
+    "run, text",
+    [
+        (lambda ops: native_best_labels(ops, tf.zeros([3, 4]), 5), "for 5 labels"),
+        (lambda ops: ops.rtf_once_sums(weights=tf.zeros([3, 2, 5]), values=tf.zeros([2, 5, 2, 7])), "does not fit"),
+    ],
+)
+def test_wrong_input(ops, run, text):
+    with pytest.raises(tf.errors.InvalidArgumentError) as info:
+        run(ops)
+    assert text in str(info.value)
