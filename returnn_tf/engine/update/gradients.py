@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from returnn_tf.engine.update.options import UpdateOptions
+from returnn_tf.native.update import native_global_norm, update_ops
 from returnn_tf.util.lazy_tf import tf
+
+# Entries of all gradients below which a network is so small that compiling the op takes longer than it ever saves.
+_LEAST_SIZE = 200_000
 
 
 @dataclass
@@ -40,6 +44,13 @@ def global_norm(grads: Sequence[Any]) -> Any:
         return tf.constant(0.0)
     squares = [tf.nn.l2_loss(grad if grad.dtype.size >= 4 else tf.cast(grad, "float32")) for grad in grads]
     return tf.sqrt(2.0 * tf.add_n([tf.cast(square, "float32") for square in squares]))
+
+
+def fused_global_norm(grads: Sequence[Any]) -> Any:
+    """Return `global_norm`, by one op if a native one can; it has no gradient."""
+    large = grads and sum(grad.shape.num_elements() or 0 for grad in grads) >= _LEAST_SIZE
+    ops = update_ops() if large and all(grad.dtype == tf.float32 for grad in grads) else None
+    return global_norm(grads) if ops is None else native_global_norm(ops, grads)
 
 
 def process(grad: Any, options: UpdateOptions, *, name: str, norm: Any, clip_norm: Optional[Any], seed: Any) -> Any:

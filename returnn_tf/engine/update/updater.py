@@ -135,7 +135,7 @@ class Updater:
         constraints: dict[str, Any] = {}
         if self._decouple and tf.is_tensor(graph.constraints):
             constraints = _gradients(graph.constraints, names, variables)
-        norm = gradients.global_norm([grad for _, grad in sorted(raw.items())])
+        norm = gradients.fused_global_norm([grad for _, grad in sorted(raw.items())])
         return Gradients(raw=raw, norm=norm, constraints=constraints)
 
     def meta_gradients(self, graph: Any, share: Callable[[MetaLoss, Any], tuple[Any, float]]) -> MetaGradients:
@@ -237,12 +237,12 @@ class Updater:
     def _norms(self, grads: Gradients, summed: Mapping[str, Any]) -> dict[Optional[str], Any]:
         """Return the global norm by tag; None stands for all parameters."""
         norms: dict[Optional[str], Any] = {
-            None: gradients.global_norm(list(summed.values())) if self._accumulated else grads.norm
+            None: gradients.fused_global_norm(list(summed.values())) if self._accumulated else grads.norm
         }
         for options in self._options.values():
             tag = options.gradient_clip_global_norm_tag
             if tag not in norms:
-                norms[tag] = gradients.global_norm(
+                norms[tag] = gradients.fused_global_norm(
                     [grad for name, grad in summed.items() if tag in self._options[name].tags]
                 )
         return norms

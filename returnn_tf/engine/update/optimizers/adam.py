@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, like
@@ -36,6 +36,13 @@ class Adam(Optimizer):
         """Return rate and powers of the betas."""
         t = iteration + 1.0
         return {"lr": rate, "beta1_power": self.beta1**t, "beta2_power": self.beta2**t}
+
+    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+        """Return the rule of one op over all parameters."""
+        return "adam", [*self._numbers(hyper), float(self.nesterov), 0.0]
+
+    def _numbers(self, hyper: dict[str, Any]) -> list[Any]:
+        return [hyper["lr"], hyper["beta1_power"], hyper["beta2_power"], self.beta1, self.beta2, self.epsilon]
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
@@ -74,6 +81,10 @@ class AdamW(Adam):
 
     weight_decay: float = option(0.004, help="share of each weight which is removed per step, times the learning rate")
 
+    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+        """Return the rule of one op over all parameters."""
+        return "adam", [*self._numbers(hyper), float(self.nesterov), self.weight_decay]
+
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Decay the weights, then apply Adam."""
         var.assign_sub(hyper["lr"] * like(var, self.weight_decay)[0] * var)
@@ -88,6 +99,10 @@ class AmsGrad(Adam):
     def slot_inits(self) -> dict[str, float]:
         """Return first moment, second moment and its maximum."""
         return {"m": 0.0, "v": 0.0, "vhat": 0.0}
+
+    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+        """Return the rule of one op over all parameters."""
+        return "amsgrad", self._numbers(hyper)
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""

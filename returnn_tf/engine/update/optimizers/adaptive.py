@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, like
@@ -22,6 +22,10 @@ class Adagrad(Optimizer):
     def slot_inits(self) -> dict[str, float]:
         """Return the sum of squares."""
         return {"accumulator": self.initial_accumulator_value}
+
+    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+        """Return the rule of one op over all parameters."""
+        return "adagrad", [hyper["lr"]]
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
@@ -51,6 +55,10 @@ class Adadelta(Optimizer):
     def slot_inits(self) -> dict[str, float]:
         """Return mean squares of gradients and changes."""
         return {"accum": 0.0, "accum_update": 0.0}
+
+    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+        """Return the rule of one op over all parameters."""
+        return "adadelta", [hyper["lr"], self.rho, self.epsilon]
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
@@ -88,6 +96,11 @@ class RmsProp(Optimizer):
         if self.centered:
             slots["mean"] = 0.0
         return slots
+
+    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+        """Return the rule of one op over all parameters."""
+        rule = "rmsprop_centered" if self.centered else "rmsprop"
+        return rule, [hyper["lr"], self.decay, self.momentum, self.epsilon]
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.options import option
+from returnn_tf.native.update import native_update, update_ops
 from returnn_tf.util.lazy_tf import tf
 
 # The epsilon of every optimizer which has one, unless ``optimizer_epsilon`` or the optimizer dict sets it.
 DEFAULT_EPSILON = 1e-16
+
+# Entries of all parameters below which a network is so small that compiling the op takes longer than it ever saves.
+_LEAST_SIZE = 200_000
 
 
 @dataclass
@@ -57,6 +61,14 @@ class Optimizer:
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit the op which updates ``var`` by its dense ``grad``; the values of ``hyper`` have its dtype."""
         raise NotImplementedError
+
+    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+        """Return the rule of the native op for the same update, and the numbers that it takes; None: there is none.
+
+        :param hyper: of float32
+        """
+        del hyper
+        return None
 
     def build(self, variables: dict[str, Any], scope: str) -> None:
         """Create the state.
@@ -120,11 +132,33 @@ class Optimizer:
         rate = tf.cast(learning_rate, "float64") * self.learning_rate_multiplier
         hyper = self.hyper(rate, tf.cast(self._iterations, "float64"), self._scalars)
         by_dtype: dict[Any, dict[str, Any]] = {}
-        for param, grad, var in grads:
+        for _, _, var in grads:
             if var.dtype not in by_dtype:
                 by_dtype[var.dtype] = {key: tf.cast(value, var.dtype) for key, value in hyper.items()}
-            self.update(tf.cast(grad, var.dtype), var, self._slots[param], by_dtype[var.dtype])
+        done = self._apply_fused([entry for entry in grads if entry[2].dtype == tf.float32], by_dtype)
+        for param, grad, var in grads:
+            if param not in done:
+                self.update(tf.cast(grad, var.dtype), var, self._slots[param], by_dtype[var.dtype])
         self._iterations.assign_add(1)
+
+    def _apply_fused(self, grads: Sequence[tuple[str, Any, Any]], by_dtype: dict[Any, dict[str, Any]]) -> set[str]:
+        """Emit one op for all parameters if a native one can update them; return their names, or no names."""
+        small = sum(var.shape.num_elements() for _, _, var in grads) < _LEAST_SIZE
+        if not grads or small or _overrides_update_alone(type(self)):
+            return set()
+        rule = self.fused(by_dtype[tf.float32])
+        ops = update_ops() if rule is not None else None
+        if ops is None or rule is None:
+            return set()
+        variables, slots = [var for _, _, var in grads], [list(self._slots[param].values()) for param, _, _ in grads]
+        numbers = tf.stack([tf.cast(number, tf.float32) for number in rule[1]])
+        native_update(ops, rule[0], variables, slots, [tf.cast(grad, tf.float32) for _, grad, _ in grads], numbers)
+        return {param for param, _, _ in grads}
+
+
+def _overrides_update_alone(cls: type[Optimizer]) -> bool:
+    """Return whether a class has a rule of its own, but `fused` of a base class with another rule."""
+    return next(base for base in cls.__mro__ if {"fused", "update"} & set(vars(base))).__dict__.get("fused") is None
 
 
 def like(var: Any, *values: float) -> list[Any]:

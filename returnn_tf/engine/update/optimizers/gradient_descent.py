@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import Optimizer, like
@@ -16,6 +16,10 @@ from returnn_tf.util.lazy_tf import tf
 @dataclass
 class GradientDescent(Optimizer):
     """``w -= lr * g``."""
+
+    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+        """Return the rule of one op over all parameters."""
+        return "sgd", [hyper["lr"]]
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
@@ -38,6 +42,10 @@ class Momentum(Optimizer):
     def slot_inits(self) -> dict[str, float]:
         """Return the decaying sum of the gradients."""
         return {"momentum": 0.0}
+
+    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+        """Return the rule of one op over all parameters."""
+        return "momentum", [hyper["lr"], self.momentum, float(self.use_nesterov)]
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, like
@@ -40,6 +40,12 @@ class Sgd(Optimizer):
     def slot_inits(self) -> dict[str, float]:
         """Return the last change, if momentum is on."""
         return {"momentum": 0.0} if self.momentum else {}
+
+    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+        """Return the rule of one op over all parameters."""
+        if not self.momentum:
+            return "sgd", [hyper["lr"]]
+        return "keras_sgd", [hyper["lr"], self.momentum, float(self.nesterov)]
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
@@ -94,6 +100,11 @@ class NadamKeras(KerasStyle):
             "m_factor": rate * following / (1.0 - product * following),
             "v_factor": 1.0 / (1.0 - self.beta2**t),
         }
+
+    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+        """Return the rule of one op over all parameters."""
+        keys = ("grad_factor", "m_factor", "v_factor")
+        return "nadam_keras", [*(hyper[key] for key in keys), self.beta1, self.beta2, self.epsilon]
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Update the moments, then the variable."""

@@ -1,0 +1,45 @@
+// Update rules of optimizers over all parameters in one call, and the norm of all gradients. Float32, independent of
+// TensorFlow.
+#pragma once
+
+#include <stdint.h>
+
+#include "../common/parallel.h"
+
+extern "C" {
+
+// The slots of each rule, and the numbers that it takes after the learning rate, in their order:
+enum RtfRule {
+  RTF_SGD,               // -
+  RTF_MOMENTUM,          // accum; momentum, nesterov
+  RTF_KERAS_SGD,         // momentum; momentum, nesterov
+  RTF_ADAM,              // m v; beta1^t, beta2^t, beta1, beta2, epsilon, nesterov, weight decay
+  RTF_AMSGRAD,           // m v vhat; beta1^t, beta2^t, beta1, beta2, epsilon
+  RTF_NADAM_KERAS,       // m v; factors of m and v, beta1, beta2, epsilon; the factor of the gradient as the rate
+  RTF_RMSPROP,           // rms momentum; decay, momentum, epsilon
+  RTF_RMSPROP_CENTERED,  // rms momentum mean; likewise
+  RTF_ADAGRAD,           // accum
+  RTF_ADADELTA,          // accum accum_update; rho, epsilon
+};
+
+enum { kRtfMaxSlots = 3, kRtfMaxNumbers = 8 };
+
+// The number of slots and of numbers (with the rate) of a rule.
+int rtf_update_slots(int rule);
+int rtf_update_numbers(int rule);
+
+typedef struct RtfParameter {
+  int64_t size;
+  float* value;
+  const float* gradient;
+  float* slots[kRtfMaxSlots];
+} RtfParameter;
+
+// numbers[0] is the learning rate.
+void rtf_update_f32(int rule, const float* numbers, const RtfParameter* parameters, int64_t count,
+                    const RtfThreads* threads);
+
+// The sum of the squares of all entries, the same for any number of threads. NaN and infinity propagate.
+double rtf_sum_of_squares_f32(const float* const* arrays, const int64_t* sizes, int64_t count,
+                              const RtfThreads* threads);
+}

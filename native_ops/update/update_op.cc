@@ -1,0 +1,149 @@
+// Updates of all parameters of an optimizer, and the norm of all gradients, as TensorFlow ops. The kernels are in
+// update_cpu.cc.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "../common/tf_op.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "update.h"
+
+namespace rtf {
+namespace {
+
+using tensorflow::Var;
+
+REGISTER_OP("RtfUpdate")
+    .Attr(
+        "rule: {'sgd', 'momentum', 'keras_sgd', 'adam', 'amsgrad', 'nadam_keras', 'rmsprop', 'rmsprop_centered', "
+        "'adagrad', 'adadelta'}")
+    .Attr("count: int >= 1")
+    .Attr("n_slots: int >= 0")
+    .Input("vars: count * resource")
+    .Input("slots: n_slots * resource")  // those of the first parameter, of the second, ...
+    .Input("grads: count * float")
+    .Input("numbers: float")  // see RtfRule
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext*) { return tensorflow::OkStatus(); });
+
+REGISTER_OP("RtfGlobalNorm")
+    .Attr("count: int >= 1")
+    .Input("arrays: count * float")
+    .Output("norm: float")
+    .SetShapeFn([](InferenceContext* context) {
+      context->set_output(0, context->Scalar());
+      return tensorflow::OkStatus();
+    });
+
+int rule_of(const std::string& name) {
+  static const char* const kNames[] = {"sgd",         "momentum", "keras_sgd",        "adam",    "amsgrad",
+                                       "nadam_keras", "rmsprop",  "rmsprop_centered", "adagrad", "adadelta"};
+  return static_cast<int>(std::find(kNames, kNames + 9, name) - kNames);
+}
+
+// Variables, locked against readers and other writers while this exists.
+class Locked {
+ public:
+  Status open(OpKernelContext* context, int first, int count) {
+    vars_.resize(count);
+    for (int i = 0; i < count; ++i)
+      TF_RETURN_IF_ERROR(LookupResource(context, tensorflow::HandleFromInput(context, first + i), &vars_[i]));
+    for (const auto& var : vars_) locks_.push_back(var->mu());
+    std::sort(locks_.begin(), locks_.end());  // in one order, so that two updates do not wait for each other
+    locks_.erase(std::unique(locks_.begin(), locks_.end()), locks_.end());
+    for (tensorflow::mutex* lock : locks_) lock->lock();
+    open_ = true;
+    return tensorflow::OkStatus();
+  }
+
+  ~Locked() {
+    if (open_)
+      for (tensorflow::mutex* lock : locks_) lock->unlock();
+  }
+
+  // The numbers of a variable of this shape, to be changed: copied if something that was read before still has them.
+  Status numbers(OpKernelContext* context, int i, const TensorShape& shape, float** data) {
+    Tensor* tensor = vars_[i]->tensor();
+    if (!vars_[i]->is_initialized || tensor->dtype() != tensorflow::DT_FLOAT || tensor->shape() != shape)
+      return InvalidArgument("update: a variable or slot is ", tensor->DebugString(0), ", but its gradient is ",
+                             shape.DebugString());
+    if (!tensor->RefCountIsOne()) {
+      Tensor copy;
+      TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, shape, &copy));
+      std::memcpy(copy.flat<float>().data(), tensor->flat<float>().data(), tensor->NumElements() * sizeof(float));
+      *tensor = copy;
+    }
+    *data = tensor->flat<float>().data();
+    return tensorflow::OkStatus();
+  }
+
+ private:
+  std::vector<tensorflow::core::RefCountPtr<Var>> vars_;
+  std::vector<tensorflow::mutex*> locks_;
+  bool open_ = false;
+};
+
+class UpdateOp : public OpKernel {
+ public:
+  explicit UpdateOp(OpKernelConstruction* construction) : OpKernel(construction) {
+    std::string rule;
+    OP_REQUIRES_OK(construction, construction->GetAttr("rule", &rule));
+    OP_REQUIRES_OK(construction, construction->GetAttr("count", &count_));
+    int slots;
+    OP_REQUIRES_OK(construction, construction->GetAttr("n_slots", &slots));
+    rule_ = rule_of(rule);
+    OP_REQUIRES(construction, slots == count_ * rtf_update_slots(rule_),
+                InvalidArgument("update: ", rule, " has ", rtf_update_slots(rule_), " slots for each parameter"));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const int per_parameter = rtf_update_slots(rule_), n_vars = count_ * (1 + per_parameter);
+    const Tensor& numbers = context->input(n_vars + count_);
+    OP_REQUIRES(context, numbers.NumElements() == rtf_update_numbers(rule_),
+                InvalidArgument("update: the rule takes ", rtf_update_numbers(rule_), " numbers"));
+    Locked locked;
+    OP_REQUIRES_OK(context, locked.open(context, 0, n_vars));
+    std::vector<RtfParameter> parameters(count_);
+    for (int p = 0; p < count_; ++p) {
+      const Tensor& gradient = context->input(n_vars + p);
+      RtfParameter& parameter = parameters[p];
+      parameter = {gradient.NumElements(), nullptr, gradient.flat<float>().data(), {}};
+      OP_REQUIRES_OK(context, locked.numbers(context, p, gradient.shape(), &parameter.value));
+      for (int i = 0; i < per_parameter; ++i)
+        OP_REQUIRES_OK(context,
+                       locked.numbers(context, count_ + p * per_parameter + i, gradient.shape(), &parameter.slots[i]));
+    }
+    const RtfThreads threads = tf_threads(context);
+    rtf_update_f32(rule_, numbers.flat<float>().data(), parameters.data(), count_, &threads);
+  }
+
+ private:
+  int rule_, count_;
+};
+
+class GlobalNormOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    std::vector<const float*> arrays;
+    std::vector<int64_t> sizes;
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      arrays.push_back(context->input(i).flat<float>().data());
+      sizes.push_back(context->input(i).NumElements());
+    }
+    Tensor* norm;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &norm));
+    const RtfThreads threads = tf_threads(context);
+    const double sum = rtf_sum_of_squares_f32(arrays.data(), sizes.data(), context->num_inputs(), &threads);
+    norm->scalar<float>()() = static_cast<float>(std::sqrt(sum));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("RtfUpdate").Device(tensorflow::DEVICE_CPU), UpdateOp);
+REGISTER_KERNEL_BUILDER(Name("RtfGlobalNorm").Device(tensorflow::DEVICE_CPU), GlobalNormOp);
+
+}  // namespace
+}  // namespace rtf

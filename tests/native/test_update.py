@@ -1,0 +1,120 @@
+"""Updates of all parameters in one op: each optimizer against its ops for single parameters, locks, copies, errors."""
+
+import numpy
+import pytest
+
+from returnn_tf.engine.update import gradients
+from returnn_tf.engine.update.optimizers import base, create_optimizer
+from returnn_tf.engine.update.optimizers.adam import Adam
+from returnn_tf.native.portable import portable_ops
+from returnn_tf.native.update import native_update, update_ops
+from returnn_tf.util.lazy_tf import tf
+
+SHAPES = [(3, 5), (), (130,), (0, 2)]
+OPTIMIZERS = [
+    {"class": "adam"},
+    {"class": "nadam", "epsilon": 1e-4},
+    {"class": "adamw", "weight_decay": 0.1},
+    {"class": "amsgrad", "learning_rate_multiplier": 2.0},
+    {"class": "nadamkeras", "count_updates": True},
+    {"class": "rmsprop", "momentum": 0.5},
+    {"class": "rmsprop", "centered": True, "epsilon": 1.0},
+    {"class": "momentum", "momentum": 0.9},
+    {"class": "momentum", "momentum": 0.9, "use_nesterov": True, "use_locking": True},
+    {"class": "gradientdescent"},
+    {"class": "sgd"},
+    {"class": "sgd", "momentum": 0.9},
+    {"class": "sgd", "momentum": 0.9, "nesterov": True},
+    {"class": "adagrad"},
+    {"class": "adadelta", "epsilon": 1e-6},
+]
+
+
+@pytest.fixture(scope="module")
+def ops():
+    found = update_ops()
+    assert found is not None, "the native op has to compile where the tests run"
+    return found
+
+
+def trained(options, dtypes=("float32",)):
+    """Variables and state after three steps, and the types of the ops of a step."""
+    rng = numpy.random.RandomState(1)
+    variables = {
+        "%s %d" % (dtype, i): tf.Variable(rng.normal(0, 1, shape), dtype=dtype)
+        for dtype in dtypes
+        for i, shape in enumerate(SHAPES)
+    }
+    optimizer = create_optimizer(dict(options), where="optimizer")
+    optimizer.build(variables, "all")
+
+    def step(*grads):
+        optimizer.apply([(name, grad, variables[name]) for name, grad in zip(variables, grads)], tf.constant(0.01))
+
+    function = tf.function(step, autograph=False)
+    for _ in range(3):
+        grads = [tf.constant(rng.normal(0, 1, var.shape), var.dtype) for var in variables.values()]
+        function(*grads)
+    types = [op.type for op in function.get_concrete_function(*grads).graph.get_operations()]
+    return {**{name: var.numpy() for name, var in variables.items()}, **optimizer.state()}, types
+
+
+@pytest.mark.parametrize("options", OPTIMIZERS, ids=str)
+def test_as_one_by_one(ops, monkeypatch, options):
+    monkeypatch.setattr(base, "_LEAST_SIZE", 0)
+    dtypes = ("float32", "float64") if options["class"] == "adam" else ("float32",)
+    fused, types = trained(options, dtypes)
+    with portable_ops():
+        plain, plain_types = trained(options, dtypes)
+    assert types.count("RtfUpdate") == 1 and "RtfUpdate" not in plain_types
+    for name, value in plain.items():
+        numpy.testing.assert_allclose(fused[name], value, rtol=2e-6, atol=1e-7, err_msg=name)
+
+
+def test_own_rule_of_a_subclass_is_not_replaced(ops, monkeypatch):
+    class Backwards(Adam):
+        def update(self, grad, var, slots, hyper):
+            var.assign_add(grad)
+
+    monkeypatch.setattr(base, "_LEAST_SIZE", 0)
+    optimizer, var = Backwards(), tf.Variable(1.0)
+    optimizer.build({"w": var}, "all")
+    optimizer.apply([("w", tf.constant(2.0), var)], 0.1)
+    assert var.numpy() == 3
+
+
+def test_what_was_read_before_keeps_its_value(ops):
+    var, copy = tf.Variable([1.0, 2.0]), tf.Variable([3.0, 4.0])
+
+    @tf.function(autograph=False)
+    def step():
+        before = tf.convert_to_tensor(var)
+        native_update(ops, "sgd", [var, copy], [[], []], [tf.ones(2), tf.ones(2)], [1.0])
+        return before, tf.convert_to_tensor(var)
+
+    kept = var.read_value()
+    before, after = step()
+    numpy.testing.assert_array_equal([kept, before, after, copy], [[1, 2], [1, 2], [0, 1], [2, 3]])
+
+
+def test_norm(ops, monkeypatch):
+    monkeypatch.setattr(gradients, "_LEAST_SIZE", 0)
+    grads = [tf.constant([3.0, 0.0]), tf.constant([[4.0]]), tf.zeros([0])]
+    assert gradients.fused_global_norm(grads).numpy() == 5 == gradients.global_norm(grads).numpy()
+    for bad in (float("nan"), float("inf")):
+        assert not numpy.isfinite(gradients.fused_global_norm([*grads, tf.constant([bad])]))
+    assert gradients.fused_global_norm([]).numpy() == 0
+
+
+@pytest.mark.parametrize(
+    "rule, slots, numbers, text",
+    [
+        ("sgd", [], [1.0, 2.0], "takes 1 numbers"),
+        ("momentum", [], [1.0, 0.0, 0.0], "momentum has 1 slots"),
+        ("momentum", [tf.Variable([1.0])], [1.0, 0.0, 0.0], "its gradient is [2]"),
+    ],
+)
+def test_wrong_input(ops, rule, slots, numbers, text):
+    with pytest.raises(tf.errors.InvalidArgumentError) as info:
+        native_update(ops, rule, [tf.Variable([1.0, 2.0])], [slots], [tf.ones(2)], numbers)
+    assert text in str(info.value)
