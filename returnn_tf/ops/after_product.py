@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from returnn_tf.native.activate import FUNCTIONS, Dropout, activate_ops, native_activate, native_gate
-from returnn_tf.native.activate_gradients import Call
+from returnn_tf.native.fused.activate import FUNCTIONS, Dropout, activate_ops, native_activate, native_gate
+from returnn_tf.native.fused.activate_gradients import Call
 from returnn_tf.ops.activations import get_activation
 from returnn_tf.util.lazy_tf import tf
 

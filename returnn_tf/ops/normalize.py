@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from returnn_tf.native.norm import native_norm, norm_ops
+from returnn_tf.native.fused.norm import native_norm, norm_ops
 from returnn_tf.ops.frames.reduce import fill_masked, masked_count
 from returnn_tf.util.lazy_tf import tf
 

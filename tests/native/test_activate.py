@@ -3,7 +3,7 @@
 import numpy
 import pytest
 
-from returnn_tf.native.activate import FUNCTIONS, Dropout, activate_ops, native_activate, native_gate
+from returnn_tf.native.fused.activate import FUNCTIONS, Dropout, activate_ops, native_activate, native_gate
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.ops import after_product
 from returnn_tf.util.lazy_tf import tf

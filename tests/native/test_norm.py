@@ -3,7 +3,7 @@
 import numpy
 import pytest
 
-from returnn_tf.native.norm import native_norm, norm_ops
+from returnn_tf.native.fused.norm import native_norm, norm_ops
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.ops.normalize import layer_norm
 from returnn_tf.util.lazy_tf import tf

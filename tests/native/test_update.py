@@ -6,8 +6,8 @@ import pytest
 from returnn_tf.engine.update import gradients
 from returnn_tf.engine.update.optimizers import base, create_optimizer
 from returnn_tf.engine.update.optimizers.adam import Adam
+from returnn_tf.native.fused.update import native_update, update_ops
 from returnn_tf.native.portable import portable_ops
-from returnn_tf.native.update import native_update, update_ops
 from returnn_tf.util.lazy_tf import tf
 
 SHAPES = [(3, 5), (), (130,), (0, 2)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from returnn_tf.engine.update.options import UpdateOptions
-from returnn_tf.native.update import native_global_norm, update_ops
+from returnn_tf.native.fused.update import native_global_norm, update_ops
 from returnn_tf.util.lazy_tf import tf
 
 # Entries of all gradients below which a network is so small that compiling the op takes longer than it ever saves.

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.options import option
-from returnn_tf.native.update import native_update, update_ops
+from returnn_tf.native.fused.update import native_update, update_ops
 from returnn_tf.util.lazy_tf import tf
 
 # The epsilon of every optimizer which has one, unless ``optimizer_epsilon`` or the optimizer dict sets it.

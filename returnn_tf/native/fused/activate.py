@@ -8,8 +8,8 @@ from typing import Any, Optional
 import numpy
 from numpy.typing import NDArray
 
-from returnn_tf.native.activate_gradients import register_gradients
 from returnn_tf.native.comparison import compare
+from returnn_tf.native.fused.activate_gradients import register_gradients
 from returnn_tf.native.library import native_op
 from returnn_tf.native.sources import register_op
 from returnn_tf.util.lazy_tf import tf

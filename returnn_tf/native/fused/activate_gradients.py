@@ -1,4 +1,4 @@
-"""Gradients of the ops of `returnn_tf.native.activate`, and the gradients of these, for losses on gradients."""
+"""Gradients of the ops of `returnn_tf.native.fused.activate`, and the gradients of these, for losses on gradients."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ _registered: list[Any] = []
 def register_gradients(ops: Any) -> None:
     """Register the gradients of the ops once, and those of the gradients, which are in plain TensorFlow.
 
-    :param ops: the module of the ops of `returnn_tf.native.activate`
+    :param ops: the module of the ops of `returnn_tf.native.fused.activate`
     """
     if _registered:
         return
