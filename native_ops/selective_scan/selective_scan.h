@@ -28,7 +28,8 @@ typedef struct RtfSelectiveGradients {
   float *x, *delta, *a, *b, *c, *d, *h0;
 } RtfSelectiveGradients;
 
-// States that the forward pass keeps for the backward pass: one every so many steps, [count, B, N, H].
+// The forward pass keeps the state before every so many steps for the backward pass: [count, B, N, H].
+enum { RTF_SELECTIVE_CHUNK = 32 };
 int64_t rtf_selective_checkpoints(int64_t frames);
 
 // Floats of scratch memory of the backward pass.
@@ -41,4 +42,12 @@ void rtf_selective_forward_f32(const RtfSelectiveShape* shape, const RtfSelectiv
 void rtf_selective_backward_f32(const RtfSelectiveShape* shape, const RtfSelectiveInputs* inputs,
                                 const float* checkpoints, const float* dy, const float* dh_last,
                                 const RtfSelectiveGradients* gradients, float* scratch, const RtfThreads* threads);
+
+// The same on a GPU: arrays and lengths in its memory; stream is a cudaStream_t. Returns null, or the text of an error.
+int64_t rtf_selective_cuda_scratch_size(const RtfSelectiveShape* shape);
+const char* rtf_selective_forward_cuda_f32(const RtfSelectiveShape* shape, const RtfSelectiveInputs* inputs, float* y,
+                                           float* h_last, float* checkpoints, void* stream);
+const char* rtf_selective_backward_cuda_f32(const RtfSelectiveShape* shape, const RtfSelectiveInputs* inputs,
+                                            const float* checkpoints, const float* dy, const float* dh_last,
+                                            const RtfSelectiveGradients* gradients, float* scratch, void* stream);
 }

@@ -12,7 +12,7 @@
 namespace rtf {
 namespace {
 
-constexpr int64_t kChunk = 32;  // steps
+constexpr int64_t kChunk = RTF_SELECTIVE_CHUNK;  // steps
 constexpr int64_t kTasks = 32;  // at least, where there are channels enough: results do not depend on the threads
 constexpr int64_t kLeast = 64;  // channels of a task, at least
 

@@ -1,6 +1,9 @@
-// Selective state spaces as TensorFlow ops. The kernels are in selective_scan_cpu.cc.
+// Selective state spaces as TensorFlow ops. The kernels are in selective_scan_cpu.cc and selective_scan_cuda.cu.
 #include "../common/tf_sequences.h"
 #include "selective_scan.h"
+#if RTF_CUDA
+#include "../common/tf_gpu.h"
+#endif
 
 namespace rtf {
 namespace {
@@ -55,6 +58,58 @@ REGISTER_OP("RtfSelectiveScanGrad")
       return tensorflow::OkStatus();
     });
 
+// The results of a pass.
+struct Forward {
+  float *y, *h_last, *checkpoints;
+};
+
+struct Backward {
+  const float *checkpoints, *dy, *dh_last;
+  RtfSelectiveGradients gradients;
+};
+
+// Runs the CPU kernels on TensorFlow's threads.
+struct Cpu {
+  static constexpr bool kHost = true;
+
+  static int64_t scratch_size(const RtfSelectiveShape& shape) { return rtf_selective_scratch_size(&shape); }
+
+  static Status run(OpKernelContext* context, const RtfSelectiveShape& shape, const RtfSelectiveInputs& inputs,
+                    const Forward& x) {
+    const RtfThreads threads = tf_threads(context);
+    rtf_selective_forward_f32(&shape, &inputs, x.y, x.h_last, x.checkpoints, &threads);
+    return tensorflow::OkStatus();
+  }
+
+  static Status run(OpKernelContext* context, const RtfSelectiveShape& shape, const RtfSelectiveInputs& inputs,
+                    const Backward& x, float* scratch) {
+    const RtfThreads threads = tf_threads(context);
+    rtf_selective_backward_f32(&shape, &inputs, x.checkpoints, x.dy, x.dh_last, &x.gradients, scratch, &threads);
+    return tensorflow::OkStatus();
+  }
+};
+
+#if RTF_CUDA
+// Runs the GPU kernels on TensorFlow's stream.
+struct Gpu {
+  static constexpr bool kHost = false;
+
+  static int64_t scratch_size(const RtfSelectiveShape& shape) { return rtf_selective_cuda_scratch_size(&shape); }
+
+  static Status run(OpKernelContext* context, const RtfSelectiveShape& shape, const RtfSelectiveInputs& inputs,
+                    const Forward& x) {
+    return gpu_status("selective scan", rtf_selective_forward_cuda_f32(&shape, &inputs, x.y, x.h_last, x.checkpoints,
+                                                                       gpu_stream(context)));
+  }
+
+  static Status run(OpKernelContext* context, const RtfSelectiveShape& shape, const RtfSelectiveInputs& inputs,
+                    const Backward& x, float* scratch) {
+    return gpu_status("selective scan", rtf_selective_backward_cuda_f32(&shape, &inputs, x.checkpoints, x.dy, x.dh_last,
+                                                                        &x.gradients, scratch, gpu_stream(context)));
+  }
+};
+#endif
+
 class SelectiveBase : public OpKernel {
  public:
   explicit SelectiveBase(OpKernelConstruction* construction) : OpKernel(construction) {
@@ -62,7 +117,8 @@ class SelectiveBase : public OpKernel {
   }
 
  protected:
-  Status check(OpKernelContext* context, RtfSelectiveShape* shape, RtfSelectiveInputs* inputs) const {
+  // Checks the inputs. On a GPU lengths are in its memory and can't be looked at.
+  Status check(OpKernelContext* context, bool host, RtfSelectiveShape* shape, RtfSelectiveInputs* inputs) const {
     const TensorShape &all = context->input(0).shape(), &a = context->input(2).shape();
     if (all.dims() != 3 || all.dim_size(2) < 1)
       return InvalidArgument("selective scan: x has to be [time, batch, channels], but is ", all.DebugString());
@@ -86,7 +142,13 @@ class SelectiveBase : public OpKernel {
     const auto data = [&](int index) { return context->input(index).flat<float>().data(); };
     *inputs = {data(0), data(1), data(2), data(3), data(4), data(5), data(6)};
     shape->states = states;
-    return read_sequences("selective scan", frames, batch, width, context->input(7), reverse_, &shape->sequences);
+    const Tensor& lengths = context->input(7);
+    if (!host && lengths.shape() == TensorShape({batch})) {
+      shape->sequences = RtfSequences{frames, batch, width, lengths.flat<int32_t>().data(), reverse_};
+      return tensorflow::OkStatus();
+    }
+    if (!host) return InvalidArgument("selective scan: lengths have to be [", batch, "]");
+    return read_sequences("selective scan", frames, batch, width, lengths, reverse_, &shape->sequences);
   }
 
   TensorShape checkpoints(const RtfSelectiveShape& shape) const {
@@ -97,6 +159,7 @@ class SelectiveBase : public OpKernel {
   bool reverse_;
 };
 
+template <class Device>
 class SelectiveOp : public SelectiveBase {
  public:
   using SelectiveBase::SelectiveBase;
@@ -104,17 +167,18 @@ class SelectiveOp : public SelectiveBase {
   void Compute(OpKernelContext* context) override {
     RtfSelectiveShape shape;
     RtfSelectiveInputs inputs;
-    OP_REQUIRES_OK(context, check(context, &shape, &inputs));
+    OP_REQUIRES_OK(context, check(context, Device::kHost, &shape, &inputs));
     Tensor *y, *h_last, *kept;
     OP_REQUIRES_OK(context, context->allocate_output(0, context->input(0).shape(), &y));
     OP_REQUIRES_OK(context, context->allocate_output(1, context->input(6).shape(), &h_last));
     OP_REQUIRES_OK(context, context->allocate_output(2, checkpoints(shape), &kept));
-    const RtfThreads threads = tf_threads(context);
-    rtf_selective_forward_f32(&shape, &inputs, y->flat<float>().data(), h_last->flat<float>().data(),
-                              kept->flat<float>().data(), &threads);
+    OP_REQUIRES_OK(context, Device::run(context, shape, inputs,
+                                        Forward{y->flat<float>().data(), h_last->flat<float>().data(),
+                                                kept->flat<float>().data()}));
   }
 };
 
+template <class Device>
 class SelectiveGradOp : public SelectiveBase {
  public:
   using SelectiveBase::SelectiveBase;
@@ -122,7 +186,7 @@ class SelectiveGradOp : public SelectiveBase {
   void Compute(OpKernelContext* context) override {
     RtfSelectiveShape shape;
     RtfSelectiveInputs inputs;
-    OP_REQUIRES_OK(context, check(context, &shape, &inputs));
+    OP_REQUIRES_OK(context, check(context, Device::kHost, &shape, &inputs));
     const Tensor &kept = context->input(8), &dy = context->input(9), &dh_last = context->input(10);
     OP_REQUIRES(context,
                 kept.shape() == checkpoints(shape) && dy.shape() == context->input(0).shape() &&
@@ -143,17 +207,22 @@ class SelectiveGradOp : public SelectiveBase {
       out[i] = tensor->flat<float>().data();
     }
     Tensor scratch;
-    OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT,
-                                                   TensorShape({rtf_selective_scratch_size(&shape)}), &scratch));
-    const RtfSelectiveGradients gradients = {out[0], out[1], out[2], out[3], out[4], out[5], out[6]};
-    const RtfThreads threads = tf_threads(context);
-    rtf_selective_backward_f32(&shape, &inputs, kept.flat<float>().data(), dy.flat<float>().data(),
-                               dh_last.flat<float>().data(), &gradients, scratch.flat<float>().data(), &threads);
+    OP_REQUIRES_OK(context,
+                   context->allocate_temp(tensorflow::DT_FLOAT, TensorShape({Device::scratch_size(shape)}), &scratch));
+    const Backward pass = {kept.flat<float>().data(),
+                           dy.flat<float>().data(),
+                           dh_last.flat<float>().data(),
+                           {out[0], out[1], out[2], out[3], out[4], out[5], out[6]}};
+    OP_REQUIRES_OK(context, Device::run(context, shape, inputs, pass, scratch.flat<float>().data()));
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfSelectiveScan").Device(tensorflow::DEVICE_CPU), SelectiveOp);
-REGISTER_KERNEL_BUILDER(Name("RtfSelectiveScanGrad").Device(tensorflow::DEVICE_CPU), SelectiveGradOp);
+REGISTER_KERNEL_BUILDER(Name("RtfSelectiveScan").Device(tensorflow::DEVICE_CPU), SelectiveOp<Cpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfSelectiveScanGrad").Device(tensorflow::DEVICE_CPU), SelectiveGradOp<Cpu>);
+#if RTF_CUDA
+REGISTER_KERNEL_BUILDER(Name("RtfSelectiveScan").Device(tensorflow::DEVICE_GPU), SelectiveOp<Gpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfSelectiveScanGrad").Device(tensorflow::DEVICE_GPU), SelectiveGradOp<Gpu>);
+#endif
 
 }  // namespace
 }  // namespace rtf

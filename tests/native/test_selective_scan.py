@@ -1,5 +1,7 @@
 """The native selective state space: against its form in TensorFlow, and wrong input."""
 
+import ctypes
+
 import numpy
 import pytest
 
@@ -7,6 +9,7 @@ from returnn_tf.native.portable import portable_ops
 from returnn_tf.native.scans.selective_scan import native_selective_scan, selective_scan_ops
 from returnn_tf.ops.sequence.selective_scan import selective_scan
 from returnn_tf.util.lazy_tf import tf
+from tests.native.cuda.build import build_emulated, compile_for_gpu
 
 NAMES = ("x", "delta", "a", "b", "c", "d", "h0")
 
@@ -99,3 +102,62 @@ def test_wrong_input(ops, changed, text):
     with pytest.raises(tf.errors.InvalidArgumentError) as info:
         ops.rtf_selective_scan(**given, lengths=lengths, reverse=False)
     assert text in str(info.value)
+
+
+TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, TASK, ctypes.c_void_p)
+
+
+@RUN
+def run_in_turn(_, n_tasks, task, argument):
+    for index in range(n_tasks):
+        task(argument, index)
+
+
+class Shape(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in ("frames", "batch", "units")]
+    _fields_ += [("lengths", ctypes.c_void_p), ("reverse", ctypes.c_int64), ("states", ctypes.c_int64)]
+
+
+def pointers(arrays):
+    return (ctypes.c_void_p * len(arrays))(*(x.ctypes.data for x in arrays))
+
+
+@pytest.mark.parametrize("reverse", [0, 1])
+@pytest.mark.parametrize("sizes", [(35, 3, 37, 5), (4, 2, 70, 19)], ids=str)
+def test_on_a_gpu(sizes, reverse):
+    """In the emulator; the kernels for the CPU give the same: more than a chunk, more states than a thread has."""
+    gpu = build_emulated("selective_scan/selective_scan_cuda.cu")
+    cpu = build_emulated("selective_scan/selective_scan_cpu.cc", "-O2")
+    inputs = arrays(*sizes)
+    n_frames, batch, n, states = sizes
+    lengths = numpy.array([n_frames, 0, 33][:batch], "int32")
+    shape = Shape(n_frames, batch, n, lengths.ctypes.data, reverse, states)
+    threads = (ctypes.c_void_p * 3)(ctypes.cast(run_in_turn, ctypes.c_void_p), None, ctypes.c_void_p(1))
+    rng = numpy.random.RandomState(2)
+    dy, dh = (rng.normal(size=x.shape).astype("float32") for x in (inputs[0], inputs[6]))
+    results = []
+    for library, middle, last in ((gpu, "_cuda", None), (cpu, "", ctypes.byref(threads))):
+        size = getattr(library, "rtf_selective%s_scratch_size" % middle)
+        size.restype = ctypes.c_int64
+        scratch = numpy.full(size(ctypes.byref(shape)), numpy.nan, "float32")
+        shapes_of = [inputs[0], inputs[6], numpy.zeros((-(-n_frames // 32), *inputs[6].shape), "float32")]
+        y, h_last, kept = (numpy.full_like(x, numpy.nan) for x in shapes_of)
+        wanted = [inputs[0], inputs[1], inputs[6], inputs[3], inputs[4], inputs[0][0], inputs[6]]
+        gradients = [numpy.full_like(x, numpy.nan) for x in wanted]
+        given = [ctypes.c_void_p(x.ctypes.data) for x in (y, h_last, kept)]
+        run = getattr(library, "rtf_selective_forward%s_f32" % middle)
+        assert not run(ctypes.byref(shape), pointers(inputs), *given, last) or library is cpu
+        given = [ctypes.c_void_p(x.ctypes.data) for x in (kept, dy, dh)]
+        run = getattr(library, "rtf_selective_backward%s_f32" % middle)
+        after = (pointers(gradients), ctypes.c_void_p(scratch.ctypes.data), last)
+        assert not run(ctypes.byref(shape), pointers(inputs), *given, *after) or library is cpu
+        results.append([y, h_last, *gradients])
+    for on_gpu, on_cpu in zip(*results):
+        numpy.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_nvcc(arch):
+    assert "0 bytes spill stores" in compile_for_gpu("selective_scan/selective_scan_cuda.cu", arch)

@@ -19,7 +19,7 @@ Result = tuple["tf.Tensor", "tf.Tensor"]
 def selective_scan_ops(dtype: tf.DType) -> Optional[Any]:
     """Return the ops, or None if they cannot be used here (a warning gives the reason) or lack this type.
 
-    :param dtype: of the arrays; there are kernels for float32, on CPUs
+    :param dtype: of the arrays; there are kernels for float32
     """
     return native_op("selective_scan", self_test) if dtype == tf.float32 else None
 
@@ -75,6 +75,7 @@ def native_selective_scan(
     "selective_scan",
     kernels=("selective_scan/selective_scan_cpu.cc",),
     bindings=("selective_scan/selective_scan_op.cc",),
+    cuda=("selective_scan/selective_scan_cuda.cu",),
 )
 def self_test(ops: Any) -> None:
     """Compare the op and its gradient with numpy on a small ragged batch, in both directions.
