@@ -1,1 +1,1 @@
-"""Native ops of linear recurrences."""
+"""Native ops of recurrences over time: linear ones, and that of the sLSTM."""

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import at_least, option
-from returnn_tf.ops.cells.base import Cell, CellParam, Kernel, Params, State
+from returnn_tf.native.scans.slstm import native_slstm, slstm_ops
+from returnn_tf.ops.cells.base import Cell, CellParam, Kernel, NativeKernel, Params, State, all_lengths
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.ops.cells.slstm_loop import TINY, slstm_loop
 from returnn_tf.ops.cells.time_axis import state_at
@@ -104,6 +105,10 @@ class SLstm(Cell):
         by_gate = tf.transpose(tf.reshape(product, [heads, -1, 4, d]), [1, 2, 0, 3])
         return tf.reshape(by_gate, [-1, 4 * self.n_out])
 
+    def native_kernel(self, dtype: tf.DType) -> Optional[NativeKernel]:
+        """Return the native sLSTM; see `Cell.native_kernel`."""
+        return _run_native if slstm_ops(dtype) is not None else None
+
     def loop_kernel(self) -> Optional[Kernel]:
         """Return the loop with its own gradient; see `Cell.loop_kernel`."""
         return _run_loop
@@ -112,6 +117,49 @@ class SLstm(Cell):
 def _glorot_of_blocks(shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
     limit = math.sqrt(6 / (shape[-2] + shape[-1]))
     return rng.uniform(-limit, limit, shape)
+
+
+def _run_native(
+    cell: Cell,
+    params: Params,
+    z: tf.Tensor,
+    lengths: Optional[tf.Tensor],
+    state: State,
+    seed: Optional[tf.Tensor],
+    reverse: bool,
+) -> tuple[tf.Tensor, State]:
+    """Run the native sLSTM, head by head; see `NativeKernel`."""
+    (w_re,) = cell.prepare(params, batch=tf.shape(z)[1], seed=seed)
+    heads, batch = w_re.shape[0], tf.shape(z)[1]
+
+    def split(x: tf.Tensor, parts: int) -> tf.Tensor:
+        """Turn [frames, batch, parts n] into [heads, frames, batch, parts d]."""
+        if heads == 1:
+            return x[None]
+        width = x.shape[-1] // heads
+        x = tf.reshape(x, tf.stack([-1, batch, parts, heads, width // parts]))
+        return tf.reshape(tf.transpose(x, [3, 0, 1, 2, 4]), tf.stack([heads, -1, batch, width]))
+
+    def joined(x: tf.Tensor) -> tf.Tensor:
+        """Turn [heads, ..., batch, d] into [..., batch, n]."""
+        if heads == 1:
+            return x[0]
+        rank, n = x.shape.rank, heads * x.shape[-1]
+        x = tf.transpose(x, [*range(1, rank - 1), 0, rank - 1])
+        return tf.reshape(x, tf.concat([tf.shape(x)[:-2], [n]], axis=0))
+
+    first = (split(part[None], 1)[:, 0] for part in state)
+    exp_forget = cell.opts.forget_gate == "exp"
+    h, *last = native_slstm(
+        slstm_ops(z.dtype),
+        split(z, 4),
+        w_re,
+        *first,
+        lengths=all_lengths(lengths, z),
+        reverse=reverse,
+        exp_forget=exp_forget,
+    )
+    return joined(h), tuple(map(joined, last))
 
 
 def _run_loop(

@@ -1,0 +1,125 @@
+"""The native sLSTM, with its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Callable, Optional
+
+import numpy
+from numpy.typing import NDArray
+
+from returnn_tf.native.comparison import compare_recurrence
+from returnn_tf.native.library import has_type, native_op
+from returnn_tf.native.sources import register_op
+from returnn_tf.native.weight_gradient import weight_gradient
+from returnn_tf.util.custom_gradient import custom_gradient
+from returnn_tf.util.lazy_tf import tf
+
+Result = tuple["tf.Tensor", ...]
+_PARTS = 4
+
+
+def slstm_ops(dtype: tf.DType) -> Optional[Any]:
+    """Return the ops, or None if they cannot be used here (a warning gives the reason) or lack this type.
+
+    :param dtype: float32
+    """
+    return native_op("slstm", self_test) if has_type("slstm", dtype) else None
+
+
+def native_slstm(
+    ops: Any,
+    z: tf.Tensor,
+    w_re: tf.Tensor,
+    *initial: tf.Tensor,
+    lengths: tf.Tensor,
+    reverse: bool = False,
+    exp_forget: bool = False,
+) -> Result:
+    """Run the heads of an sLSTM on a ragged batch; the formulas are in `returnn_tf.ops.cells.slstm`.
+
+    :param ops: what `slstm_ops` returned
+    :param z: projected input, with bias, of all heads [heads, time, batch, 4 d], in the order i, f, z, o
+    :param w_re: recurrent weights [heads, d, 4 d]
+    :param initial: c, n, m, h [heads, batch, d]
+    :param lengths: int32 [batch], at most ``time``
+    :param reverse: run each sequence from its last to its first frame; z and the result keep the order of time
+    :param exp_forget: the forget gate is an exponential function
+    :return: h [heads, time, batch, d], 0 after the end of each sequence; c, n, m, h [heads, batch, d] after its last
+    """
+    options = {"lengths": lengths, "reverse": reverse, "exp_forget": exp_forget}
+
+    @custom_gradient
+    def run(z: tf.Tensor, w_re: tf.Tensor, *initial: tf.Tensor) -> tuple[Result, Callable[..., Any]]:
+        out = ops.rtf_slstm(z=z, r=w_re, initial=list(initial), **options)
+        h = out.states[3]
+
+        def gradient(dh: tf.Tensor, *dlast: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            back = ops.rtf_slstm_grad(
+                gates=out.gates,
+                r=w_re,
+                initial=list(initial),
+                states=out.states[:3],
+                dh=dh,
+                dlast=list(dlast),
+                **options,
+            )
+            heads = (tf.unstack(x, num=w_re.shape[0]) for x in (h, initial[3], back.dz))
+            dw_re = tf.stack([weight_gradient(h, h0, dz, lengths, reverse) for h, h0, dz in zip(*heads)])
+            return back.dz, dw_re, *back.dinitial
+
+        return (h, *out.last), gradient
+
+    h, *last = run(z, w_re, *initial)
+    h.set_shape(z.shape[:3].concatenate([w_re.shape[1]]))
+    return h, *last
+
+
+@register_op("slstm", kernels=("slstm/slstm_cpu.cc",), bindings=("slstm/slstm_op.cc",))
+def self_test(ops: Any) -> None:
+    """Compare the op and its gradient with numpy on a small ragged batch, in both directions, for one and two heads.
+
+    :raises NativeOpError: they differ
+    """
+    for heads, exp_forget in ((1, False), (2, True)):
+        compare_recurrence(
+            "sLSTM",
+            partial(_smooth, partial(native_slstm, ops, exp_forget=exp_forget), tf.exp),
+            partial(_smooth, partial(_numpy_slstm, exp_forget=exp_forget), numpy.exp),
+            lambda t, b, n, k=heads: [  # type: ignore[misc]
+                (k, t, b, 4 * n),
+                (k, n, 4 * n),
+                *[(k, b, n)] * _PARTS,
+            ],
+        )
+
+
+def _smooth(run: Any, exp: Any, z: Any, w_re: Any, c: Any, n: Any, *rest: Any, **options: Any) -> Any:
+    """Run with n > 0, and return h, c exp(m), n exp(m) and the last h, which have no kinks, unlike c, n and m."""
+    h, c, n, m, last = run(z, w_re * 0.3, c, exp(n), *rest, **options)
+    return h, c * exp(m), n * exp(m), last
+
+
+def _numpy_slstm(
+    z: NDArray[Any],
+    w_re: NDArray[Any],
+    *state: NDArray[Any],
+    lengths: NDArray[Any],
+    reverse: bool,
+    exp_forget: bool,
+) -> Sequence[NDArray[Any]]:
+    """Evaluate the formula of `native_slstm` frame by frame."""
+    c, n, m, h = state
+    out = numpy.zeros([*z.shape[:3], w_re.shape[1]])
+    for t in range(z.shape[1])[:: -1 if reverse else 1]:
+        i, f, cell, o = numpy.split(z[:, t] + h @ w_re, 4, axis=-1)
+        kept = (f if exp_forget else -numpy.logaddexp(0, -f)) + m
+        m_new = numpy.maximum(kept, i)
+        f, i = numpy.exp(kept - m_new), numpy.exp(i - m_new)
+        c_new, n_new = f * c + i * numpy.tanh(cell), f * n + i
+        h_new = c_new / n_new / (1 + numpy.exp(-o))
+        runs = (t < lengths)[:, None]
+        c, n, m, h = (numpy.where(runs, new, old) for new, old in zip((c_new, n_new, m_new, h_new), (c, n, m, h)))
+        out[:, t] = numpy.where(runs, h, 0)
+    return out, c, n, m, h

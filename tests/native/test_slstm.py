@@ -1,0 +1,85 @@
+"""The native sLSTM against its loop in TensorFlow, and wrong input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+
+from returnn_tf.native.scans.slstm import native_slstm, slstm_ops
+from returnn_tf.ops.cells import run_cell, unit_class
+from returnn_tf.util.lazy_tf import tf
+
+FRAMES, BATCH, IN = 11, 6, 3
+
+
+@pytest.fixture(scope="module", name="ops")
+def find_ops() -> Any:
+    found = slstm_ops(tf.float32)
+    assert found is not None, "the native sLSTM has to compile where the tests run"
+    return found
+
+
+@pytest.mark.parametrize(
+    "n,opts,direction,few",
+    [
+        (37, {}, 1, False),
+        (40, {"num_heads": 2, "forget_gate": "exp"}, -1, False),
+        (12, {"num_heads": 3}, -1, False),
+        (20, {"num_heads": 2}, 1, True),
+    ],
+    ids=str,
+)
+def test_forms_agree(ops: Any, n: int, opts: dict[str, Any], direction: int, few: bool) -> None:
+    """Results, and gradients by all results: those of a last state reach every gate that determined a stabiliser."""
+    del ops
+    rng = numpy.random.RandomState(1)
+    batch = 1 if few else BATCH
+    lengths = None if few else tf.constant([FRAMES, 0, 1, 7, FRAMES, 4])
+    native, plain = unit_class("slstm")(n, IN, unit_opts=opts), unit_class("slstm")(n, IN, unit_opts=opts)
+    assert native.native_kernel(tf.float32) is not None
+    plain.native_kernel = lambda dtype: None  # type: ignore[method-assign]
+    params = {spec.name: tf.constant(rng.normal(0, 0.5, spec.shape), tf.float32) for spec in native.param_specs()}
+    x = tf.constant(rng.normal(0, 2, (FRAMES, batch, IN)), tf.float32)
+    state = [tf.constant(rng.normal(size=(batch, n)), tf.float32) for _ in range(4)]
+    args = params, x, (state[0], tf.exp(state[1]), state[2], state[3])
+    weights = [tf.constant(rng.normal(size=shape), tf.float32) for shape in [(FRAMES, batch, n), *[(batch, n)] * 4]]
+    everything = []
+    for cell in (native, plain):
+        with tf.GradientTape() as tape:
+            tape.watch(args)
+            out, last = run_cell(cell, params, x, lengths, initial_state=args[2], direction=direction)
+            score = tf.add_n([tf.reduce_sum(value * weight) for value, weight in zip((out, *last), weights)])
+        everything.append([out, *last, *tf.nest.flatten(tape.gradient(score, args))])
+    for one, two in zip(*everything):
+        numpy.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5 * (1 + numpy.abs(two).max()))
+
+
+def test_gates_far_from_zero(ops: Any) -> None:
+    """log sigmoid over its whole range, from where it is x to where it is -exp(-x)."""
+    f = numpy.concatenate([numpy.linspace(-100, 100, 401), numpy.linspace(-1, 1, 101)]).astype("float32")
+    z = numpy.zeros([1, 1, len(f), 4], "float32")
+    z[0, 0, :, 1] = f
+    z[..., 0] = -1000.0
+    zeros = tf.zeros([1, len(f), 1])
+    state = zeros, zeros + 1, zeros, zeros
+    *_, m, _ = native_slstm(ops, tf.constant(z), tf.zeros([1, 1, 4]), *state, lengths=tf.ones([len(f)], tf.int32))
+    numpy.testing.assert_allclose(m[0, :, 0], -numpy.logaddexp(0, -f.astype("float64")), rtol=3e-6, atol=2e-7)
+
+
+def test_wrong_input(ops: Any) -> None:
+    def run(z: Any = (2, 3, 2, 8), w_re: Any = (2, 2, 8), state: Any = (2, 2, 2), lengths: Any = (3, 1)) -> Any:
+        parts = [tf.ones(state)] * 4
+        return native_slstm(ops, tf.zeros(z), tf.zeros(w_re), *parts, lengths=tf.constant(lengths, tf.int32))
+
+    assert run()[0].shape == (2, 3, 2, 2)
+    for wrong, message in [
+        ({"w_re": (2, 2, 6)}, "recurrent weights have to be"),
+        ({"z": (2, 3, 2, 6)}, r"input has to be \[2, time, batch, 8\]"),
+        ({"z": (1, 3, 2, 8)}, r"input has to be \[2, time, batch, 8\]"),
+        ({"state": (2, 2, 3)}, r"the initial state has to be \[2, 2, 2\]"),
+        ({"lengths": (3, 4)}, "sequence 1 of the batch has length 4, but there are 3 frames"),
+    ]:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            run(**wrong)
