@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Language models of the same size which differ in what mixes the frames: LSTM, mLSTM, Mamba-2, RWKV-7 or attention.
+"""Language models of the same size which differ in what mixes the frames: LSTM, mLSTM, Mamba, RWKV-7 or attention.
 
 Trains each of them, measures what decoding costs after contexts of up to 10 000 labels, and draws: perplexity over the
 time of training, memory and time per label over the length of context. Each step is a command of its own, which is
@@ -30,7 +30,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "common"))
 from steps import StepFailed, Steps  # noqa: E402
 
 CONFIG = os.path.join(HERE, "compare.config")
-NAMES = {"lstm": "LSTM", "mlstm": "mLSTM", "mamba": "Mamba-2", "rwkv": "RWKV-7", "transformer": "Transformer"}
+NAMES = {"lstm": "LSTM", "mlstm": "mLSTM", "mamba": "Mamba", "rwkv": "RWKV-7", "transformer": "Transformer"}
 QUICK = ["++num_epochs", "1", "++batch_size", "500"]
 QUICK_CONTEXTS = ["--contexts", "5", "20", "--repeat", "3"]
 

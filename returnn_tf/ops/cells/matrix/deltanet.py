@@ -45,7 +45,7 @@ class DeltaNet(MatrixCell):
             4, help="frames that the short convolution sees, with the current one", check=at_least(2)
         )
         chunk: int = option(
-            32, help="frames that are computed in parallel; results do not depend on it", check=chunk_error
+            64, help="frames that are computed in parallel; results do not depend on it", check=chunk_error
         )
 
     def head_shape(self) -> tuple[int, int, int]:

@@ -37,7 +37,7 @@ class Rwkv(MatrixCell):
         )
         num_layers: int = option(1, help="layers of the stack; only for initial values", check=at_least(1))
         chunk: int = option(
-            32, help="frames that are computed in parallel; results do not depend on it", check=chunk_error
+            64, help="frames that are computed in parallel; results do not depend on it", check=chunk_error
         )
 
     def head_shape(self) -> tuple[int, int, int]:

@@ -55,7 +55,7 @@ class Rwkv7(Rwkv):
         decay_rank: int = option(64, help="rank of the decay", check=at_least(1))
         rate_rank: int = option(64, help="rank of the learning rate", check=at_least(1))
         chunk: int = option(
-            32, help="frames computed in parallel, at most 128; results do not depend on it", check=_chunk_error
+            64, help="frames computed in parallel, at most 128; results do not depend on it", check=_chunk_error
         )
         gate_rank: int = option(128, help="rank of the output gate", check=at_least(1))
 
