@@ -58,8 +58,11 @@ def test_as_in_numpy(direction):
 
 
 @pytest.mark.parametrize("strength,chunk", [(None, 16), (0.1, 16), (0.6, 128)])
-def test_delta_rule(strength, chunk):
+@pytest.mark.parametrize("native", [True, False])
+def test_delta_rule(native, strength, chunk, monkeypatch):
     """In float32, up to the strongest decays of RWKV-7 in the longest chunk, beside channels that forget nothing."""
+    if not native:
+        monkeypatch.setattr("returnn_tf.ops.cells.matrix.delta_rule.delta_scan_ops", lambda dtype: None)
     rng = np.random.RandomState(2)
     frames, heads, d, m = 140, 2, 8, 3
     r, k, a, b = (rng.normal(size=(frames, 1, heads, d)).astype("float32") for _ in range(4))
