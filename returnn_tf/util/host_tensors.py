@@ -7,7 +7,9 @@ training step. DLPack does not, and takes a tenth of the time.
 from __future__ import annotations
 
 import functools
-from typing import Any
+import mmap
+import os
+from typing import Any, Optional
 
 import numpy
 from numpy.typing import NDArray
@@ -18,8 +20,19 @@ _ALIGNMENT = 64  # bytes; alignment that TensorFlow kernels expect
 _DTYPES = frozenset(["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16"])
 
 
+class SharedMemory(mmap.mmap):
+    """Memory shared with a loading process, which an array of a batch has for itself."""
+
+    #: File descriptor, closed along with the memory unless somebody else took it.
+    fd: Optional[int] = None
+
+    def __del__(self) -> None:
+        if self.fd is not None:
+            os.close(self.fd)
+
+
 def host_tensor(array: NDArray[Any], dtype: Any) -> Any:
-    """Return a tensor with a copy of an array.
+    """Return a tensor with a copy of an array; one that has shared memory for itself is not copied.
 
     :param array: of a type that can be cast to ``dtype``
     :param dtype: ``tf.DType``
@@ -27,7 +40,9 @@ def host_tensor(array: NDArray[Any], dtype: Any) -> Any:
     name = dtype.name
     if name not in _DTYPES or not array.size or _has_gpu():
         return tf.convert_to_tensor(array.astype(dtype.as_numpy_dtype, copy=False))
-    return tf.experimental.dlpack.from_dlpack(_aligned_copy(array, name).__dlpack__())
+    if not isinstance(array.base, SharedMemory) or array.dtype.name != name or not array.flags.c_contiguous:
+        array = _aligned_copy(array, name)
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
 
 def _aligned_copy(array: NDArray[Any], dtype: str) -> NDArray[Any]:

@@ -14,6 +14,7 @@ from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.batches.batch import Batch
 from returnn_tf.datasets.core.batches.batching import BatchStats
 from returnn_tf.datasets.loading.service import BatchService
+from returnn_tf.datasets.loading.shared import can_share, found
 from returnn_tf.datasets.processes.client import ERRORS, death_notice, end_process
 from returnn_tf.datasets.processes.process import start_process
 
@@ -30,7 +31,8 @@ class BatchLoader:
     ...     [batch.seq_tags for batch in loader.batches(epoch=1, batch_size=1000, max_seqs=2)]
     [['seq-0', 'seq-1'], ['seq-2', 'seq-3']]
 
-    At most ``prefetch`` batches are buffered here, two more are in transit. The process ends with ``close``, or within
+    At most ``prefetch`` batches are buffered here, two more are in transit. Large arrays are padded in memory that both
+    processes share (on Linux). The process ends with ``close``, or within
     some seconds of this process, however that ends. Its errors are raised here.
 
     :param source: a dataset, or a function without arguments that creates one
@@ -48,8 +50,12 @@ class BatchLoader:
         self._buffer = _Buffer(prefetch)
         self._request = 0
         self._current: Optional[LoadedBatches] = None
+        self._sending = threading.Lock()
         self._thread = threading.Thread(
-            target=_receive, args=(self._connection, self._buffer), name="loader of %s" % self.name, daemon=True
+            target=_receive,
+            args=(self._connection, self._sending, self._buffer, self.pid),
+            name="loader of %s" % self.name,
+            daemon=True,
         )
         self._thread.start()
         self._finalizer = weakref.finalize(
@@ -83,13 +89,14 @@ class BatchLoader:
         self._request += 1
         self._buffer.expect(self._request)
         arguments = {"epoch": epoch, "start_batch": start_batch, **options}
-        self._send(("epoch", self._request, arguments))
+        self._send(("epoch", self._request, arguments, can_share(self.pid)))
         self._current = LoadedBatches(self, self._request, epoch, start_batch)
         return self._current
 
     def _send(self, message: Any) -> None:
         try:
-            self._connection.send(message)
+            with self._sending:
+                self._connection.send(message)
         except (BrokenPipeError, ConnectionError):
             pass  # it has exited; reading from the buffer raises the reason
         except Exception as exc:
@@ -212,15 +219,20 @@ class _Buffer:
             self._changed.notify_all()
 
 
-def _receive(connection: Any, buffer: _Buffer) -> None:
-    """Receive messages; the body of the receiving thread."""
+def _receive(connection: Any, sending: threading.Lock, buffer: _Buffer, pid: int) -> None:
+    """Receive messages, and tell the process of each batch that is in the buffer; the body of the receiving thread."""
     try:
         while True:
             message = connection.recv()
             if message[0] == "log":
                 log.log(message[1], "%s", message[2])
-            else:
-                buffer.put(message)
+                continue
+            if message[0] == "batch":
+                message[2].feed = found(message[2].feed, pid)
+            buffer.put(message)
+            if message[0] == "batch":
+                with sending:
+                    connection.send(("taken",))
     except (EOFError, OSError, TypeError):  # TypeError: closed by the other thread while waiting
         pass
     finally:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
+from returnn_tf.datasets.core.batches.arrays import new_array
 from returnn_tf.datasets.core.batches.slices import Slice
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.tensor import SEQ_TAG
@@ -159,7 +160,7 @@ def padded(
             sizes[row] = np.maximum(sizes[row], (offset + cut.shape[0],) + cut.shape[1:])
     shape = (num_rows,) + tuple(int(n) for n in sizes.max(axis=0))
     dtype = np.result_type(*{cut.dtype for cut in cuts}) if cuts[0].dtype.kind != "O" else cuts[0].dtype
-    array = np.full(shape, "", dtype) if dtype.kind == "O" else np.zeros(shape, dtype)
+    array = np.full(shape, "", dtype) if dtype.kind == "O" else new_array(shape, dtype)
     if len(cuts) == num_rows and not (sizes[:, 1:] != sizes[0, 1:]).any():
         for row, cut in zip(array, cuts):
             row[: len(cut)] = cut
