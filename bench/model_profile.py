@@ -45,7 +45,7 @@ CALLS = ("If", "StatelessIf", "PartitionedCall", "StatefulPartitionedCall", "Whi
 
 def kind_of(op: str) -> str:
     """Return the kind of a type of op; oneDNN's and fused ones count for the op that they replace."""
-    for prefix in ("_Mkl", "_Fused"):
+    for prefix in ("_MklNative", "_Mkl", "_Fused"):
         op = op[len(prefix) :] if op.startswith(prefix) else op
     found = next((kind for kind, ops in KINDS.items() if op in ops.split()), "elementwise")
     return "other native ops" if found == "elementwise" and op.startswith("Rtf") else found

@@ -52,8 +52,8 @@ def _recurrent(x: Any, mask: Any, m: Model, directions: int) -> Any:
     return x
 
 
-class _Decoder(layers.Layer):
-    """A step of the attention decoder: the cell for `keras.layers.RNN`. Its constants are encoder, keys, mask."""
+class _Cell(layers.Layer):
+    """A step of the attention decoder; ``memory`` is encoder states, keys, mask."""
 
     def __init__(self, m: Model) -> None:
         super().__init__()
@@ -61,21 +61,14 @@ class _Decoder(layers.Layer):
         self.feedback = layers.Dense(2 * m.size, use_bias=False)
         self.energy = layers.Dense(1, use_bias=False)
         n, frames, encoder = m.hidden, int(m.lengths().max()), 2 * m.size
-        self.state_size, self.output_size = (n, n, encoder, frames), n + encoder
-        self.sizes = n, frames, encoder, m.hidden
+        self.state_size, self.output_size = [n, n, encoder, frames], n + encoder
+        for layer, size in ((self.lstm, n + encoder), (self.context, n), (self.feedback, 1), (self.energy, encoder)):
+            layer.build((None, size))
+        self.memory: tuple = ()
 
-    def build(self, input_shape: Any) -> None:
-        """Builds the layers."""
-        n, _, encoder, embedding = self.sizes
-        self.lstm.build((None, embedding + encoder))
-        self.context.build((None, n))
-        self.feedback.build((None, None, 1))
-        self.energy.build((None, None, encoder))
-        self.built = True
-
-    def call(self, emb: Any, states: Any, constants: Any) -> Any:
+    def call(self, emb: Any, states: Any) -> Any:
         """(state and attention, new states)"""
-        (h, c, att, total), (enc, keys, mask) = states, constants
+        (h, c, att, total), (enc, keys, mask) = states, self.memory
         h, (h, c) = self.lstm(tf.concat([emb, att], axis=-1), [h, c])
         hidden = tf.tanh(keys + self.context(h)[:, None] + self.feedback(total[:, :, None]))
         weights = tf.nn.softmax(self.energy(hidden)[..., 0] + mask)
@@ -83,12 +76,29 @@ class _Decoder(layers.Layer):
         return tf.concat([h, att], axis=-1), [h, c, att, total + weights]
 
 
+class _Decoder(layers.Layer):
+    """All steps; Keras 3 has no constants for cells."""
+
+    def __init__(self, m: Model) -> None:
+        super().__init__()
+        self.cell = _Cell(m)
+        self.rnn = layers.RNN(self.cell, return_sequences=True)
+
+    def call(self, emb: Any, enc: Any, keys: Any, valid: Any) -> Any:
+        """[batch, labels, state and attention]"""
+        self.cell.memory = enc, keys, tf.where(valid, 0.0, -1e30)
+        return self.rnn(emb)
+
+    def compute_output_shape(self, emb_shape: Any, enc_shape: Any, keys_shape: Any, valid_shape: Any) -> Any:
+        """So that Keras does not call it with its symbols."""
+        return (*emb_shape[:2], self.cell.output_size)
+
+
 def _attention_model(inputs: dict[str, Any], mask: Any, m: Model) -> Any:
     enc = _recurrent(inputs["x"], mask, m, 2)
     keys = layers.Dense(2 * m.size)(enc)
     emb = layers.Embedding(m.labels, m.hidden)(inputs["before"])
-    constants = [enc, keys, keras.ops.where(mask, 0.0, -1e30)]
-    out = layers.RNN(_Decoder(m), return_sequences=True)(emb, constants=constants)
+    out = _Decoder(m)(emb, enc, keys, mask)
     return layers.Dense(m.hidden, "tanh")(layers.Concatenate()([out, emb]))
 
 
