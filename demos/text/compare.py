@@ -108,7 +108,7 @@ def draw(results: Mapping[str, Result], path: str) -> None:
         lengths = [entry["context"] for entry in result["contexts"]]
         memory.plot(lengths, [entry["state"] / 1e6 for entry in result["contexts"]], marker=".", label=label)
         time.plot(lengths, [entry["ms"] for entry in result["contexts"]], marker=".", label=label)
-    learning.set(xlabel="CPU time of training, seconds", ylabel="perplexity per character on dev", yscale="log")
+    learning.set(xlabel="CPU time of training, seconds", ylabel="perplexity per character on dev")
     memory.set(xlabel="labels of context", ylabel="states of a sequence, MB", yscale="log")
     time.set(xlabel="labels of context", ylabel="CPU time of a label, ms", ylim=(0, None))
     for axes in (learning, memory, time):
