@@ -10,6 +10,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.emit_node import emit_node
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
+from returnn_tf.layers.loops.early_stop import with_early_stop
 from returnn_tf.layers.loops.hypotheses import Hypotheses, after_step, follow_choice, normalized, steps_taken
 from returnn_tf.layers.loops.kept import hold_after_end, keep_states
 from returnn_tf.layers.loops.loop_inputs import (
@@ -228,7 +229,8 @@ class LoopFrame:
             lens = tf.gather(lens, tf.reshape(index, [-1]))
         ended = hyps.ended
         if loop.ending.end is not None:
-            ended, lens = after_step(ended, lens, state.values[loop.ending.end], loop.ending.include_eos)
+            end = with_early_stop(loop, hyps, ended, lens, state.values[loop.ending.end], self._limit)
+            ended, lens = after_step(ended, lens, end, loop.ending.include_eos)
         result = {"ended": ended, "lens": lens}
         if loop.choices:
             result["scores"] = hyps.scores

@@ -84,6 +84,11 @@ class LoopPlan(Freezable):
         return bool(self.choices) and self.choices[-1].layer.independent_of_batch  # type: ignore[attr-defined]
 
     @property
+    def stops_early(self) -> bool:
+        """Return whether a sequence is done when nothing can beat its best ended hypothesis."""
+        return bool(self.choices) and self.choices[-1].layer.early_stop  # type: ignore[attr-defined]
+
+    @property
     def recomputes(self) -> bool:
         """Return whether the backward pass recomputes the steps.
 

@@ -36,6 +36,10 @@ class ChoiceLayer(Layer):
     scores, an ended hypothesis continues with its last label, and where the number of steps is known no padded frame
     is scored. (``max_seq_len`` remains one limit for the batch.)
 
+    With ``early_stop`` a sequence is done when its best hypothesis has ended and no other could beat it in the steps
+    that are left, given log probabilities, which are never positive. The best hypothesis by these scores is the same as
+    without; the others may be unfinished.
+
     Several sources: of each the best ``source_beam_sizes`` labels are kept, and all combinations of them compete by the
     sum of their scores. The labels of source i are the part ``<layer>/out_<i>``; the layer itself has those of the
     first.
@@ -73,6 +77,9 @@ class ChoiceLayer(Layer):
     length_normalization: bool = option(True, help="normalise the scores by the number of steps")
     length_normalization_exponent: float = option(1.0, help="exponent while a hypothesis waits for the others")
     independent_of_batch: bool = option(False, help="search every sequence as if it were alone, see above")
+    early_stop: bool = option(
+        False, help="end the search of a sequence when nothing can beat its best ended hypothesis, see above"
+    )
     custom_score_combine: Optional[Callable[..., Any]] = option(
         None, help="function (scores_in, scores_base, t, end_flags, ...) -> scores"
     )
@@ -155,6 +162,11 @@ class ChoiceLayer(Layer):
             raise OptionError("cheating needs the option 'target', whose labels stay in the beam.")
         if not self.target and self.search is False:
             raise OptionError("with search=False it follows the target, but there is none. Give the option 'target'.")
+        if self.early_stop and not self._scores_only_fall():
+            raise OptionError(
+                "early_stop is for scores that only fall: not with prob_scale below 0, another base_beam_score_scale "
+                "than 1, custom_score_combine, random_sample_scale, cheating or recombine."
+            )
         if self.recombine is None and (self.recombine_by is not None or self.recombine_blank is not None):
             raise OptionError("recombine_by and recombine_blank need the option 'recombine': 'max' or 'sum'.")
         if self.recombine is not None and self.recombine not in _RECOMBINE:
@@ -164,6 +176,12 @@ class ChoiceLayer(Layer):
         self._gold_prob = gold_probability(self.scheduled_sampling)
         if ctx.loop_dim is None and not ctx.in_step:
             raise ctx.error("chooses labels in a loop: put it into the unit of a 'rec' layer.")
+
+    def _scores_only_fall(self) -> bool:
+        weights = self.prob_scale >= 0 and self.base_beam_score_scale == 1
+        return weights and not (
+            self.custom_score_combine or self.random_sample_scale or self.cheating or self.recombine
+        )
 
     @property
     def searches(self) -> bool:

@@ -9,6 +9,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.graph.hidden_state import recurrent_node
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.layers.loops.early_stop import check_early_stop
 from returnn_tf.layers.loops.loop_plan import LoopPlan
 from returnn_tf.layers.loops.loop_run import LoopRunLayer
 from returnn_tf.layers.rec.state import carried_state_of
@@ -143,6 +144,7 @@ class StepNetwork(Endings):
         )
         if loop.choices:
             check_kept_beams(loop.choices)
+            check_early_stop(loop)
             self._beam = Beam(loop.beam_size, self.owner.path)
         for name, prev in self._prevs.items():
             if carried_state_of(nodes[name]) is not None:
