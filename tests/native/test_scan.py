@@ -9,7 +9,7 @@ from returnn_tf.native.portable import portable_ops
 from returnn_tf.native.scans.scan import native_scan, scan_ops
 from returnn_tf.ops.sequence.linear_recurrence import recurrence_of_parts
 from returnn_tf.util.lazy_tf import tf
-from tests.native.cuda.build import build_emulated, compile_for_gpu
+from tests.native.cuda.build import SANITIZERS, build_emulated, compile_for_gpu, run_sanitized
 
 CASES = [(parts, constant, reverse) for parts in (1, 2) for constant in (0, 1) for reverse in (0, 1)]
 
@@ -130,6 +130,12 @@ def test_on_a_gpu(parts, constant, reverse):
         results.append([x for like in empty for x in like])
     for on_gpu, on_cpu in zip(*results):
         numpy.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_sanitizers_on_a_gpu(sanitizer):
+    run_sanitized("../tests/native/cuda/sanitized_scans.cu", sanitizer=sanitizer)
 
 
 @pytest.mark.long

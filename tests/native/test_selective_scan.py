@@ -9,7 +9,7 @@ from returnn_tf.native.portable import portable_ops
 from returnn_tf.native.scans.selective_scan import native_selective_scan, selective_scan_ops
 from returnn_tf.ops.sequence.selective_scan import selective_scan
 from returnn_tf.util.lazy_tf import tf
-from tests.native.cuda.build import build_emulated, compile_for_gpu
+from tests.native.cuda.build import SANITIZERS, build_emulated, compile_for_gpu, run_sanitized
 
 NAMES = ("x", "delta", "a", "b", "c", "d", "h0")
 
@@ -155,6 +155,12 @@ def test_on_a_gpu(sizes, reverse):
         results.append([y, h_last, *gradients])
     for on_gpu, on_cpu in zip(*results):
         numpy.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_sanitizers_on_a_gpu(sanitizer):
+    run_sanitized("../tests/native/cuda/sanitized_scans.cu", "-DRTF_SELECTIVE=1", sanitizer=sanitizer)
 
 
 @pytest.mark.long
