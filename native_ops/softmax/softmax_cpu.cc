@@ -1,11 +1,10 @@
 // Softmax, cross entropy and its gradient for a frame at a time: the row is in a core's cache from the first pass on.
-#include "softmax.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "../common/ragged.h"
 #include "../common/vector.h"
+#include "softmax.h"
 
 namespace rtf {
 namespace {
@@ -42,8 +41,7 @@ float greatest(const float* z, const float* bias, int64_t labels) {
 
 // Sums of exp(z + bias - most) and, if wanted, of z + bias - most; the exponentials go to `out` unless it is null.
 template <bool kStore, bool kPlainSum>
-void exponentials(const float* z, const float* bias, int64_t labels, float most, float* out, float* sum,
-                  float* plain) {
+void exponentials(const float* z, const float* bias, int64_t labels, float most, float* out, float* sum, float* plain) {
   Vec sums[kSums] = {}, plain_sums[kSums] = {};
   int slot = 0;
   by_vectors(labels, [&](int64_t k, auto whole, int n) {
