@@ -54,3 +54,12 @@ def test_transformer_trains() -> None:
         for name in ("step", "forward"):
             assert steps[name]() / frames == pytest.approx(math.log(m.labels), rel=0.5)
         assert math.isfinite(steps["gradients"]())
+
+
+def test_attention_forms() -> None:
+    """They agree, else the benchmark raises; a line of its table."""
+    import attention
+
+    line = attention.compare((2, 5, 2, 4), 0.1, 1)
+    assert line[0] == "2 x 5 frames, 2 heads of 4, dropout 0.1"
+    assert all(float(number) >= 0 for number in line[1:])

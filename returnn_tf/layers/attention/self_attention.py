@@ -165,7 +165,7 @@ class SelfAttentionLayer(ConcatInputLayer):
         sizes = [*ctx.shape(self._rows), self.num_heads, 2 * self._key + self._value]
         qkv = tf.reshape(qkv, tf.stack(sizes))
         table = self._table(ctx)
-        ops = attention_ops() if self._fits_blocks(qkv, table) else None
+        ops = attention_ops() if self._fits_blocks(ctx, qkv, table) else None
         y = self._attend(ctx, qkv, table) if ops is None else self._in_blocks(ctx, ops, qkv, table)
         y = tf.reshape(y, tf.stack(ctx.shape(ctx.output)))
         y.set_shape(ctx.output.static_shape)
@@ -193,11 +193,11 @@ class SelfAttentionLayer(ConcatInputLayer):
             weights = ctx.dropout(weights, self.attention_dropout, seed="attention")
         return full(tf.einsum("...hts,...shd->...thd", reduced(weights), reduced(v)))
 
-    def _fits_blocks(self, qkv: Any, table: Optional[Any]) -> bool:
+    def _fits_blocks(self, ctx: EmitContext, qkv: Any, table: Optional[Any]) -> bool:
         """Return whether the native op computes this: all frames at once, a batch of sequences, float32."""
         if self._single_step or self._kept is not None or qkv.shape.rank != 4 or self._rows.batch_axis != 0:
             return False
-        if self.key_shift is not None and table is None:
+        if ctx.differs_by_frame(self._rows.dims[-1]) or (self.key_shift is not None and table is None):
             return False
         return qkv.dtype == tf.float32 and product_dtype() is None
 
@@ -206,7 +206,7 @@ class SelfAttentionLayer(ConcatInputLayer):
         dim, lens = self._rows.dims[-1], None
         causal = self.attention_left_only or self._in_loop
         if dim.is_dynamic and not causal:
-            lens = tf.broadcast_to(tf.cast(ctx.lens(dim), tf.int32), tf.shape(qkv)[:1])
+            lens = tf.broadcast_to(tf.clip_by_value(ctx.lens(dim), 0, tf.shape(qkv)[1]), tf.shape(qkv)[:1])
         return native_attention(
             ops, [qkv], self._key, scale=self._key**-0.5, lengths=lens, causal=causal, table=table,
             dropout=self.attention_dropout if ctx.train else 0.0, seed=ctx.seed("attention"),
