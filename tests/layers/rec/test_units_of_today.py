@@ -40,7 +40,16 @@ UNITS: list[tuple[str, int, dict[str, Any]]] = [
     ("s4d", 4, {"d_state": 4}),
 ]
 each_form = pytest.mark.parametrize("unit,n_out,unit_opts", UNITS, ids=str)
-each_unit = pytest.mark.parametrize("unit,n_out,unit_opts", {row[0]: row for row in UNITS[::-1]}.values(), ids=str)
+#: Whole networks take long to trace: one unit of each kind (diagonal, matrices, step by step), the others on request.
+USUAL = ("mingru", "mlstm", "slstm")
+each_unit = pytest.mark.parametrize(
+    "unit,n_out,unit_opts",
+    [
+        pytest.param(*row, marks=() if row[0] in USUAL else pytest.mark.long)
+        for row in {row[0]: row for row in UNITS[::-1]}.values()
+    ],
+    ids=str,
+)
 
 
 def params_of(cell: Any, rng: Any) -> dict[str, Any]:
@@ -53,7 +62,7 @@ def params_of(cell: Any, rng: Any) -> dict[str, Any]:
 
 
 class Forms:
-    """The parallel form of a unit and the loop over its steps, in one graph, on a ragged batch."""
+    """The parallel form of a unit and the loop over its steps, on a ragged batch; eager, as tracing is slow."""
 
     def __init__(self, unit: str, n_out: int, unit_opts: dict[str, Any], dtype: str) -> None:
         rng = numpy.random.RandomState(1)
@@ -86,12 +95,8 @@ class Forms:
 def test_parallel_form_is_that_of_the_steps(unit: str, n_out: int, unit_opts: dict[str, Any]) -> None:
     forms = Forms(unit, n_out, unit_opts, "float32")
 
-    @tf.function
-    def both() -> Any:
-        cells = (forms.cell, forms.steps)
-        return [[forms.run(cell, forms.args, direction) for cell in cells] for direction in (1, -1)]
-
-    for parallel, steps in both():
+    for direction in (1, -1):
+        parallel, steps = (forms.run(cell, forms.args, direction) for cell in (forms.cell, forms.steps))
         for values, expected in zip(tf.nest.flatten(parallel), tf.nest.flatten(steps)):
             numpy.testing.assert_allclose(values, expected, atol=1e-5, rtol=1e-5)
         assert not parallel[0].numpy()[3:, 1].any(), "padding"
@@ -100,24 +105,26 @@ def test_parallel_form_is_that_of_the_steps(unit: str, n_out: int, unit_opts: di
 
 @each_form
 def test_gradient(unit: str, n_out: int, unit_opts: dict[str, Any]) -> None:
-    """The gradient of each array is the difference quotient, in a random direction."""
+    """The gradients of parameters, input and each state are difference quotients, in a random direction."""
     forms = Forms(unit, n_out, unit_opts, "float64")
+    params = forms.args[0]
     flat, eps = tf.nest.flatten(forms.args), 1e-7
-
-    @tf.function
-    def score(*arrays: Any) -> Any:
-        return forms.score(tf.nest.pack_sequence_as(forms.args, arrays))
-
     with tf.GradientTape() as tape:
         tape.watch(flat)
-        value = score(*flat)
-    for index, (array, gradient) in enumerate(zip(flat, tape.gradient(value, flat, unconnected_gradients="zero"))):
-        way = forms.rng.normal(size=array.shape)
+        score = forms.score(forms.args)
+    gradients = tape.gradient(score, flat, unconnected_gradients="zero")
+    ways = [forms.rng.normal(size=array.shape) for array in flat]
+    for first, last in [(0, len(params)), *((i, i + 1) for i in range(len(params), len(flat)))]:
         high, low = (
-            score(*[a + sign * eps * way if i == index else a for i, a in enumerate(flat)]) for sign in (1, -1)
-        )
+            forms.score(tf.nest.pack_sequence_as(forms.args, [
+                array + sign * eps * way if first <= i < last else array
+                for i, (array, way) in enumerate(zip(flat, ways))
+            ]))
+            for sign in (1, -1)
+        )  # fmt: skip
         expected = ((high - low) / (2 * eps)).numpy()
-        assert (gradient.numpy() * way).sum() == pytest.approx(expected, rel=1e-5, abs=1e-6), index
+        got = sum((g.numpy() * way).sum() for g, way in zip(gradients[first:last], ways[first:last]))
+        assert got == pytest.approx(expected, rel=1e-5, abs=1e-6), first
 
 
 @each_unit
