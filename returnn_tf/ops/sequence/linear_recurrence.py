@@ -68,7 +68,8 @@ def _prepend(frame: tf.Tensor, x: tf.Tensor, reverse: bool) -> tf.Tensor:
     return tf.concat([x, frame] if reverse else [frame, x], axis=0)
 
 
-def _product(x: Parts, y: Parts) -> Parts:
+def product_of_parts(x: Parts, y: Parts) -> Parts:
+    """Multiply real or complex arrays, with complex ones as pairs of a real and an imaginary part."""
     if len(x) == 1:
         return (x[0] * y[0],)
     return x[0] * y[0] - x[1] * y[1], x[0] * y[1] + x[1] * y[0]
@@ -96,7 +97,7 @@ def _scan(a: Parts, b: Parts, reverse: bool) -> Parts:
             following = tuple(_shifted(x, 1, 0.0, not reverse) for x in a)
             db = _scan(_conjugate(following), dh, not reverse)
             before = tuple(_shifted(x, 1, 0.0, reverse) for x in h)
-            return (*_product(db, _conjugate(before)), *db)
+            return (*product_of_parts(db, _conjugate(before)), *db)
 
         return h, gradient
 
@@ -127,8 +128,8 @@ def _doubling(a: Parts, b: Parts, reverse: bool) -> Parts:
 
     def double(shift: tf.Tensor, *arrays: tf.Tensor) -> tuple[tf.Tensor, ...]:
         a, b = arrays[:parts], arrays[parts:]
-        b = _sum(b, _product(a, tuple(_shifted(x, shift, 0.0, reverse) for x in b)))
-        a = _product(a, tuple(_shifted(x, shift, fill, reverse) for x, fill in zip(a, one)))
+        b = _sum(b, product_of_parts(a, tuple(_shifted(x, shift, 0.0, reverse) for x in b)))
+        a = product_of_parts(a, tuple(_shifted(x, shift, fill, reverse) for x, fill in zip(a, one)))
         arrays = (*(x for x in a), *(x for x in b))
         for x, before in zip(arrays, shapes):
             x.set_shape(before)

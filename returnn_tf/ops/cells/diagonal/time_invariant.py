@@ -7,20 +7,19 @@ from typing import Optional
 import numpy
 
 from returnn_tf.ops.cells.base import State
-from returnn_tf.ops.sequence.linear_recurrence import recurrence_of_parts
+from returnn_tf.ops.sequence.linear_recurrence import Parts, product_of_parts, recurrence_of_parts
 from returnn_tf.util.lazy_tf import tf
 
 #: Frames of a chunk, a power of 2: states are in memory only between chunks.
 CHUNK = 32
 
-Pair = tuple["tf.Tensor", "tf.Tensor"]
-"""Real and imaginary part."""
-
 
 def time_invariant(
-    a: Pair, c: Pair, x: tf.Tensor, state: State, lengths: Optional[tf.Tensor]
+    a: Parts, c: Parts, x: tf.Tensor, state: State, lengths: Optional[tf.Tensor]
 ) -> tuple[tf.Tensor, State]:
     """Compute ``h' = a h + x;  y = Re(sum over the states of c h')`` for each channel, over all frames.
+
+    Complex numbers are pairs of a real and an imaginary part.
 
     Within a chunk, y is the sum of a product of a Toeplitz matrix with x, and of one with the state before the chunk.
 
@@ -42,7 +41,7 @@ def time_invariant(
     # What a chunk adds to the state: its last frame with power 0, its first one with CHUNK - 1.
     add = tf.concat([tf.transpose(tf.reverse(part, [0]), [2, 1, 0]) for part in powers], axis=1)  # [n, 2 m, CHUNK]
 
-    def added(inputs: tf.Tensor, n_chunks: tf.Tensor) -> Pair:
+    def added(inputs: tf.Tensor, n_chunks: tf.Tensor) -> Parts:
         """Return the parts [n_chunks, batch, m * n]."""
         parts = tf.reshape(tf.matmul(add, inputs), [n, 2, m, n_chunks, batch])
         re, im = tf.unstack(tf.reshape(tf.transpose(parts, [1, 3, 4, 2, 0]), [2, n_chunks, batch, m * n]), num=2)
@@ -54,7 +53,8 @@ def time_invariant(
     before = tf.stack([tf.reshape(part[:-1], [count, batch, m, n]) for part in states])  # [2, count, batch, m, n]
     before = tf.reshape(tf.transpose(before, [4, 0, 3, 1, 2]), [n, 2 * m, count * batch])
     y = tf.matmul(
-        tf.concat([_toeplitz(c, powers), _reading(c, _product(powers, a))], axis=2), tf.concat([inputs, before], axis=1)
+        tf.concat([_toeplitz(c, powers), _reading(c, product_of_parts(powers, a))], axis=2),
+        tf.concat([inputs, before], axis=1),
     )
     y = tf.reshape(tf.transpose(tf.reshape(y, [n, CHUNK, count, batch]), [2, 1, 3, 0]), [-1, batch, n])[:n_frames]
     y.set_shape(x.shape)
@@ -74,21 +74,17 @@ def time_invariant(
     return y, last
 
 
-def _powers(a: Pair) -> tuple[Pair, Pair]:
+def _powers(a: Parts) -> tuple[Parts, Parts]:
     """Return a^0 ... a^(CHUNK - 1) [CHUNK, m, n], and a^CHUNK [m, n]; CHUNK is a power of 2."""
     powers, factor = (tf.ones_like(a[0])[None], tf.zeros_like(a[1])[None]), a
     while powers[0].shape[0] < CHUNK:
-        more = _product(powers, factor)
+        more = product_of_parts(powers, factor)
         powers = tf.concat([powers[0], more[0]], axis=0), tf.concat([powers[1], more[1]], axis=0)
-        factor = _product(factor, factor)
+        factor = product_of_parts(factor, factor)
     return powers, factor
 
 
-def _product(x: Pair, y: Pair) -> Pair:
-    return x[0] * y[0] - x[1] * y[1], x[0] * y[1] + x[1] * y[0]
-
-
-def _toeplitz(c: Pair, powers: Pair) -> tf.Tensor:
+def _toeplitz(c: Parts, powers: Parts) -> tf.Tensor:
     """Return the weight of frame j of a chunk in y of frame i [n, i, j]: Re(sum over the states of c a^(i - j))."""
     kernel = tf.reduce_sum(c[0] * powers[0] - c[1] * powers[1], axis=1)  # [CHUNK, n]
     # A product with zeros and ones: the gradient of a gather would be a slow scatter.
@@ -97,10 +93,10 @@ def _toeplitz(c: Pair, powers: Pair) -> tf.Tensor:
     return tf.reshape(tf.matmul(kernel, places, transpose_a=True), [-1, CHUNK, CHUNK])
 
 
-def _reading(c: Pair, powers: Pair) -> tf.Tensor:
+def _reading(c: Parts, powers: Parts) -> tf.Tensor:
     """Return the weights of the state before a chunk in y of frame i [n, i, 2 m]: Re(c a^(i + 1) h).
 
     :param powers: a^1 ... a^CHUNK
     """
-    re, im = _product(c, powers)
+    re, im = product_of_parts(c, powers)
     return tf.concat([tf.transpose(part, [2, 0, 1]) for part in (re, -im)], axis=2)
