@@ -42,7 +42,7 @@ def xla_limit(steps: Any) -> Optional[Any]:
 
 
 def keep_compiled() -> str:
-    """Let XLA keep what it compiles, and return the folder; TensorFlow reads this when it runs its first op.
+    """Let XLA keep what it compiles, and return the folder; TensorFlow reads this with its devices.
 
     ``$RETURNN_TF_XLA_CACHE``, or a folder in the user's cache. A folder that ``$TF_XLA_FLAGS`` names stays. There is
     one folder per kind of CPU and release of TensorFlow, as the compiled code fits no other.

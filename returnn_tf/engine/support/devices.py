@@ -10,10 +10,11 @@ from functools import partial
 from typing import Any, Callable, Optional
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import LoggingSettings, TaskSettings
+from returnn_tf.config.settings import LoggingSettings, NetworkSettings, TaskSettings
 from returnn_tf.logging.log import log
 from returnn_tf.logging.memory import process_memory
 from returnn_tf.logging.text import bytes_text
+from returnn_tf.network.for_xla import announce_xla
 from returnn_tf.util.lazy_tf import tf
 
 _DEVICE = re.compile(r"^(cpu|gpu(\d*)|all)$")
@@ -37,6 +38,8 @@ def set_up(config: Config, local_rank: int = 0, local_size: int = 1) -> None:
         return
     if local_size > 1:
         _for_rank.append(local_rank)
+    if NetworkSettings(config).jit_compile:
+        announce_xla()  # TensorFlow reads its flags along with its devices
     wanted = TaskSettings(config).device.lower()
     match = _DEVICE.match(wanted)
     if match is None:
