@@ -52,7 +52,7 @@ class Sides:
     def __init__(self, unit: str, n: int, n_frames: int, batch: int, opts: Any = None) -> None:
         rng = numpy.random.default_rng(1)
         cells = [unit_class(unit)(n, n, unit_opts=opts) for _ in range(2)]
-        cells[1].parallel_kernel = cells[1].native_kernel = lambda *_: None
+        cells[1].parallel_kernel = cells[1].native_kernel = cells[1].loop_kernel = lambda *_: None
         specs = cells[0].param_specs()
         self.params = {s.name: tf.constant(self._start(s, rng), tf.float32) for s in specs}
         self.x = tf.constant(rng.normal(0, 1, (n_frames, batch, n)), tf.float32)
