@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
-from returnn_tf.ops.cells import run_cell, unit_class
+from returnn_tf.ops.cells import unit_class
 from returnn_tf.ops.cells.matrix.delta_rule import delta_rule
 from returnn_tf.ops.cells.matrix.head_frames import HeadFrames
 from returnn_tf.util.lazy_tf import tf
+from tests.ops.cells.frame_by_frame import check_unit, sigmoid, silu
 
 IN, N, HEADS, KEYS, VALUES, CONV = 4, 5, 2, 6, 8, 3
 OPTS = {"num_heads": HEADS, "key_dim": KEYS, "value_dim": VALUES, "conv_size": CONV, "chunk": 4}
@@ -18,9 +19,8 @@ OPTS = {"num_heads": HEADS, "key_dim": KEYS, "value_dim": VALUES, "conv_size": C
 def deltanet(p, window, states):
     """2406.06484: the last frame of the window [CONV, 2 KEYS + VALUES + HEADS]; matrices are [key, value]."""
     mixed = (window[:, :-HEADS] * p["conv"]).sum(0)
-    mixed = mixed / (1 + np.exp(-mixed))
-    rates = 1 / (1 + np.exp(-window[-1, -HEADS:]))
-    q, k, v = (np.split(part, HEADS) for part in np.split(mixed, [KEYS, 2 * KEYS]))
+    rates = sigmoid(window[-1, -HEADS:])
+    q, k, v = (np.split(part, HEADS) for part in np.split(silu(mixed), [KEYS, 2 * KEYS]))
     parts, new = [], []
     for q_i, k_i, v_i, rate, s in zip(q, k, v, rates, states):
         q_i, k_i = q_i / np.linalg.norm(q_i), k_i / np.linalg.norm(k_i)
@@ -33,28 +33,13 @@ def deltanet(p, window, states):
 
 @pytest.mark.parametrize("direction", [1, -1])
 def test_as_in_numpy(direction):
-    rng = np.random.RandomState(1)
-    cell = unit_class("deltanet")(N, IN, unit_opts=OPTS)
-    params = {spec.name: rng.normal(0, 0.7, spec.shape) for spec in cell.param_specs()}
-    lengths = [10, 1, 0]
-    x = rng.normal(size=(10, 3, IN))
-    state = tuple(rng.normal(size=(3, size)) for size in cell.state_sizes())
-    shape = (CONV - 1, 2 * KEYS + VALUES)
-    expected, last = np.zeros((10, 3, N)), [part.copy() for part in state]
-    for b, length in enumerate(lengths):
-        past = np.pad(state[0][b].reshape(shape), [(0, 0), (0, HEADS)])
-        matrices = list(state[1][b].reshape(HEADS, KEYS // HEADS, VALUES // HEADS))
-        for t in range(length)[::direction]:
-            window = np.vstack([past, x[t, b] @ params["W"]])
-            expected[t, b], matrices = deltanet(params, window, matrices)
-            past = window[1:]
-        last[0][b], last[1][b] = np.ravel(past[:, :-HEADS]), np.ravel(matrices)
-        x[length:, b] = np.nan  # padding may hold anything
-    tensors = {name: tf.constant(value) for name, value in params.items()}
-    y, found = run_cell(cell, tensors, tf.constant(x), tf.constant(lengths), initial_state=state, direction=direction)
-    np.testing.assert_allclose(y, expected, atol=1e-10)
-    for part, right in zip(found, last):
-        np.testing.assert_allclose(part, right, atol=1e-10)
+    def formula(params, x, state):
+        past = np.pad(np.reshape(state[0], (CONV - 1, -1)), [(0, 0), (0, HEADS)])
+        window = np.vstack([past, x @ params["W"]])
+        y, matrices = deltanet(params, window, np.reshape(state[1], (HEADS, KEYS // HEADS, VALUES // HEADS)))
+        return y, [window[1:, :-HEADS], matrices]
+
+    check_unit("deltanet", OPTS, formula, n=N, direction=direction, in_dim=IN)
 
 
 @pytest.mark.parametrize("strength,chunk", [(None, 16), (0.1, 16), (0.6, 128)])

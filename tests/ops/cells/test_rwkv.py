@@ -6,18 +6,14 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
-from returnn_tf.ops.cells import run_cell, unit_class
-from returnn_tf.util.lazy_tf import tf
+from returnn_tf.ops.cells import unit_class
+from tests.ops.cells.frame_by_frame import check_unit, sigmoid, silu
 
 IN, N, HEAD = 5, 6, 3
 RANKS = {
     "rwkv6": {"mix_rank": 2, "decay_rank": 3},
     "rwkv7": {"decay_rank": 2, "rate_rank": 3, "gate_rank": 4},
 }
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
 
 
 def norm_of_head(y, scale, bias):
@@ -37,7 +33,7 @@ def rwkv6(p, x, last, states):
         kv = np.outer(k[h], v[h])
         parts.append(norm_of_head(r[h] @ (s + p["bonus"][h, None] * kv), p["norm/scale"][h], p["norm/bias"][h]))
         new.append(w[h, None] * s + kv)
-    return (g * sigmoid(g) * np.concatenate(parts)) @ p["W_o"], new
+    return (silu(g) * np.concatenate(parts)) @ p["W_o"], new
 
 
 def rwkv7(p, x, last, states):
@@ -63,26 +59,11 @@ def rwkv7(p, x, last, states):
 @pytest.mark.parametrize("direction", [1, -1])
 @pytest.mark.parametrize("unit,step", [("rwkv6", rwkv6), ("rwkv7", rwkv7)])
 def test_as_in_numpy(unit, step, direction):
-    rng = np.random.RandomState(1)
-    cell = unit_class(unit)(N, IN, unit_opts={"head_size": HEAD, "chunk": 4, **RANKS[unit]})
-    params = {spec.name: rng.normal(0, 0.7, spec.shape) for spec in cell.param_specs()}
-    lengths = [11, 4, 0]
-    x = rng.normal(size=(11, 3, IN))
-    state = tuple(rng.normal(size=(3, size)) for size in cell.state_sizes())
-    assert cell.state_sizes() == (IN, N * HEAD)
-    expected, last = np.zeros((11, 3, N)), [part.copy() for part in state]
-    for b, length in enumerate(lengths):
-        shift, matrices = state[0][b], list(state[1][b].reshape(2, HEAD, HEAD))
-        for t in range(length)[::direction]:
-            expected[t, b], matrices = step(params, x[t, b], shift, matrices)
-            shift = x[t, b]
-        last[0][b], last[1][b] = shift, np.ravel(matrices)
-        x[length:, b] = np.nan  # padding may hold anything
-    tensors = {name: tf.constant(value) for name, value in params.items()}
-    y, found = run_cell(cell, tensors, tf.constant(x), tf.constant(lengths), initial_state=state, direction=direction)
-    np.testing.assert_allclose(y, expected, atol=1e-10)
-    for part, right in zip(found, last):
-        np.testing.assert_allclose(part, right, atol=1e-10)
+    def formula(params, x, state):
+        y, matrices = step(params, x, state[0], np.reshape(state[1], (2, HEAD, HEAD)))
+        return y, [x, matrices]
+
+    check_unit(unit, {"head_size": HEAD, "chunk": 4, **RANKS[unit]}, formula, n=N, direction=direction, in_dim=IN)
 
 
 @pytest.mark.parametrize("unit", ["rwkv6", "rwkv7"])
