@@ -21,6 +21,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Optional
 
 from report import table
@@ -44,8 +45,10 @@ PARTS = {("plain TF", "blstm-ctc"): 4, ("Keras", "blstm-ctc"): 4, ("PyTorch", "b
 
 def start(side: str, row: str, args: argparse.Namespace) -> Worker:
     """The process of a framework."""
-    python = args.torch if side == "PyTorch" else sys.executable
-    arguments = [row, str(args.part * PARTS.get((side, row), 1)), *(["small"] if args.small else [])]
+    python, part = args.torch if side == "PyTorch" else sys.executable, args.part * PARTS.get((side, row), 1)
+    if ROWS[row].batch // part < 1:
+        raise SystemExit("%s has %d sequences: there is no 1 / %d of them for %s." % (row, ROWS[row].batch, part, side))
+    arguments = [row, str(part), *(["small"] if args.small else [])]
     return Worker("%s, %s" % (side, row), python, SIDES[side], arguments, args.threads, args.cpu, **waiting(args))
 
 
@@ -79,9 +82,9 @@ def compare(row: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 
 def cells(row: str, side: str, found: dict[str, float], model: Model, args: argparse.Namespace, peak: float) -> list:
-    """A line of the table; the time of the row's step here is 1 / n of that of the batch."""
+    """A line of the table."""
     part = PARTS.get((side, row), 1)
-    rate = model.gflop() / args.part / found["step"]
+    rate = replace(model, batch=model.batch // args.part).gflop() / found["step"]
     times = [found["step"]]
     if not args.whole:
         forward, gradients = found["forward"], found["gradients"]
