@@ -18,8 +18,7 @@ def relative_time(dtype: str) -> float:
     """Return the CPU time of a matrix product in this type divided by that in float32, measured in turn."""
     factors = [_factors("float32"), _factors(dtype)]
     times = [[_seconds(*pair) for pair in factors] for _ in range(_ROUNDS)]
-    single, other = (min(column) for column in zip(*times))
-    return other / single
+    return min(row[1] for row in times) / min(row[0] for row in times)
 
 
 def report_speed(config: Config) -> None:

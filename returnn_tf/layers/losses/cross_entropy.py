@@ -98,8 +98,9 @@ class CrossEntropyLoss(FramewiseLoss):
         if "sums" not in ctx.cache:
             ctx.cache["sums"] = None
             if self._may_fuse(ctx):
-                entropy = smoothing_entropy(ctx.output.dim, self.label_smoothing) if self.label_smoothing else 0.0
-                off = self.label_smoothing / max(ctx.output.dim - 1, 1)
+                labels = ctx.output.dim or 1
+                entropy = smoothing_entropy(labels, self.label_smoothing) if self.label_smoothing else 0.0
+                off = self.label_smoothing / max(labels - 1, 1)
                 spec = TargetSpec(1.0 - self.label_smoothing, off, entropy, self.focal_loss_factor)
                 ctx.cache["sums"] = sums_over_frames(ctx, self.frames(ctx), spec)
         sums: Optional[tuple[Any, Any]] = ctx.cache["sums"]
