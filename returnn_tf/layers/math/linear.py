@@ -13,6 +13,7 @@ from returnn_tf.graph.param_parts import Parts
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.ops.activations import check_activation, get_activation, is_over_features, may_reduce
 from returnn_tf.ops.after_product import bias_and_activation
 from returnn_tf.ops.frames.shape import move_axis
@@ -77,7 +78,7 @@ class LinearLayer(ConcatInputLayer):
         if self.input.sparse_dim is not None:
             y = tf.gather(tf.transpose(w) if self.use_transposed_weights else w, x)
         else:
-            y = tf.tensordot(x, w, [[self.input.feature_axis], [1 if self.use_transposed_weights else 0]])
+            y = self._product(x, w)
             if self._is_plain_product():
                 ctx.set_aux(self.node, PRODUCT, Product(x, w, bias, self.use_transposed_weights))
         product, fuses = y, ctx.train and self.grad_filter is None
@@ -95,6 +96,14 @@ class LinearLayer(ConcatInputLayer):
         else:
             y = get_activation(self.activation)(y)
         return self._place(y, data)
+
+    def _product(self, x: Any, w: Any) -> Any:
+        """Return the product, with its features last."""
+        axis = self.input.feature_axis
+        if x.shape.rank == 2 and axis == 1 and not in_portable_ops():
+            # TensorFlow fuses it with the bias and the activation, which it does not do for tensordot.
+            return tf.matmul(x, w, transpose_b=self.use_transposed_weights)
+        return tf.tensordot(x, w, [[axis], [1 if self.use_transposed_weights else 0]])
 
     def _is_plain_product(self) -> bool:
         """Return whether the values before the activation are a `Product`, with the features last."""
