@@ -40,7 +40,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("formula,opts", CASES, ids=str)
+@pytest.mark.parametrize("formula,opts", CASES, ids=lambda value: getattr(value, "__name__", str(value)))
 @pytest.mark.parametrize("direction", [1, -1])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_as_in_numpy(formula: Any, opts: dict[str, Any], direction: int, dtype: str) -> None:
