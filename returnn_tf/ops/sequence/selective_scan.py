@@ -58,8 +58,8 @@ def selective_scan(
 
 
 def _chunks(x: tf.Tensor, n_frames: tf.Tensor) -> tf.Tensor:
-    """Return [chunks, CHUNK, batch, n], with zeros at the end."""
-    count = (n_frames + CHUNK - 1) // CHUNK
+    """Return [chunks, CHUNK, batch, n], with zeros at the end; at least one chunk, as arrays of none have no shape."""
+    count = tf.maximum(1, (n_frames + CHUNK - 1) // CHUNK)
     padded = tf.pad(x, [[0, count * CHUNK - n_frames], [0, 0], [0, 0]])
     out = tf.reshape(padded, tf.concat([[count, CHUNK], tf.shape(x)[1:]], axis=0))
     out.set_shape([None, CHUNK, *x.shape[1:]])

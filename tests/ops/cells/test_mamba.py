@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy
@@ -11,6 +12,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.ops.cells import run_cell, unit_class
 from returnn_tf.ops.initializers import get_initializer
+from returnn_tf.ops.sequence.selective_scan import selective_scan
 from returnn_tf.util.lazy_tf import tf
 
 IN, N_OUT, STATES, WIDTH, RANK = 3, 4, 3, 4, 2
@@ -75,6 +77,25 @@ def test_without_native_ops() -> None:
         plain, plain_last = cell.parallel_kernel()(*args)
     for got, expected in zip((plain, *plain_last), (native, *last)):
         numpy.testing.assert_allclose(got, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["default", "plain"])
+def test_without_frames(plain: bool) -> None:
+    """A batch of empty sequences in a graph, which knows neither the number of frames nor that of sequences."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None, 4]), tf.TensorSpec([None, None, STATES])])
+    def run(x: Any, b: Any) -> Any:
+        a, d, h0 = tf.ones([STATES, 4]), tf.ones([4]), tf.ones([tf.shape(x)[1], STATES, 4])
+        with tf.GradientTape() as tape:
+            tape.watch([x, h0])
+            y, last = selective_scan(x, x, -a, b, b, d, h0, tf.zeros([2], tf.int32))
+            total = tf.reduce_sum(last) + tf.reduce_sum(y)
+        return y, last, tape.gradient(total, h0)
+
+    with portable_ops() if plain else contextlib.nullcontext():
+        y, last, gradient = run(tf.zeros([0, 2, 4]), tf.zeros([0, 2, STATES]))
+    assert y.shape == (0, 2, 4)
+    assert (last.numpy() == 1).all() and (gradient.numpy() == 1).all()
 
 
 def test_initial_values() -> None:
