@@ -16,10 +16,12 @@ class HiddenState:
 
     :param keys: names of the tensors; () means one tensor without a name
     :param parts: template of each tensor: they differ in the sizes of their feature axes only
+    :param unit: the only unit for which such a state has a meaning; None: any unit with these keys
     """
 
     keys: tuple[str, ...]
     parts: tuple[Data, ...]
+    unit: Optional[str] = None
 
     @property
     def count(self) -> int:
@@ -40,7 +42,8 @@ class HiddenState:
         """Return the names and sizes, e.g. "c (3) and h (3)"."""
         if not self.keys:
             return "one tensor without a name (%d)" % self.sizes[0]
-        return " and ".join("%s (%d)" % item for item in zip(self.keys, self.sizes))
+        *others, last = ("%s (%d)" % item for item in zip(self.keys, self.sizes))
+        return "%s and %s" % (", ".join(others), last) if others else last
 
 
 def recurrent_node(node: Node) -> Node:

@@ -118,6 +118,11 @@ class _Planner:
                     "%s: the state of layer %r is %s, but that of this unit is %s. The n_out and unit_opts of both "
                     "layers must be the same." % (option, node.path, other, state)
                 )
+            if other.unit != state.unit:
+                raise ctx.error(
+                    "%s: the state of layer %r is %s, but that of this unit is %s. Take the state of a layer with the "
+                    "same unit." % (option, node.path, _kind(other), _kind(state))
+                )
             for part, into in zip(other.parts, state.parts):
                 self._check_fits(part, into, "%s: the state of layer %r" % (option, node.path))
             return [InitialState(node=node, state_index=index) for index in range(state.count)]
@@ -189,6 +194,10 @@ class _Planner:
         has_feature = data.feature_dim is not None and data.dim == into.dim
         if lost or not has_feature:
             raise self._ctx.error("%s is %s, but %s is needed." % (what, data, into))
+
+
+def _kind(state: HiddenState) -> str:
+    return "an output" if state.unit is None else "a memory of unit %r" % state.unit
 
 
 def emit_initial_state(

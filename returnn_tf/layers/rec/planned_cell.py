@@ -141,7 +141,9 @@ def plan_cell(
         if init is None:
             init = "glorot_uniform" if layer.recurrent_weights_init is None else layer.recurrent_weights_init
         ctx.param(prefix + spec.name, spec.shape, init)
-    state = HiddenState(cell.state_keys, _state_parts(ctx, cell, output))
+    # The output before may come from any unit, a memory only means something to the unit that reads it.
+    unit = cell.unit if cell.output_state is None else None
+    state = HiddenState(cell.state_keys, _state_parts(ctx, cell, output), unit)
     if layer.state is not None:
         initial = plan_given_state(ctx, layer.state, state)
     else:

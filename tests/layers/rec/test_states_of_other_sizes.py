@@ -114,6 +114,11 @@ def test_under_a_mask(moved: bool) -> None:
 
 
 OTHER = {"a": {**REC, "unit_opts": {"headdim": 3, "d_state": 4}}, "l": {**REC, "unit": "lstm", "unit_opts": None}}
+RWKV6, RWKV7 = ({"class": "rec", "unit": unit, "n_out": 3, "from": "data"} for unit in ("rwkv6", "rwkv7"))
+MINGRU, GLA = (
+    {"class": "rec", "unit": unit, "n_out": 1, "unit_opts": opts, "from": "data"}
+    for unit, opts in (("mingru", None), ("gla", {"key_ratio": 1, "num_heads": 1}))
+)
 DENSE = {"x": {"class": "linear", "activation": None, "n_out": 7, "from": "mean"},
          "mean": {"class": "reduce", "mode": "mean", "axes": "T", "from": "data"}}  # fmt: skip
 
@@ -130,6 +135,21 @@ DENSE = {"x": {"class": "linear", "activation": None, "n_out": 7, "from": "mean"
             {"output": {**REC, "initial_state": "a"}},
             r"the state of layer 'a' is conv \(42\) and S \(24\), but that of this unit is conv \(30\) and S \(12\)\. "
             "The n_out and unit_opts of both layers must be the same",
+        ),
+        (
+            {"first": RWKV6, "output": {**RWKV7, "initial_state": "first"}},
+            "the state of layer 'first' is a memory of unit 'rwkv6', but that of this unit is a memory of unit 'rwkv7'",
+        ),
+        (
+            {"first": MINGRU, "output": {**GLA, "initial_state": "first"}},
+            "the state of layer 'first' is an output, but that of this unit is a memory of unit 'gla'",
+        ),
+        (
+            {
+                "first": {**MINGRU, "unit": "mlstm", "unit_opts": {"num_heads": 1}},
+                "output": {**REC, "initial_state": "first"},
+            },
+            r"layer 'first' is C \(1\), n \(1\) and m \(1\), but that of this unit is conv \(30\) and S \(12\)",
         ),
         ({"output": {**REC, "initial_state": {"conv": "zeros"}}}, "initial_state has no key 'S'"),
         ({"output": {**REC, "initial_state": {"conv": "zeros", "S": "x"}}}, r"initial_state\['S'\]: layer 'x' is "),

@@ -31,6 +31,7 @@ def test_as_in_numpy(norm, direction):
     [
         (10, {}, r"here: unit 'gla': n_out 10 is not divisible by num_heads 4\. Change one of them\."),
         (8, {"key_ratio": 0.25}, r"the dim of all keys, n_out \* key_ratio = 2 is not divisible by num_heads 4"),
+        (8, {"key_ratio": 1e-9}, r"n_out \* key_ratio = 8e-09 is not divisible"),
         (8, {"chunk": 48}, r"option 'chunk' must be a power of 2 from 4 \(chunks are halved\), got 48"),
         (8, {"norm": "batch"}, "option 'norm'.*rms"),
     ],
@@ -38,3 +39,9 @@ def test_as_in_numpy(norm, direction):
 def test_wrong_options(n, opts, message):
     with pytest.raises(ConfigError, match=message):
         unit_class("gla")(n, 3, unit_opts=opts, where="here")
+
+
+def test_ratio_that_is_no_binary_fraction():
+    """n_out times the ratio is just below a whole number."""
+    cell = unit_class("gla")(100, 3, unit_opts={"key_ratio": 0.29, "num_heads": 1})
+    assert (cell.keys, cell.values) == (29, 100)

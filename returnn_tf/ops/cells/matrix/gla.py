@@ -47,6 +47,7 @@ class GatedLinearAttention(HeadsCell):
     def head_shape(self) -> tuple[int, int, int]:
         """Return heads, keys and values; see `HeadsCell.head_shape`."""
         keys = self.n_out * self.opts.key_ratio
+        keys = round(keys, 6) or keys  # 100 * 0.29 is 28.999999999999996
         self.check_divisible(self.n_out, "n_out", self.opts.num_heads)
         self.check_divisible(keys, "the dim of all keys, n_out * key_ratio =", self.opts.num_heads)
         return self.opts.num_heads, int(keys) // self.opts.num_heads, self.n_out // self.opts.num_heads
