@@ -44,6 +44,8 @@ def emit_node(state: Lowering, node: Node) -> None:
                 value = _with_declared_sizes(ctx, value, node.own_output)
             if node.layer.batch_norm and not node.layer.normalizes_batch:
                 value = apply_batch_norm_option(EmitContext(node, state), value)
+            if node in state.differentiated:
+                value = tf.identity(value)  # else what follows may be fused with the ops that made it
             dependencies = node.layer.control_dependencies_on_output
             if dependencies:
                 with tf.control_dependencies(_dependencies(ctx, value, dependencies)):

@@ -41,6 +41,10 @@ class Layer(LayerBase):
         """Return the layer that is reached as ``<this layer>/<name>``, or None."""
         return None
 
+    def differentiates_by(self) -> Sequence[Node]:
+        """Return the layers by whose values this one may take a derivative; later ops then really start from these."""
+        return ()
+
     @property
     def sources(self) -> list[Node]:
         """Return the layers that ``from`` names."""

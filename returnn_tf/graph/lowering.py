@@ -45,6 +45,8 @@ class Lowering:
     second_derivatives: bool = False
     #: The layers whose values other layers use.
     read: frozenset[Node] = frozenset()
+    #: The layers by whose values other layers may take derivatives.
+    differentiated: frozenset[Node] = frozenset()
     batch_size: Any = None
     #: Whether the ops are those of a loop or a branch; see `child`.
     is_child: bool = False

@@ -106,6 +106,7 @@ def lower(
     state.with_losses = with_losses
     state.read = frozenset(dep for node in needed for dep in (*node.deps, *node.param_deps))
     state.read |= {dep for loss in owners for dep in loss_deps(loss)}
+    state.differentiated = frozenset(x for node in plan.all_nodes() for x in _differentiated(node))
     state.second_derivatives = bool(plan.config is not None and UpdateSettings(plan.config).maximize_grad_norm)
     for key, node in plan.extern.items():
         if node in needed:
@@ -124,6 +125,10 @@ def lower(
                     result.constraints += constraint
                     result.has_constraints = True
     return result
+
+
+def _differentiated(node: Node) -> Sequence[Node]:
+    return () if node.extern_key is not None else node.layer.differentiates_by()
 
 
 def _constraints(state: Lowering, node: Node, run: Optional[Node] = None) -> Iterator[Any]:

@@ -105,6 +105,8 @@ def _origin(x: Any) -> Optional[str]:
     """Return the type of the op that made a tensor in this graph, or None."""
     if tf.executing_eagerly() or getattr(x, "graph", None) is not tf.compat.v1.get_default_graph():
         return None
+    if x.op.type == "BiasAdd" and x.op.get_attr("data_format") != b"NHWC":
+        return None  # its bias is not along the last axis
     return str(x.op.type)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.config import did_you_mean
@@ -10,6 +11,7 @@ from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Activation, Code, Number, OutType, OutTypeOptions
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -148,6 +150,10 @@ class CombineLayer(ElementwiseLayer):
         if not is_associative(self.kind) and len(self.sources) != 2:
             raise ctx.error("kind %r needs two sources, got %d." % (self.kind, len(self.sources)))
         return result_dtype(self.kind, dtype)
+
+    def differentiates_by(self) -> Sequence[Node]:
+        """Return what the user's code sees."""
+        return self.sources if self.kind == "eval" else ()
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit reduction from left to right, bias, activation."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Activation, Code, OutType, OutTypeOptions
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -57,6 +59,10 @@ class EvalLayer(ElementwiseLayer):
         if self.n_out is not None:
             out_type = dict(out_type or {}, dim=self.n_out)
         return self.with_out_type(ctx, data, out_type)
+
+    def differentiates_by(self) -> Sequence[Node]:
+        """Return what the user's code sees."""
+        return self.sources
 
     def emit(self, ctx: EmitContext) -> Any:
         """Run the code."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.tensor import Data
@@ -39,6 +41,10 @@ class GradientLayer(Layer):
             raise ctx.error("there is no derivative with respect to %s, which is not of a float type." % self.x.output)
         output: Data = self.x.output
         return output
+
+    def differentiates_by(self) -> Sequence[Node]:
+        """Return x."""
+        return [self.x]
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the backward pass."""
