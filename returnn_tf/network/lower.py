@@ -11,6 +11,7 @@ from returnn_tf.graph.check_numerics import checked_finite
 from returnn_tf.graph.constraints import layer_constraint
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.emit_node import emit_node, op_scope
+from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.loss import LossContext, LossNode
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
@@ -128,7 +129,7 @@ def lower(
 
 
 def _differentiated(node: Node) -> Sequence[Node]:
-    return () if node.extern_key is not None else node.layer.differentiates_by()
+    return node.layer.differentiates_by() if isinstance(node.layer, Layer) else ()
 
 
 def _constraints(state: Lowering, node: Node, run: Optional[Node] = None) -> Iterator[Any]:

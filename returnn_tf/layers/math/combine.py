@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, Optional
 
 from returnn_tf.config import did_you_mean
