@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -306,6 +307,17 @@ def test_it_does_not_outlive_its_parent(forked, end, tmp_path):
     process.wait(timeout=60)
     process.stdout.close()
     assert _wait_until_gone(pid, 20)
+
+
+def test_interrupted_while_it_waits(monkeypatch):
+    """The loader stops that epoch, so that another one can be loaded."""
+    with BatchLoader(Dataset.from_config(TASK)) as loader:
+        batches = loader.batches(1, batch_size=100, max_seqs=1)
+        next(batches)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(loader, "_next", Mock(side_effect=KeyboardInterrupt))
+            next(batches)
+        assert sum(batch.num_seqs for batch in loader.batches(2, batch_size=100, max_seqs=1)) == 30
 
 
 @pytest.mark.parametrize("name", ["returnn_tf.datasets", "returnn_tf.datasets.processes.worker"])

@@ -150,8 +150,11 @@ class LoadedBatches:
             raise StopIteration
         try:
             batch = self._loader._next(self._request)
-        except BaseException:
+        except (ConfigError, DataError):  # the process has ended the epoch, or is dead
             self._done = True
+            raise
+        except BaseException:  # an interrupt
+            self.close()
             raise
         if batch is None:
             self._done = True
