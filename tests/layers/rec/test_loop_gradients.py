@@ -17,7 +17,8 @@ _UNIT: dict[str, Any] = {
     "weights": {"class": "softmax_over_spatial", "from": "energy"},
     "att": {"class": "generic_attention", "weights": "weights", "base": "base:enc"},
     "cell": {"class": "rnn_cell", "unit": "LSTMBlock", "n_out": 3, "from": ["data:source", "prev:output", "att"]},
-    "output": {"class": "linear", "activation": "tanh", "n_out": 2, "from": "cell", "dropout": 0.2},
+    # The gradient of swish is a `tf.custom_gradient`.
+    "output": {"class": "linear", "activation": "swish", "n_out": 2, "from": "cell", "dropout": 0.2},
 }
 
 _NESTED: dict[str, Any] = {
