@@ -61,10 +61,14 @@ class Network:
         self.seed = seed
         self.noise_seed = seed  # for dropout and the like; different in each process of a distributed training
         self.param_specs: dict[str, ParamSpec] = plan.params
-        #: The parameters that checkpoints hold.
         if plan.jit_compile:
+            if check_numerics.option(plan.config):
+                raise ConfigError(
+                    "jit_compile: XLA leaves out the checks of debug_add_check_numerics_*. Remove one of them."
+                )
             announce_xla()
         initial = InitialValues(plan, seed)
+        #: The parameters that checkpoints hold.
         self.stored_params: dict[str, Any] = {name: initial.variable(spec) for name, spec in self.param_specs.items()}
         self.kept = KeptStates(plan.kept)
         #: All parameters: those above, and states that layers keep from batch to batch.

@@ -92,6 +92,12 @@ def test_not_with_several_processes(monkeypatch: Any) -> None:
         Trainer(net, given, world)
 
 
+@pytest.mark.parametrize("which", ["ops", "on_output"])
+def test_not_with_checks_that_are_left_out(which: str) -> None:
+    with pytest.raises(ConfigError, match="jit_compile: XLA leaves out the checks of debug_add_check_numerics"):
+        trainer({"output": {**OUTPUT, "from": "data"}}, jit_compile=True, **{"debug_add_check_numerics_" + which: True})
+
+
 def test_folder() -> None:
     """Flags of the user stay, as does a folder given by them."""
     folder = keep_compiled()
