@@ -1,0 +1,57 @@
+"""Resume within an epoch of a network that is large enough for the fused ops: the same numbers, bit by bit."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy
+import pytest
+
+from returnn_tf.config import Config
+from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
+from returnn_tf.engine.training.engine import Engine
+
+EVERY_OTHER_STEP = {"accum_grad_multiple_step": 2}
+LAYERS = {
+    "embedding": {"class": "linear", "activation": "gelu", "n_out": 512, "from": "data", "dropout": 0.1},
+    "attention": {"class": "self_attention", "num_heads": 4, "total_key_dim": 64, "n_out": 512,
+                  "attention_dropout": 0.2, "from": "embedding"},
+    "projected": {"class": "linear", "activation": None, "n_out": 512, "from": "attention",
+                  "updater_opts": EVERY_OTHER_STEP},
+    "dropped": {"class": "dropout", "dropout": 0.2, "from": "projected", "dropout_noise_shape": {"*": None}},
+    "residual": {"class": "combine", "kind": "add", "from": ["dropped", "projected"]},
+    "normalised": {"class": "layer_norm", "from": "residual"},
+    "output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "normalised"},
+}  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optimizer": {"class": "adam"}, "gradient_clip_global_norm": 0.5, "gradient_noise": 0.1},
+        {"optimizer": {"class": "rmsprop", "momentum": 0.9}, "mixed_precision": "float16"},
+        {"optimizer": {"class": "amsgrad"}, "mixed_precision": "bfloat16", "accum_grad_multiple_step": 3},
+    ],
+    ids=lambda settings: settings["optimizer"]["class"],
+)
+def test_within_an_epoch(tmp_path: pathlib.Path, settings: dict[str, Any]) -> None:
+    data = {"class": "Task12AXDataset", "num_seqs": 12}
+    config = {
+        "model": str(tmp_path / "net"), "train": data, "num_epochs": 1, "network": LAYERS, "behavior_version": 21,
+        "extern_data": {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}}, "batch_size": 100, "max_seqs": 2,
+        "learning_rate": 0.01, "save_every_steps": 4, **settings,
+    }  # fmt: skip
+    with Engine(Config(config)) as engine:
+        engine.train()
+    last = find_checkpoints(config["model"])[1]
+    undisturbed = checkpoint.read(last)
+    assert undisturbed["attention/QKV"].size > 200_000
+    assert find_step_checkpoints(config["model"])
+    checkpoint.delete(last)
+    with Engine(Config(config)) as engine:
+        engine.train()
+    for name, value in checkpoint.read(last).items():
+        numpy.testing.assert_array_equal(value, undisturbed[name], err_msg=name)
