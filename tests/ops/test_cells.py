@@ -290,7 +290,7 @@ def test_initial_values():
         ),
         ("rhn", {"unit_opts": {"depth": True}}, "'depth' must be int, got True"),
         ("zoneoutlstm", {"unit_opts": {"zoneout_factor_cell": 1.5}}, "must be in the range 0 <= x < 1, got 1.5"),
-        ("gru", {"input_projection": False}, "unit 'gru' has its input weights inside of its kernel"),
+        ("gru", {"input_projection": False}, "unit 'gru' has no separate input projection"),
         ("lstm", {"input_projection": False}, r"needs a dense input of dim 16 \(4 \* n_out\), but the input has dim 3"),
         ("layernormvariantslstm", {"unit_opts": {"per_gate_norm": True}}, "'global_norm': False"),
     ],

@@ -119,8 +119,8 @@ class Cell:
             return
         if not self.splits_input_weights:
             raise ConfigError(
-                "%s: unit %r has its input weights inside of its kernel or between other operations, so "
-                "input_projection=False is not possible. Remove that option, or use another unit such as 'nativelstm2'."
+                "%s: unit %r has no separate input projection: its input weights are inside of its kernel or between "
+                "other operations. Remove input_projection=False. (Of the LSTMs, 'nativelstm2' has one.)"
                 % (self.where, self.unit)
             )
         width = self.projected_dim

@@ -3,7 +3,9 @@
 import numpy
 import pytest
 
-from returnn_tf.ops.cells.matrix.chunkwise import chunk_error, chunkwise
+from returnn_tf.config import ConfigError
+from returnn_tf.ops.cells import unit_class
+from returnn_tf.ops.cells.matrix.chunkwise import chunkwise
 from returnn_tf.util.lazy_tf import tf
 
 LENGTHS = [11, 0, 23, 8]
@@ -96,5 +98,11 @@ def test_gradient(decays, with_bonus):
         numpy.testing.assert_allclose(tf.reduce_sum(gradient * move), (ends[0] - ends[1]) / 2e-5, rtol=1e-5, atol=1e-7)
 
 
-def test_chunk_error():
-    assert [size for size in range(70) if chunk_error(size) is None] == [4, 8, 16, 32, 64]
+@pytest.mark.parametrize("unit, allowed", [("gla", [4, 8, 16, 32, 64, 128, 256]), ("rwkv7", [4, 8, 16, 32, 64, 128])])
+def test_numbers_of_frames_in_a_chunk(unit, allowed):
+    for chunk in [*range(1, 9), 16, 32, 48, 64, 128, 256]:
+        if chunk in allowed:
+            assert unit_class(unit)(64, 8, unit_opts={"chunk": chunk}).opts.chunk == chunk
+        else:
+            with pytest.raises(ConfigError, match="unit_opts of '%s'.*'chunk'.*must be " % unit):
+                unit_class(unit)(64, 8, unit_opts={"chunk": chunk})

@@ -98,7 +98,7 @@ def test_initial_frequencies() -> None:
     [
         ("lru", {"unit_opts": {"r_min": 0.9, "r_max": 0.5}}, "net/rec: r_min 0.9 is not below r_max 0.5"),
         ("lru", {"unit_opts": {"r_max": 1.5}}, "'r_max'.*must be from 0 to 1"),
-        ("lru", {"input_projection": False}, "input weights inside of its kernel"),
+        ("lru", {"input_projection": False}, "no separate input projection"),
         ("s4d", {"unit_opts": {"d_state": 5}}, "'d_state'.*must be even and at least 2"),
         ("s4d", {"unit_opts": {"discretization": "euler"}}, "'discretization' is 'euler'. Known: zoh, bilinear"),
         ("s4d", {"unit_opts": {"dt_min": 0.5}}, "net/rec: dt_min 0.5 is above dt_max 0.1"),

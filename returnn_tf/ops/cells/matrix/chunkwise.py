@@ -60,16 +60,23 @@ def chunkwise(
     return chunks.join(o), last
 
 
-def chunk_option() -> Any:
-    """Declare the option ``chunk`` of a unit."""
-    return option(64, check=chunk_error, help="frames of a chunk, a power of 2: for speed; the op for CPUs needs none")
+def chunk_option(longest: Optional[int] = None) -> Any:
+    """Declare the option ``chunk`` of a unit.
 
+    :param longest: the most frames that the numbers of the unit allow
+    """
 
-def chunk_error(chunk: int) -> Optional[str]:
-    """Return why a chunk cannot have this number of frames, or None if it can; see `option`."""
-    if chunk >= _BASE and chunk & (chunk - 1) == 0:
+    def error(chunk: int) -> Optional[str]:
+        if chunk < _BASE or chunk & (chunk - 1):
+            return "must be a power of 2 from %d (chunks are halved)" % _BASE
+        if longest is not None and chunk > longest:
+            return "must be at most %d, so that decays fit into floats" % longest
         return None
-    return "must be a power of 2 from %d (chunks are halved)" % _BASE
+
+    most = "" if longest is None else " up to %d" % longest
+    return option(
+        64, check=error, help="frames of a chunk, a power of 2%s: for speed; the op for CPUs needs none" % most
+    )
 
 
 def _native(

@@ -8,7 +8,7 @@ from typing import Any, Optional
 from returnn_tf.config.options import at_least, option
 from returnn_tf.ops.cells.base import CellParam, Params, project
 from returnn_tf.ops.cells.matrix.causal_convolution import causal_convolution
-from returnn_tf.ops.cells.matrix.chunkwise import chunk_error
+from returnn_tf.ops.cells.matrix.chunkwise import chunk_option
 from returnn_tf.ops.cells.matrix.delta_rule import delta_rule
 from returnn_tf.ops.cells.matrix.head_frames import HeadFrames
 from returnn_tf.ops.cells.matrix.head_ops import join_heads, normed, split_heads
@@ -44,9 +44,7 @@ class DeltaNet(MatrixCell):
         conv_size: int = option(
             4, help="frames that the short convolution sees, with the current one", check=at_least(2)
         )
-        chunk: int = option(
-            64, help="frames that are computed in parallel; results do not depend on it", check=chunk_error
-        )
+        chunk: int = chunk_option()
 
     def head_shape(self) -> tuple[int, int, int]:
         """Return heads, keys and values; see `HeadsCell.head_shape`."""

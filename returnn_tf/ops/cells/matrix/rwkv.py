@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.ops.cells.base import CellParam, Params, project
-from returnn_tf.ops.cells.matrix.chunkwise import chunk_error
+from returnn_tf.ops.cells.matrix.chunkwise import chunk_option
 from returnn_tf.ops.cells.matrix.head_ops import join_heads, normed, split_heads
 from returnn_tf.ops.cells.matrix.matrix_cell import MatrixCell
 from returnn_tf.util.lazy_tf import tf
@@ -36,9 +36,7 @@ class Rwkv(MatrixCell):
             0, help="number of this layer in a stack, from 0; only for initial values", check=at_least(0)
         )
         num_layers: int = option(1, help="layers of the stack; only for initial values", check=at_least(1))
-        chunk: int = option(
-            64, help="frames that are computed in parallel; results do not depend on it", check=chunk_error
-        )
+        chunk: int = chunk_option()
 
     def head_shape(self) -> tuple[int, int, int]:
         """Return heads, keys and values; see `HeadsCell.head_shape`."""

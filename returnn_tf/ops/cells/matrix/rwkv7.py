@@ -7,18 +7,13 @@ from typing import Any, Optional
 
 from returnn_tf.config.options import at_least, option
 from returnn_tf.ops.cells.base import CellParam, Params, project
-from returnn_tf.ops.cells.matrix.chunkwise import chunk_error
+from returnn_tf.ops.cells.matrix.chunkwise import chunk_option
 from returnn_tf.ops.cells.matrix.delta_rule import delta_rule
 from returnn_tf.ops.cells.matrix.head_frames import HeadFrames
 from returnn_tf.ops.cells.matrix.head_ops import join_heads, split_heads
 from returnn_tf.ops.cells.matrix.rwkv import Rwkv, low_rank
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
-
-
-def _chunk_error(chunk: int) -> Optional[str]:
-    """Return why a chunk cannot have this number of frames, or None; see `delta_rule` for the longest one."""
-    return chunk_error(chunk) or (None if chunk <= 128 else "must be at most 128, so that decays fit into floats")
 
 
 @register_cell("rwkv7")
@@ -54,9 +49,7 @@ class Rwkv7(Rwkv):
 
         decay_rank: int = option(64, help="rank of the decay", check=at_least(1))
         rate_rank: int = option(64, help="rank of the learning rate", check=at_least(1))
-        chunk: int = option(
-            64, help="frames computed in parallel, at most 128; results do not depend on it", check=_chunk_error
-        )
+        chunk: int = chunk_option(longest=128)
         gate_rank: int = option(128, help="rank of the output gate", check=at_least(1))
 
     def param_specs(self) -> list[CellParam]:
