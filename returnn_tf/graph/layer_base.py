@@ -261,7 +261,7 @@ class LayerBase(Freezable):
 
     def initial_output_template(self) -> Data:
         """Return the layout of ``initial_output_value``: that of the output in one step."""
-        output = self.node.output
+        output: Data = self.node.output
         return output.without_axes(output.loop_axes)
 
     def state_name(self, key: str) -> str:
