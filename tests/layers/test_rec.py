@@ -274,7 +274,7 @@ LAST = {"class": "get_last_hidden_state", "from": "rec"}
         ({"output": rec(initial_state={"h": "data", "c": 0})}, r"initial_state\['h'\]: layer .*data"),
         (
             {"output": rec(initial_state="rec2"), "rec2": rec(unit="gru")},
-            "has the state of one tensor, but this unit has c",
+            r"is one tensor without a name \(4\), but that of this unit is c \(4\) and h \(4\)",
         ),
         ({"rec": rec(), "output": {**LAST, "key": "s"}}, "the state of source 'rec' has no key 's'. Known: "),
         ({"rec": rec(), "output": {**LAST, "key": 0}}, "has no key 0"),
