@@ -164,7 +164,7 @@ DENSE = {"x": {"class": "linear", "activation": None, "n_out": 7, "from": "mean"
             {"output": {**REC, "unit": "rwkv6", "unit_opts": {"head_size": 3}, "from": "data:labels"}},
             "unit 'rwkv6' needs vectors, but the input is sparse with dim 5. Put a layer in front that looks up",
         ),
-        ({"output": {**REC, "input_projection": False}}, "unit 'mamba2' .* input_projection=False is not possible"),
+        ({"output": {**REC, "input_projection": False}}, "unit 'mamba2' .* no separate input projection"),
     ],
 )
 def test_errors(layers: dict[str, Any], message: str) -> None:
