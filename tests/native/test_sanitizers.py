@@ -31,7 +31,7 @@ def test_sanitizers(name, sanitizer, target, tmp_path):
     except NativeOpError as exc:
         pytest.skip(str(exc))
     program = str(tmp_path / "driver")
-    command = [*compiler, "-std=c++17", "-O1", "-g", "-fsanitize=" + sanitizer, "-fno-sanitize-recover=all", "-pthread"]
+    command = [*compiler, "-std=c++17", "-O1", "-g1", "-fsanitize=" + sanitizer, "-fno-sanitize-recover=all", "-pthread"]
     command += [*TARGETS[target], "-I", source_folder(), driver, *kernels]
     built = subprocess.run([*command, "-o", program], capture_output=True, text=True, check=False)
     if "cannot find" in built.stderr and "san" in built.stderr:

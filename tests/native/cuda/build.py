@@ -17,7 +17,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(HERE))), "native_ops")
 #: ``#pragma unroll`` is for nvcc only. Not -O0: the stacks of the fibers would be too small for some kernels.
 _EMULATION = (
-    "-x", "c++", "-std=c++17", "-O1", "-g", "-DRTF_CUDA_EMULATION=1", "-Wall", "-Werror", "-Wno-unknown-pragmas",
+    "-x", "c++", "-std=c++17", "-O1", "-g1", "-DRTF_CUDA_EMULATION=1", "-Wall", "-Werror", "-Wno-unknown-pragmas",
     "-Wno-unused-function", "-fno-gnu-unique", "-I", HERE, "-I", SOURCES,
 )  # fmt: skip
 SANITIZERS = ("address,undefined", "thread")
