@@ -31,8 +31,8 @@ def test_sanitizers(name, sanitizer, target, tmp_path):
     except NativeOpError as exc:
         pytest.skip(str(exc))
     program = str(tmp_path / "driver")
-    command = [*compiler, "-std=c++17", "-O1", "-g1", "-fsanitize=" + sanitizer, "-fno-sanitize-recover=all", "-pthread"]
-    command += [*TARGETS[target], "-I", source_folder(), driver, *kernels]
+    command = [*compiler, "-std=c++17", "-O1", "-g1", "-pthread", "-fsanitize=" + sanitizer]
+    command += ["-fno-sanitize-recover=all", *TARGETS[target], "-I", source_folder(), driver, *kernels]
     built = subprocess.run([*command, "-o", program], capture_output=True, text=True, check=False)
     if "cannot find" in built.stderr and "san" in built.stderr:
         pytest.skip("the compiler comes without the sanitizer: %s" % sanitizer)
