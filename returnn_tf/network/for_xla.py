@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any
+from typing import Any, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.graph import check_numerics
 from returnn_tf.logging.log import log
 from returnn_tf.ops.xla import keep_compiled
 from returnn_tf.util.lazy_tf import tf
@@ -46,6 +47,16 @@ def _reason(message: str) -> str:
     reason = "it has no kernel of %s" % unknown.group(1) if unknown else first.split("[[{{")[0].rstrip(" .:")
     op = re.search(r"{{node ([^}]*)}}", message)
     return reason + (" (op %s)" % op.group(1) if op else "")
+
+
+def prepare_for_xla(config: Optional[Config]) -> None:
+    """Get XLA ready for a network.
+
+    :raises ConfigError: the config asks for what XLA leaves out
+    """
+    if check_numerics.option(config):
+        raise ConfigError("jit_compile: XLA leaves out the checks of debug_add_check_numerics_*. Remove one of them.")
+    announce_xla()
 
 
 @functools.cache

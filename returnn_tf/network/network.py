@@ -17,7 +17,7 @@ from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.layers.search.decide import scores_of
 from returnn_tf.network.feed import FeedFormat, batch_major_order
 from returnn_tf.network.feed_function import FeedFunction
-from returnn_tf.network.for_xla import announce_xla
+from returnn_tf.network.for_xla import prepare_for_xla
 from returnn_tf.network.initial_values import InitialValues
 from returnn_tf.network.kept_states import KeptStates
 from returnn_tf.network.lower import Lowered, lower, needed_extern_keys
@@ -62,11 +62,7 @@ class Network:
         self.noise_seed = seed  # for dropout and the like; different in each process of a distributed training
         self.param_specs: dict[str, ParamSpec] = plan.params
         if plan.jit_compile:
-            if check_numerics.option(plan.config):
-                raise ConfigError(
-                    "jit_compile: XLA leaves out the checks of debug_add_check_numerics_*. Remove one of them."
-                )
-            announce_xla()
+            prepare_for_xla(plan.config)
         initial = InitialValues(plan, seed)
         #: The parameters that checkpoints hold.
         self.stored_params: dict[str, Any] = {name: initial.variable(spec) for name, spec in self.param_specs.items()}
@@ -219,7 +215,10 @@ class Network:
         return FeedFunction(feed_format, emit, before_run=check if self.kept.specs else None, **options)
 
     def fetch_nodes(self, fetch: Sequence[str]) -> list[Node]:
-        """Return layers by path; see `Plan.find_nodes`."""
+        """Return layers by path.
+
+        :raises ConfigError: if one is not part of the planned network
+        """
         return self.plan.find_nodes(fetch)
 
     def run(
