@@ -32,22 +32,33 @@ COUNTED: dict[str, Callable[..., bool]] = {"rename": lambda source, target: "toy
 
 
 def install(fault: Optional[tuple[Any, ...]]) -> None:
-    """Arms a fault.
+    """Arm a fault.
 
     :param fault: place, the number of its call from 1, name of the signal; further names of signals follow it
     """
     if fault:
         place, number, *names = fault
+        if place == "saving":
+            _save_when_due()
         owner, name = PLACES[place]
         setattr(owner, name, _failing(getattr(owner, name), number, names, COUNTED.get(place, lambda *args: True)))
+
+
+def _save_when_due() -> None:
+    """Wait for the last checkpoint to be written before each step: else their steps depend on how fast that is."""
+    due = Saver.due
+
+    def due_after_writing(saver: Saver, step: int) -> bool:
+        saver.wait()
+        return due(saver, step)
+
+    setattr(Saver, "due", due_after_writing)  # noqa: B010
 
 
 def _failing(function: Callable[..., Any], number: int, names: Any, counted: Callable[..., bool]) -> Callable[..., Any]:
     calls: list[bool] = []
 
     def failing(*args: Any, **kwargs: Any) -> Any:
-        if isinstance(args[0], Saver):
-            args[0].wait()  # else the checkpoints that are there depend on how fast they are written
         calls.extend([True] * counted(*args))
         if len(calls) == number and counted(*args):
             for sent, name in enumerate(names):

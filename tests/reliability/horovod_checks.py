@@ -33,13 +33,13 @@ NETWORK: dict[str, Any] = {
 
 
 def check(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Decorator: a function of the world."""
+    """Decorate a function of the world as a check."""
     CHECKS[function.__name__[len("check_") :]] = function
     return function
 
 
 def settings(*, normalized: bool = False, norm_layer: bool = False, **more: Any) -> dict[str, Any]:
-    """Of a small net which all ranks train."""
+    """Return the settings of a small net that all ranks train."""
     between = {"class": "batch_norm"} if norm_layer else {"class": "copy"}
     loss = {"loss": "ce", "target": "classes", "loss_opts": {"use_normalized_loss": normalized}}
     return {
@@ -63,7 +63,7 @@ def trainer_of(given: dict[str, Any]) -> Any:
 
 
 def global_batches(steps: int = STEPS) -> list[dict[str, np.ndarray]]:
-    """The same on all ranks: ragged batches of five sequences."""
+    """Return ragged batches of five sequences, the same on all ranks."""
     rng = np.random.default_rng(3)
     batches = []
     for _ in range(steps):
@@ -75,20 +75,20 @@ def global_batches(steps: int = STEPS) -> list[dict[str, np.ndarray]]:
 
 
 def part_of(world: Any, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Unequal parts: the first rank has three sequences, the others share the rest."""
+    """Return the part of a rank: three sequences for the first one, the others share the rest."""
     rows = slice(0, 3) if world.rank == 0 else slice(3, 5)
     return {key: value[rows] for key, value in feed.items()}
 
 
 def distance(ours: Any, theirs: Any) -> float:
-    """Largest difference of the parameters of two trainers."""
+    """Return the largest difference of the parameters of two trainers."""
     mine, other = ours.net.stored_params, theirs.net.stored_params
     pairs = [(mine[name].numpy(), other[name].numpy()) for name in mine]
     return float(max(np.max(np.abs(a - b)) for a, b in pairs))
 
 
 def compare_with_one(world: Any, **given: Any) -> dict[str, Any]:
-    """Trains on parts, and alone on the whole batches."""
+    """Train on parts, and alone on the whole batches."""
     ours, alone = trainer_of(settings(**given)), trainer_of(settings(**{**given, "use_horovod": False}))
     curves = [(ours.step(part_of(world, feed)), alone.step(feed)) for feed in global_batches()]
     ours.ranks.check_same(ours, "at the end")
@@ -368,7 +368,7 @@ def check_in_order(world: Any) -> Any:
 
 
 def run_tasks(folder: pathlib.Path, name: str, **more: Any) -> None:
-    """Evaluation, search and forwarding of the model in a folder."""
+    """Run evaluation, search and forwarding of the model in a folder."""
     base = {
         "num_epochs": 2,
         "network": NETWORK,

@@ -20,7 +20,7 @@ from tests.reliability.horovod_checks import FOLDER, NETWORK, check
 
 
 def train(world: Any, name: str, stop: Optional[StopRequest] = None, **settings: Any) -> dict[int, Any]:
-    """A training of the toy in a folder of its own.
+    """Train the toy in a folder of its own.
 
     :return: learning rates and scores by epoch
     """
@@ -38,7 +38,7 @@ def train(world: Any, name: str, stop: Optional[StopRequest] = None, **settings:
 
 
 def data(num_seqs: int, **options: Any) -> dict[str, Any]:
-    """A dataset."""
+    """Return a dataset."""
     return {"class": "Task12AXDataset", "num_seqs": num_seqs, "fixed_random_seed": 1, **options}
 
 

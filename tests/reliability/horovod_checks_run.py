@@ -17,7 +17,7 @@ from tests.reliability.horovod_checks import CHECKS, FOLDER
 
 
 def main() -> None:
-    """All checks; those named on the command line only, if there are any."""
+    """Run all checks, or those named on the command line."""
     world = worlds.start(returnn_tf.Config({"use_horovod": True, "device": "cpu", "horovod_timeout": 60.0}))
     results: dict[str, Any] = {}
     folder = FOLDER.resolve()

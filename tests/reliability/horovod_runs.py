@@ -77,7 +77,7 @@ def launcher(name: str = "") -> list[str]:
 
 
 def start(folder: pathlib.Path, command: list[str], arguments: list[str], **env: str) -> subprocess.Popen[bytes]:
-    """A run in a session of its own; its output goes to ``log.txt`` in the folder."""
+    """Start a run in a session of its own; its output goes to ``log.txt`` in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(str(folder / "log.txt"), "ab") as log:
         return subprocess.Popen(
@@ -92,12 +92,12 @@ def start(folder: pathlib.Path, command: list[str], arguments: list[str], **env:
 
 
 def process_of_rank(folder: pathlib.Path, rank: int) -> int:
-    """Process id of a rank that runs in the folder."""
+    """Return the process id of a rank that runs in the folder."""
     return process_with(folder, "OMPI_COMM_WORLD_RANK=%d" % rank, "HOROVOD_RANK=%d" % rank)
 
 
 def process_with(folder: pathlib.Path, *variables: str) -> int:
-    """Process id of the program that runs in the folder with one of these in its environment."""
+    """Return the process id of the program that runs in the folder with one of these in its environment."""
     for entry in os.listdir("/proc"):
         try:
             if os.readlink("/proc/%s/cwd" % entry) != str(folder):

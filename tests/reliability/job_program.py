@@ -38,7 +38,7 @@ print("finished", flush=True)
 
 
 def write_config(path: pathlib.Path, **settings: Any) -> str:
-    """The config of a job.
+    """Return the config of a job.
 
     :param settings: goal: checkpoints after which it has finished; saves: whether it makes one when a signal comes;
         stops: whether it sends itself a signal at once
@@ -50,7 +50,7 @@ def write_config(path: pathlib.Path, **settings: Any) -> str:
 
 
 def submit(env: dict[str, str], folder: pathlib.Path, *arguments: str) -> str:
-    """Submits it by tools/submit.py; the id of the job."""
+    """Submit the job by tools/submit.py; return its id."""
     (folder / "program.py").write_text(_PROGRAM)
     command = [sys.executable, str(ROOT / "tools" / "submit.py"), "--time", "10m", "--mem", "100M"]
     command += ["--program", "%s program.py" % sys.executable, "--env", "PYTHONPATH=%s" % ROOT, *arguments]

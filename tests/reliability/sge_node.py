@@ -94,7 +94,7 @@ _QUEUE = {
 
 
 def missing() -> str:
-    """Why there can be no Grid Engine here; empty if there can."""
+    """Return why there can be no Grid Engine here; empty if there can."""
     lacking = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
     if lacking or not (_BINARIES / "spoolinit").exists():
         return "no Grid Engine here: apt-get install gridengine-master gridengine-exec gridengine-client"
@@ -200,7 +200,7 @@ class SgeNode:
         return "\n".join("--- %s\n%s" % (path, path.read_text(errors="replace")[-3000:]) for path in paths)
 
     def stop(self) -> None:
-        """Deletes all jobs and ends the daemons."""
+        """Delete all jobs and end the daemons."""
         if len(self._daemons) == 2:
             self._run("qdel", "-f", "-u", "*", check=False)
             for path in self.folder.glob("execd/*/active_jobs/*/job_pid"):
@@ -217,25 +217,25 @@ class SgeNode:
     # -- jobs
 
     def state(self, job: str) -> str:
-        """``qw``, ``r``, ``Rr`` (restarted), ...; empty if the job is over."""
+        """Return ``qw``, ``r``, ``Rr`` (restarted), ...; empty if the job is over."""
         lines = [line.split() for line in self._run("qstat", "-u", "*").stdout.splitlines()]
         return next((fields[4] for fields in lines if fields[:1] == [job]), "")
 
     def wait(self, job: str, timeout: float, log: Path) -> None:
-        """Waits until the job is over."""
+        """Wait until the job is over."""
         self.poll(lambda: not self.state(job), timeout, log)
 
     def poll(self, condition: Callable[[], bool], timeout: float, log: Path) -> None:
-        """Waits for something; fails with what the job printed."""
+        """Wait for something; fail with what the job printed."""
         until(condition, timeout, "the job has not come so far", lambda: _text(log) + self._logs())
 
     def signal(self, job: str, number: int) -> None:
-        """Signals a job as Grid Engine does it: all processes of the group which its script leads."""
+        """Signal a job as Grid Engine does it: all processes of the group that its script leads."""
         path = next(self.folder.glob("execd/*/active_jobs/%s.1/job_pid" % job))
         os.killpg(int(path.read_text()), number)
 
     def delete(self, job: str) -> None:
-        """``qdel``."""
+        """Run ``qdel``."""
         self._run("qdel", job)
 
 
@@ -265,7 +265,7 @@ def _names_of(address: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def sge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SgeNode]:
-    """The cluster, for the tests of a module; skipped where it can't be."""
+    """Yield the cluster, for the tests of a module; skipped where it can't be."""
     if missing():
         pytest.skip(missing())
     with SgeNode(tmp_path_factory.mktemp("sge")) as node:

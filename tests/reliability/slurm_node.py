@@ -60,7 +60,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=FORCE:4 
 
 
 def missing_programs() -> list[str]:
-    """The programs of Slurm which this machine lacks."""
+    """Return the programs of Slurm which this machine lacks."""
     return [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
 
 
@@ -126,7 +126,7 @@ class SlurmNode:
             )
 
     def stop(self) -> None:
-        """Cancels all jobs and ends the daemons."""
+        """Cancel all jobs and end the daemons."""
         if len(self._daemons) == 3:
             with contextlib.suppress(subprocess.SubprocessError):
                 self._output("scancel", "--full", "--signal=KILL", "--state=RUNNING", "--partition=main", check=False)
@@ -156,14 +156,14 @@ class SlurmNode:
     # -- jobs
 
     def sbatch(self, *arguments: str, cwd: Optional[Path] = None) -> str:
-        """Submits; the id of the job."""
+        """Submit; return the id of the job."""
         command = ["sbatch", "--parsable", *arguments]
         done = subprocess.run(command, env=self.env, cwd=cwd, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip().split(";")[0]
 
     def facts(self, job: str) -> dict[str, str]:
-        """What ``scontrol show job`` says: JobState, Restarts, ExitCode, Requeue, TimeLimit, ..."""
+        """Return what ``scontrol show job`` says: JobState, Restarts, ExitCode, Requeue, TimeLimit, ..."""
         lines = self._output("scontrol", "show", "job", job).splitlines()
         paths = [line for line in lines if line.strip().startswith(("StdOut=", "Command=", "WorkDir="))]  # with spaces
         fields = [field for line in lines if line not in paths for field in line.split() if "=" in field]
@@ -179,7 +179,7 @@ class SlurmNode:
         return facts["JobState"]
 
     def until(self, job: str, states: tuple[str, ...], timeout: float, *, restarts: int = 0) -> str:
-        """Waits until the job is in one of the states, with at least so many restarts; the state."""
+        """Wait until the job is in one of the states, with at least n restarts; return the state."""
 
         def there() -> bool:
             state = self.state(job)
@@ -191,29 +191,29 @@ class SlurmNode:
         return self.state(job)
 
     def wait(self, job: str, timeout: float) -> str:
-        """Waits until the job is over for good; its state."""
+        """Wait until the job is over for good; return its state."""
         return self.until(job, FINAL, timeout)
 
     def requeue(self, job: str, timeout: float = 120) -> None:
-        """``scontrol requeue``, as an administrator or a preempting partition does it; returns when it runs again."""
+        """Requeue as an administrator or a preempting partition does it; return when the job runs again."""
         restarts = int(self.facts(job)["Restarts"])
         self._output("scontrol", "requeue", job)
         self.until(job, ("RUNNING", "COMPLETING", *FINAL), timeout, restarts=restarts + 1)
 
     def warn(self, job: str) -> None:
-        """Sends SIGUSR1 to the script of a job, as ``--signal=B:USR1@...`` does."""
+        """Send SIGUSR1 to the script of a job, as ``--signal=B:USR1@...`` does."""
         self._output("scancel", "--batch", "--signal=USR1", job)
 
     def poll(self, condition: Callable[[], bool], timeout: float, job: str) -> None:
-        """Waits for something which a job does; fails with the log of the job."""
+        """Wait for something that a job does; fail with the log of the job."""
         until(condition, timeout, "job %s has not come so far" % job, lambda: self.log_of(job))
 
     def cancel(self, job: str) -> None:
-        """``scancel``."""
+        """Run ``scancel``."""
         self._output("scancel", job)
 
     def log_of(self, job: str) -> str:
-        """What the job printed so far."""
+        """Return what the job printed so far."""
         path = Path(self.facts(job)["StdOut"])
         return path.read_text(errors="replace") if path.exists() else "(job %s has printed nothing)" % job
 
@@ -236,7 +236,7 @@ def until(condition: Any, timeout: float, what: str, logs: Any) -> None:
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmNode]:
-    """The cluster, for the tests of a module; skipped where Slurm is not installed."""
+    """Yield the cluster, for the tests of a module; skipped where Slurm is not installed."""
     missing = missing_programs()
     if missing:
         pytest.skip("no Slurm here, missing %s: apt-get install slurmctld slurmd slurm-client munge" % missing)

@@ -47,23 +47,23 @@ class Training:
         self.saver = Saver(self.config)
 
     def step(self) -> int:
-        """One update; how many there were."""
+        """Do one update; return how many there were."""
         self.trainer.step(FEED, 0.1)
         return self.trainer.step_count
 
     def save_within(self, epoch: int = 1) -> None:
-        """A checkpoint from within an epoch."""
+        """Save a checkpoint from within an epoch."""
         self.saver.save_within(self.trainer, Progress(epoch, 0, PassState(self.trainer.step_count)), RATES)
 
     def stored(self) -> list[str]:
-        """The names of all checkpoints."""
+        """Return the names of all checkpoints."""
         found = [*find_step_checkpoints(self.model).values(), *find_checkpoints(self.model).values()]
         return sorted(os.path.basename(path) for path in found)
 
 
 @pytest.fixture
 def training(tmp_path: pathlib.Path) -> Iterator[Training]:
-    """Without options."""
+    """Yield a training without options."""
     made = Training(tmp_path)
     yield made
     made.saver.close()
@@ -201,7 +201,7 @@ def test_an_old_one_that_cannot_be_deleted_is_told_once_and_does_not_end_the_tra
 
 
 def damaged(publish: Any) -> Any:
-    """What is on the disk is not what was written."""
+    """Damage what is on the disk."""
 
     def publish_damaged(source: str, folder: str, names: list[str]) -> None:
         path = os.path.join(source, names[0])
@@ -264,13 +264,14 @@ def test_a_damaged_newest_one_is_passed_over_and_the_one_before_taken(
     toy.write_config(tmp_path, save_every_steps=7, fault=("saving", 5, "SIGKILL"))
     assert warm.run(tmp_path) == -9
     newest = max(find_step_checkpoints(str(tmp_path / "net/toy")))
+    assert newest == (1, 28)
     path = tmp_path / ("net/toy.%03d.step%d.state.data-00000-of-00001" % newest)
     path.write_bytes(path.read_bytes()[:-100])
     toy.write_config(tmp_path, save_every_steps=7)
     assert warm.run(tmp_path) == 0, toy.text_of(tmp_path)
     text = toy.text_of(tmp_path)
     assert "The checkpoint net/toy.%03d.step%d is skipped: " % newest in text and "The previous one is used." in text
-    assert "Resuming within epoch" in text or "Loaded net/toy.001\n" in text
+    assert "Resuming within epoch" in text
     toy.assert_same_end(tmp_path, undisturbed)
 
 

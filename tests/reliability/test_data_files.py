@@ -26,6 +26,7 @@ from returnn_tf.datasets.vocabulary import read_labels
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.lock import holder_alive
 from returnn_tf.engine.learning_rate.file import best_epochs, read_file
+from returnn_tf.engine.monitoring import run_settings
 from returnn_tf.engine.monitoring.status_file import read_status
 from returnn_tf.engine.passes.progress import PassState, Progress
 
@@ -100,6 +101,7 @@ _RATES = (
     b"{\n1: EpochData(learningRate=0.1, error={'dev_score': 2.5, ':meta:x': [1, 'a']}),\n2: EpochData(0.05, {}),\n}\n"
 )
 _STATUS = {"host": "a", "pid": 3, "updated": 1.5, "epoch": 2, "ended": {"reason": "x"}, "ranks": [{"wait": 0.5}]}
+_RUN = {"settings": {"a": [1, {"b": None}]}, "network": {"x": {"class": "copy"}}, "environment": {"python": "3.9"}}
 
 READERS = [
     Reader("labels.txt", read_labels, b"a\nb\nc\n"),
@@ -111,6 +113,7 @@ READERS = [
     Reader("newbob.data", lambda path: best_epochs(read_file(path), "dev_score"), _RATES),
     Reader("net.002.manifest.json", _manifest, json.dumps(_MANIFEST).encode()),
     Reader(".net.status.json", read_status, json.dumps(_STATUS).encode()),
+    Reader(".net.settings.json", run_settings.read, json.dumps(_RUN).encode()),
     Reader(".net.lock", lambda path: holder_alive(path.replace("/.net.lock", "/net")), b'{"host": "a", "pid": 3}'),
     Reader(
         "corpus.txt", _texts_of_oggzip, b"[{'text': 'it\\'s', 'duration': 0.5, 'file': \"a.ogg\", 'x': [1, (None,)]}]"
@@ -122,7 +125,7 @@ READERS = [
 
 
 def _malicious(trace: str) -> dict[str, bytes]:
-    """Files by which somebody attacks who reads them."""
+    """Return files that attack whoever reads them."""
     call = "__import__('os').system('touch %s')" % trace
     return {
         "call": call.encode(),
@@ -171,7 +174,7 @@ def _malicious(trace: str) -> dict[str, bytes]:
 
 
 def _read(reader: Reader, path: pathlib.Path, content: bytes) -> bool:
-    """Whether it was accepted; any other error than those for users fails."""
+    """Return whether it was accepted; any error other than those for users fails."""
     path.write_bytes(content)
     start = time.process_time()
     try:
@@ -298,6 +301,7 @@ def _damaged(rng: random.Random, good: bytes, pieces: list[bytes]) -> bytes:
 
 #: what may execute text or unpickle, and where; a new place has to be judged by somebody who reads this
 _EXECUTES = {
+    "cli/shared/layer_docs.py": "examples in the docstrings of classes",
     "config/store.py": "++key value: what the user typed",
     "config/loading.py": "configs are programs",
     "datasets/processes/worker.py": "its own parent process, over a pipe",

@@ -20,7 +20,7 @@ SMALL, LARGE = "size=3m", "size=40m"  # two checkpoints of the toy fit into the 
 
 @pytest.fixture
 def disk(tmp_path: pathlib.Path) -> Iterator[Callable[[str], None]]:
-    """A file system in memory at ``net``, of a size that can be changed."""
+    """Yield a file system in memory at ``net``, of a size that can be changed."""
     folder = tmp_path / "net"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", SMALL, "tmpfs", str(folder)]

@@ -32,7 +32,7 @@ FAST += (
 
 
 def _run(folder: pathlib.Path, names: Sequence[str]) -> Results:
-    """Does checks with two ranks.
+    """Do checks with two ranks.
 
     :return: name of a check -> what it gave on each rank
     """
@@ -51,19 +51,19 @@ def _run(folder: pathlib.Path, names: Sequence[str]) -> Results:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Of the run which does the fast checks."""
+    """Return the folder of the run that does the fast checks."""
     return tmp_path_factory.mktemp("horovod")
 
 
 @pytest.fixture(scope="module")
 def results(folder: pathlib.Path) -> Results:
-    """What the fast checks gave."""
+    """Return the results of the fast checks."""
     return _run(folder, FAST)
 
 
 @pytest.fixture(scope="module")
 def long_results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """What the other checks gave."""
+    """Return the results of the other checks."""
     return _run(tmp_path_factory.mktemp("horovod_long"), [name for name in CHECKS if name not in FAST])
 
 

@@ -48,7 +48,7 @@ log_verbosity = 5
 
 
 def begin(folder: pathlib.Path, launcher: str, *, hangs: bool = False) -> subprocess.Popen[bytes]:
-    """A training for ever."""
+    """Start a training without end."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "toy.config").write_text(CONFIG % (hangs, PATIENCE))
     return horovod_runs.start(folder, horovod_runs.launcher(launcher), ["-m", "returnn_tf", "toy.config"])
@@ -62,7 +62,7 @@ def wait_for(folder: pathlib.Path, text: str, process: subprocess.Popen[bytes]) 
 
 
 def ended(folder: pathlib.Path, process: subprocess.Popen[bytes], seconds: float) -> str:
-    """Waits for the end, which must be an error; what was said."""
+    """Wait for the end, which must be an error; return what was printed."""
     try:
         assert process.wait(seconds) != 0
     finally:

@@ -36,14 +36,14 @@ LINES = (
 
 
 def wait_for(condition: Callable[[], bool], alive: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Until the condition holds or the run is over."""
+    """Wait until the condition holds or the run is over."""
     end = time.monotonic() + seconds
     while alive() and not condition() and time.monotonic() < end:
         time.sleep(0.003)
 
 
 def kill_somewhere(warm: toy.Warm, folder: pathlib.Path, rng: random.Random) -> bool:
-    """Starts the run and kills it at a random instant: some time after a random kind of line in the log.
+    """Start the run and kill it at a random instant: some time after a random kind of line in the log.
 
     :return: False if it came to its end before
     """
@@ -67,7 +67,7 @@ def kill_somewhere(warm: toy.Warm, folder: pathlib.Path, rng: random.Random) -> 
 
 
 def check_after_kill(folder: pathlib.Path) -> None:
-    """Something can be resumed from, once there was something; and what is there is whole."""
+    """Check that something can be resumed from, once there was something, and that all of it is intact."""
     model = str(folder / "net/toy")
     found = [*find_checkpoints(model).values(), *find_step_checkpoints(model).values()]
     whole = [path for path in found if not checkpoint.unfinished(path)]
@@ -77,7 +77,7 @@ def check_after_kill(folder: pathlib.Path) -> None:
 
 
 def series(warm: toy.Warm, folder: pathlib.Path, expected: pathlib.Path, rng: random.Random, kills: int) -> int:
-    """One training with up to so many kills.
+    """Run one training with at most n kills.
 
     :return: how many there were
     """
@@ -111,7 +111,7 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(
 
 
 def killed_between_files(warm: toy.Warm, folder: pathlib.Path, expected: pathlib.Path, number: int) -> None:
-    """Kills the run when so many files were moved to their place, and lets it end.
+    """Kill the run when n files were moved to their place, and let it end.
 
     :param number: of the call which moves a file
     """

@@ -23,18 +23,18 @@ from tests.reliability import toy
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A faster beat than that of a real run."""
+    """Set a faster heartbeat than that of a real run."""
     monkeypatch.setattr(model_lock, "BEAT_SECONDS", 0.05)
     monkeypatch.setattr(model_lock, "PATIENCE_SECONDS", 0.4)
 
 
 def lock_file(folder: pathlib.Path) -> pathlib.Path:
-    """The lock of the model ``net`` in a folder."""
+    """Return the lock of the model ``net`` in a folder."""
     return folder / ".net.lock"
 
 
 def write_lock(folder: pathlib.Path, **facts: Any) -> None:
-    """A lock as another process would have made it."""
+    """Write a lock as another process would have."""
     content: dict[str, Any] = {"host": "elsewhere", "pid": 77, "since": "yesterday", "token": "x", "boot": None}
     lock_file(folder).write_text(json.dumps({**content, **facts}))
 

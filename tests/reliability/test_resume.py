@@ -12,19 +12,20 @@ from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
 from returnn_tf.engine.learning_rate.file import read_file
 from tests.reliability import toy
+from tests.results import MEASURED
 
 TERM = 143
 EPOCH_STEPS = [52, 52, 53, 52]  # of the toy
 
 
 def stopped(warm: toy.Warm, folder: pathlib.Path, *fault: Any, **changes: Any) -> None:
-    """A run which SIGTERM stops."""
+    """Run until SIGTERM stops it."""
     toy.write_config(folder, fault=fault, **changes)
     assert warm.run(folder) == TERM, toy.text_of(folder)
 
 
 def went_on(warm: toy.Warm, folder: pathlib.Path, **changes: Any) -> None:
-    """The same run to its end."""
+    """Continue the run to its end."""
     toy.write_config(folder, **changes)
     assert warm.run(folder) == 0, toy.text_of(folder)
 
@@ -73,8 +74,8 @@ def test_several_stops_with_an_own_form_of_all_that_can_change(warm: toy.Warm, t
 
 
 def without_times(text: str) -> list[str]:
-    """The lines of a learning-rate file which tell no time."""
-    return [line for line in text.splitlines() if "secs" not in line]
+    """Return the lines of a learning-rate file without times."""
+    return [line for line in text.splitlines() if not MEASURED.search(line)]
 
 
 def test_a_checkpoint_within_an_epoch_holds_all_of_the_state(warm: toy.Warm, tmp_path: pathlib.Path) -> None:

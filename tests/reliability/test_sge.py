@@ -12,14 +12,14 @@ from tests.reliability.sge_node import sge  # noqa: F401  a fixture
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder whose name needs quotes, so that every path of the job does."""
+    """Return a folder whose name needs quotes, so that every path of the job does."""
     path = tmp_path / 'it\'s a "b" `c` folder; #'
     path.mkdir()
     return path
 
 
 def _submit(node, folder, *arguments):
-    """The id of a job, and its log."""
+    """Return the id of a job, and its log."""
     resources = ["--sge-mem", "virtual_free"]
     job = submit(node.env, folder, "--scheduler", "sge", *resources, *arguments)
     return job, folder / "log" / ("a.%s.log" % job)

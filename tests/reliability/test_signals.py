@@ -16,12 +16,12 @@ from tests.reliability import toy
 
 
 def temporary(folder: pathlib.Path) -> list[str]:
-    """What should not be left in the folder of the checkpoints after an end in order."""
+    """Return what should not be left in the folder of the checkpoints after a clean end."""
     return [name for name in os.listdir(str(folder / "net")) if ".tmp" in name or name.endswith(".lock")]
 
 
 def all_whole(folder: pathlib.Path) -> bool:
-    """Whether there is no half-written checkpoint."""
+    """Return whether there is no half-written checkpoint."""
     model = str(folder / "net/toy")
     found = [*find_checkpoints(model).values(), *find_step_checkpoints(model).values()]
     return all(checkpoint.unfinished(path) or checkpoint.validate(path) is None for path in found)
@@ -140,7 +140,7 @@ def test_no_process_of_a_run_lives_longer(warm: toy.Warm, tmp_path: pathlib.Path
 
 
 def processes_of(session: int) -> list[int]:
-    """The living processes of a session."""
+    """Return the living processes of a session."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:

@@ -23,7 +23,7 @@ def _until_ready(slurm, job, folder, saved):  # noqa: F811
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder whose name needs quotes, so that every path of the job does."""
+    """Return a folder whose name needs quotes, so that every path of the job does."""
     path = tmp_path / 'it\'s a "$HOME" folder'
     path.mkdir()
     return path

@@ -44,7 +44,7 @@ def _undisturbed(folder, command=None, **overrides):
 
 
 def _disturb(node, job, restart, how):
-    """Waits for the middle of a later epoch than the last time, then calls ``how``."""
+    """Wait for the middle of a later epoch than the last time, then call ``how``."""
 
     def in_the_middle():
         since = node.log_of(job).rpartition("restarts so far: %d\n" % restart)[2]

@@ -24,7 +24,7 @@ def _text(folder: pathlib.Path, capsys: Any) -> str:
 
 
 def _started(warm: toy.Warm, folder: pathlib.Path, capsys: Any, **changes: Any) -> int:
-    """Starts a run and waits until it trains."""
+    """Start a run and wait until it trains."""
     toy.write_config(folder, **changes)
     pid = warm.start(folder)
     end = time.monotonic() + 120

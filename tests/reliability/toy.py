@@ -21,6 +21,7 @@ import numpy as np
 
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.learning_rate.file import read_file
+from tests.results import reproducible
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EPOCHS = 4  # of about 50 steps
@@ -59,7 +60,7 @@ def startup_callback(config):
 
 
 def write_config(folder: pathlib.Path, **changes: Any) -> pathlib.Path:
-    """The config file of a toy run in a folder, which is made.
+    """Return the config file of a toy run in a folder, which is made.
 
     :param changes: settings instead of or beside those of the toy
     """
@@ -70,12 +71,12 @@ def write_config(folder: pathlib.Path, **changes: Any) -> pathlib.Path:
 
 
 def arguments(**overrides: Any) -> list[str]:
-    """The command line of a run in the folder of its config."""
+    """Return the command line of a run in the folder of its config."""
     return ["toy.config"] + [text for key, value in overrides.items() for text in ("++" + key, str(value))]
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Of a process that runs the program."""
+    """Return the environment of a process that runs the program."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **changes}
 
@@ -98,29 +99,26 @@ def start(folder: pathlib.Path, command: Optional[list[str]] = None, **overrides
 
 
 def text_of(folder: pathlib.Path) -> str:
-    """What the runs in a folder have said so far."""
+    """Return what the runs in a folder have printed so far."""
     path = folder / "log.txt"
     return path.read_text(errors="replace") if path.exists() else ""
 
 
 def final_weights(folder: pathlib.Path, epoch: int = EPOCHS) -> dict[str, np.ndarray]:
-    """Parameters, step counter and state of the optimizer in the checkpoint of an epoch."""
+    """Return parameters, step counter and state of the optimizer in the checkpoint of an epoch."""
     prefix = str(folder / "net" / ("toy.%03i" % epoch))
     assert checkpoint.validate(prefix) is None
     return {**checkpoint.read(prefix), **checkpoint.read_state(prefix)}
 
 
 def scores(folder: pathlib.Path) -> dict[int, Any]:
-    """Learning rates and scores of all epochs, without the times they took."""
+    """Return the learning rates and scores of all epochs, without the times they took."""
     found = read_file(str(folder / "newbob.data"))
-    return {
-        epoch: (data.learning_rate, {key: value for key, value in data.error.items() if "secs" not in key})
-        for epoch, data in found.items()
-    }
+    return {epoch: (data.learning_rate, reproducible(data.error)) for epoch, data in found.items()}
 
 
 def assert_same_end(folder: pathlib.Path, expected: pathlib.Path) -> None:
-    """Two runs ended alike, bit for bit: weights, state of the optimizer, learning rates and scores."""
+    """Check that two runs ended alike, bit for bit: weights, state of the optimizer, learning rates and scores."""
     ours, theirs = final_weights(folder), final_weights(expected)
     assert sorted(ours) == sorted(theirs)
     for name, value in theirs.items():
@@ -164,7 +162,7 @@ class Warm:
         return pid
 
     def wait(self, pid: int, seconds: float = 600.0) -> int:
-        """Waits for the end of a run: its exit code, negative for a signal."""
+        """Wait for the end of a run; return its exit code, negative for a signal."""
         end = time.monotonic() + seconds
         while pid not in self._codes:
             done, code = self._event("end", end - time.monotonic())
@@ -172,7 +170,7 @@ class Warm:
         return self._codes.pop(pid)
 
     def poll(self, pid: int) -> Optional[int]:
-        """The exit code of a run if it has ended."""
+        """Return the exit code of a run if it has ended."""
         assert self._server.stdout is not None
         if pid not in self._codes and select.select([self._server.stdout], [], [], 0)[0]:
             done, code = self._event("end")
@@ -180,7 +178,7 @@ class Warm:
         return self._codes.pop(pid, None)
 
     def run(self, folder: pathlib.Path, **overrides: Any) -> int:
-        """A whole run."""
+        """Run to the end."""
         return self.wait(self.start(folder, **overrides))
 
     def _keep(self, pid: int, code: int) -> None:
@@ -188,7 +186,7 @@ class Warm:
         self._running.discard(pid)
 
     def _event(self, kind: str, seconds: float = 600.0) -> tuple[int, int]:
-        """The next message of a kind; ends of runs that come before are kept."""
+        """Return the next message of a kind; ends of runs that come before are kept."""
         assert self._server.stdout is not None
         while True:
             if not select.select([self._server.stdout], [], [], max(seconds, 0))[0]:
@@ -226,7 +224,7 @@ def _fork_run(folder: str, args: list[str]) -> int:
 
 
 def _serve() -> None:
-    """Forks a run for each line of the input, and tells its process id and, later, how it ended."""
+    """Fork a run for each line of the input, and report its process id and, later, how it ended."""
     import tensorflow  # noqa: F401  this is what takes the time
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
