@@ -1,9 +1,10 @@
 // What follows a product, in one pass over memory: bias, activation, dropout, residual connection. Float32, row-major,
 // independent of TensorFlow.
 //
-//   y[r, u] = residual[r, u] + keep[r * width + u] * factors[u] * f(x[r, u] + bias[u])
+//   y[r, u] = residual[r, u] + keep[n[r] * width + u] * factors[u] * f(x[r, u] + bias[u])
 //
-// keep is 0 with the probability `rate`, else `scale`. It is drawn again for the gradient instead of being stored.
+// keep is 0 with the probability `rate`, else `scale`. It is drawn again for the gradient instead of being stored. n[r]
+// is r, unless the rows are some of a larger matrix.
 #pragma once
 
 #include <stdint.h>
@@ -20,6 +21,7 @@ typedef struct RtfActivate {
   float rate, scale;  // rate 0: no dropout
   uint64_t key;       // of TensorFlow's generator Philox
   uint64_t counter[2];
+  const int64_t* numbers;  // of the rows, for keep, [rows]; null: 0 .. rows - 1
 } RtfActivate;
 
 // bias, factors and residual may be null; factors are not negative. y may be x or residual.

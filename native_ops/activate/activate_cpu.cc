@@ -16,8 +16,13 @@ void by_pieces(const RtfActivate& s, int64_t first, int64_t last, const Function
   float buffer[kPiece + 2 * Dropout::kBlock];
   const int64_t size = s.rate > 0 ? kPiece : s.width;
   for (int64_t at = first * s.width; at < last * s.width;) {
-    const int64_t end = std::min(at + size, last * s.width);
-    const float* keep = s.rate > 0 ? dropout.fill(at, end - at, buffer) : nullptr;
+    int64_t end = std::min(at + size, last * s.width), number = at;
+    if (s.numbers && s.rate > 0) {  // pieces within a row: the next one may have any number
+      const int64_t row = at / s.width;
+      end = std::min(end, (row + 1) * s.width);
+      number = s.numbers[row] * s.width + at % s.width;
+    }
+    const float* keep = s.rate > 0 ? dropout.fill(number, end - at, buffer) : nullptr;
     while (at < end) {
       const int64_t row = at / s.width, unit = at % s.width, n = std::min(s.width - unit, end - at);
       function(row, unit, n, keep);

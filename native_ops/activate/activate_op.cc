@@ -16,11 +16,13 @@ REGISTER_OP("RtfActivate")
     .Attr("column_factors: int >= 0")
     .Attr("residuals: int >= 0")
     .Attr("randoms: int >= 0")
+    .Attr("row_lists: int >= 0 = 0")
     .Input("x: float")                         // [..., width]
     .Input("bias: biases * float")             // [width]
     .Input("factors: column_factors * float")  // [width]
     .Input("residual: residuals * float")      // as x
     .Input("random: randoms * uint64")
+    .Input("numbers: row_lists * int64")  // [rows]: of the rows, for the dropout
     .Output("y: float")
     .SetShapeFn([](InferenceContext* context) {
       context->set_output(0, context->input(0));
@@ -36,11 +38,13 @@ REGISTER_OP("RtfActivateGrad")
     .Attr("biases: int >= 0")
     .Attr("column_factors: int >= 0")
     .Attr("randoms: int >= 0")
+    .Attr("row_lists: int >= 0 = 0")
     .Input("dy: float")
     .Input("kept: kepts * float")  // x, or y with of_output
     .Input("bias: biases * float")
     .Input("factors: column_factors * float")
     .Input("random: randoms * uint64")
+    .Input("numbers: row_lists * int64")  // [rows]: of the rows, for the dropout
     .Output("dx: float")
     .Output("dbias: biases * float")
     .SetShapeFn([](InferenceContext* context) {
@@ -117,6 +121,15 @@ class ActivateBase : public OpKernel {
       return InvalidArgument("activate: dropout needs a key [1] and a counter [2]");
     shape->key = random[0].flat<tensorflow::uint64>()(0);
     for (int i : {0, 1}) shape->counter[i] = random[1].flat<tensorflow::uint64>()(i);
+    OpInputList numbers;
+    TF_RETURN_IF_ERROR(context->input_list("numbers", &numbers));
+    if (numbers.size() == 0) return tensorflow::OkStatus();
+    if (numbers.size() != 1 || numbers[0].NumElements() != shape->rows)
+      return InvalidArgument("activate: there are ", shape->rows, " rows, but the shape of their numbers is ",
+                             numbers[0].shape().DebugString());
+    shape->numbers = reinterpret_cast<const int64_t*>(numbers[0].flat<tensorflow::int64>().data());
+    for (int64_t row = 0; row < shape->rows; ++row)
+      if (shape->numbers[row] < 0) return InvalidArgument("activate: the number of a row is ", shape->numbers[row]);
     return tensorflow::OkStatus();
   }
 

@@ -50,6 +50,17 @@ class Rows {
   int64_t first_block_;
 };
 
+// The state before each step of each sequence, or one of its parts: the initial one [B, H], then those of all frames.
+struct States {
+  Ragged ragged;
+  int64_t units;
+  const float *initial, *all;
+
+  const float* before(int32_t b, int64_t step) const {
+    return step == 0 ? initial + b * units : all + ragged.at(b, step - 1) * units;
+  }
+};
+
 // A team pays off if there are fewer rows per thread than the product keeps in registers or tiles, and, with vector
 // arithmetic, if the weights exceed the cache of a core ...
 constexpr int64_t kRowsOfTeam = kMaxRows, kTileRowsOfTeam = 2 * kTileRows;
@@ -102,6 +113,37 @@ void run_recurrence(const RtfSequences& shape, const RtfThreads& threads, int64_
     pass.begin(rows);
     for (int64_t step = 0; step < pass.n_steps(rows); ++step) run_part(rows, step, 0, 1);
     pass.end(rows);
+  });
+}
+
+// One step of a backward pass whose gate inputs need one product: the panels first .. last - 1. The passes of LSTM and
+// sLSTM share it. A pass has, besides ragged, units, weights, tiles and dz,
+//   kDepth: gates per unit in dz; dh_end(): the gradient of the last output [B, H]; dh_begin(): that of the initial
+//   one, cell<kWhole>(b, step, u, lanes, dh, row, tiles): from the gradient of an output to those of the gate inputs.
+template <typename Pass>
+inline __attribute__((always_inline)) void run_backward_step(const Pass& pass, const Rows& rows, int64_t index,
+                                                             int64_t first, int64_t last) {
+  const int64_t step = rows.frames() - 1 - index, n_before = rows.active(step + 1), units = pass.units;
+  const TileRows from = rows.of(pass.tiles[(step + 1) & 1]), to = rows.of(pass.tiles[step & 1]);
+  const auto finish = [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
+    const auto vector = [&](int64_t u, auto whole, int lanes, Vec sum) __attribute__((always_inline)) {
+      constexpr bool kWhole = decltype(whole)::value;
+      if (step < 0)
+        store_n<kWhole>(pass.dh_begin() + rows[row] * units + u, sum, lanes);
+      else
+        pass.template cell<kWhole>(rows[row], step, u, lanes, sum, row, to);
+    };
+    for_units<decltype(width)::value>(panel * width * kLanes, units, sums, vector);
+  };
+  pass.weights.multiply(
+      [&](int64_t row) { return pass.dz + pass.ragged.at(rows[row], step + 1) * Pass::kDepth * units; }, from, n_before,
+      first, last, index % 2, finish);
+  pass.weights.for_panels(first, last, [&](int64_t panel, auto width) {
+    for (int64_t row = n_before; row < rows.active(step); ++row) {  // rows whose last step it is
+      Vec from_end[decltype(width)::value];
+      load_units<decltype(width)::value>(pass.dh_end() + rows[row] * units, panel * width * kLanes, units, from_end);
+      finish(panel, width, row, from_end);
+    }
   });
 }
 

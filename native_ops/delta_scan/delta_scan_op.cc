@@ -1,7 +1,5 @@
 // The delta rule as TensorFlow ops. The kernels are in delta_scan_cpu.cc.
-#include <utility>
-
-#include "../common/tf_sequences.h"
+#include "../common/tf_scan_shapes.h"
 #include "../common/tf_threads.h"
 #include "delta_scan.h"
 
@@ -54,8 +52,6 @@ REGISTER_OP("RtfDeltaScanGrad")
       return tensorflow::OkStatus();
     });
 
-const float* in(OpKernelContext* context, int index) { return context->input(index).flat<float>().data(); }
-
 class DeltaScanBase : public OpKernel {
  public:
   explicit DeltaScanBase(OpKernelConstruction* construction) : OpKernel(construction) {
@@ -64,31 +60,19 @@ class DeltaScanBase : public OpKernel {
 
  protected:
   Status check(OpKernelContext* context, RtfDeltaScanShape* shape, RtfDeltaScanInputs* inputs) const {
-    const TensorShape &q = context->input(0).shape(), &v = context->input(2).shape(), &g = context->input(5).shape();
-    if (q.dims() != 4)
-      return InvalidArgument("delta scan: q has to be [time, batch, heads, keys], not ", q.DebugString());
-    const int64_t frames = q.dim_size(0), batch = q.dim_size(1), heads = q.dim_size(2), keys = q.dim_size(3);
-    const int64_t values = v.dims() == 4 ? v.dim_size(3) : 0;
-    const bool one = g.dims() == 4 && g.dim_size(3) == 1;
-    const std::pair<const char*, TensorShape> expected[] = {
-        {"q", q},
-        {"k", q},
-        {"v", TensorShape({frames, batch, heads, values})},
-        {"a", q},
-        {"b", q},
-        {"g", one ? TensorShape({frames, batch, heads, 1}) : q},
-        {"the first state", TensorShape({batch, heads, keys, values})}};
-    for (int i = 0; i < 7; ++i)
-      if (context->input(i).shape() != expected[i].second)
-        return InvalidArgument("delta scan: ", expected[i].first, " has to be ", expected[i].second.DebugString(),
-                               ", but is ", context->input(i).shape().DebugString());
-    if (heads < 1 || keys < 1 || values < 1) return InvalidArgument("delta scan: there are no heads, keys or values");
-    shape->keys = keys;
-    shape->values = values;
-    shape->decays = g.dim_size(3);
+    const ScanInput keys = ScanInput::kKeys;
+    TF_RETURN_IF_ERROR(check_scan("delta scan", context,
+                                  {{"q", keys},
+                                   {"k", keys},
+                                   {"v", ScanInput::kValues},
+                                   {"a", keys},
+                                   {"b", keys},
+                                   {"g", ScanInput::kDecays},
+                                   {"the first state", ScanInput::kState}},
+                                  reverse_, shape));
     *inputs = {in(context, 0), in(context, 1), in(context, 2), in(context, 3),
                in(context, 4), in(context, 5), in(context, 6)};
-    return read_sequences("delta scan", frames, batch, heads, context->input(7), reverse_, &shape->sequences);
+    return tensorflow::OkStatus();
   }
 
  private:
@@ -121,17 +105,9 @@ class DeltaScanGradOp : public DeltaScanBase {
     RtfDeltaScanShape shape;
     RtfDeltaScanInputs inputs;
     OP_REQUIRES_OK(context, check(context, &shape, &inputs));
-    const TensorShape &state = context->input(6).shape(), &v = context->input(2).shape();
-    OP_REQUIRES(context,
-                context->input(8).shape() == v && context->input(9).shape() == state &&
-                    context->input(10).shape() == v && context->input(11).shape() == state,
-                InvalidArgument("delta scan: the gradients do not have the shape of what they are gradients of"));
+    OP_REQUIRES_OK(context, check_gradients("delta scan", context, {{8, 2}, {9, 6}, {10, 2}, {11, 6}}));
     float* out[7];
-    for (int i = 0; i < 7; ++i) {
-      Tensor* tensor;
-      OP_REQUIRES_OK(context, context->allocate_output(i, context->input(i).shape(), &tensor));
-      out[i] = tensor->flat<float>().data();
-    }
+    OP_REQUIRES_OK(context, allocate_like_inputs(context, out));
     const RtfDeltaScanGradients gradients = {out[0], out[1], out[2], out[3], out[4], out[5], out[6]};
     const RtfThreads threads = tf_threads(context);
     rtf_delta_scan_backward_f32(&shape, &inputs, in(context, 8), in(context, 9), in(context, 10), in(context, 11),

@@ -9,17 +9,6 @@ namespace {
 
 constexpr int kGates = 3;  // r, u, c
 
-// Offset of the state before a step.
-struct States {
-  Ragged ragged;
-  int64_t units;
-  const float *initial, *all;
-
-  const float* before(int32_t b, int64_t step) const {
-    return step == 0 ? initial + b * units : all + ragged.at(b, step - 1) * units;
-  }
-};
-
 struct Forward {
   Ragged ragged;
   int64_t units;

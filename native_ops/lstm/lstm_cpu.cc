@@ -139,27 +139,12 @@ struct Backward {
   int64_t n_panels(int64_t) const { return weights.panels(); }
 
   void run(const Rows& rows, int64_t index, int64_t first, int64_t last) const {
-    const int64_t step = rows.frames() - 1 - index, n_before = rows.active(step + 1);
-    const TileRows from = rows.of(tiles[(step + 1) & 1]), to = rows.of(tiles[step & 1]);
-    const auto finish = [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
-      const auto vector = [&](int64_t u, auto whole, int n, Vec sum) __attribute__((always_inline)) {
-        if (step < 0)
-          store_n<decltype(whole)::value>(dh0 + rows[row] * units + u, sum, n);
-        else
-          cell<decltype(whole)::value>(rows[row], step, u, n, sum, row, to);
-      };
-      for_units<decltype(width)::value>(panel * width * kLanes, units, sums, vector);
-    };
-    weights.multiply([&](int64_t row) { return dz + ragged.at(rows[row], step + 1) * kGates * units; }, from, n_before,
-                     first, last, index % 2, finish);
-    weights.for_panels(first, last, [&](int64_t panel, auto width) {
-      for (int64_t row = n_before; row < rows.active(step); ++row) {  // rows whose last step it is
-        Vec from_end[decltype(width)::value];
-        load_units<decltype(width)::value>(dh_last + rows[row] * units, panel * width * kLanes, units, from_end);
-        finish(panel, width, row, from_end);
-      }
-    });
+    run_backward_step(*this, rows, index, first, last);
   }
+
+  static constexpr int kDepth = kGates;
+  const float* dh_end() const { return dh_last; }
+  float* dh_begin() const { return dh0; }
 
   void end(const Rows&) const {}
 };

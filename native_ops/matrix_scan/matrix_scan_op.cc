@@ -1,7 +1,5 @@
 // Matrix-valued recurrences as TensorFlow ops. The kernels are in matrix_scan_cpu.cc.
-#include <utility>
-
-#include "../common/tf_sequences.h"
+#include "../common/tf_scan_shapes.h"
 #include "../common/tf_threads.h"
 #include "matrix_scan.h"
 
@@ -47,8 +45,6 @@ REGISTER_OP("RtfMatrixScanGrad")
       return tensorflow::OkStatus();
     });
 
-const float* in(OpKernelContext* context, int index) { return context->input(index).flat<float>().data(); }
-
 class MatrixScanBase : public OpKernel {
  public:
   explicit MatrixScanBase(OpKernelConstruction* construction) : OpKernel(construction) {
@@ -58,28 +54,14 @@ class MatrixScanBase : public OpKernel {
 
  protected:
   Status check(OpKernelContext* context, RtfMatrixScanShape* shape) const {
-    const TensorShape &q = context->input(0).shape(), &v = context->input(2).shape();
-    if (q.dims() != 4)
-      return InvalidArgument("matrix scan: q has to be [time, batch, heads, keys], not ", q.DebugString());
-    const int64_t frames = q.dim_size(0), batch = q.dim_size(1), heads = q.dim_size(2), keys = q.dim_size(3);
-    const int64_t values = v.dims() == 4 ? v.dim_size(3) : 0;
-    const TensorShape& g = context->input(3).shape();
-    const std::pair<const char*, TensorShape> expected[] = {
-        {"q", q},
-        {"k", q},
-        {"v", TensorShape({frames, batch, heads, values})},
-        {"g", g.dims() == 4 && g.dim_size(3) == 1 ? TensorShape({frames, batch, heads, 1}) : q},
-        {"the first state", TensorShape({batch, heads, keys, values})}};
-    for (int i = 0; i < 5; ++i)
-      if (context->input(i).shape() != expected[i].second)
-        return InvalidArgument("matrix scan: ", expected[i].first, " has to be ", expected[i].second.DebugString(),
-                               ", but is ", context->input(i).shape().DebugString());
-    if (heads < 1 || keys < 1 || values < 1) return InvalidArgument("matrix scan: there are no heads, keys or values");
-    shape->keys = keys;
-    shape->values = values;
-    shape->decays = g.dim_size(3);
     shape->exclusive = exclusive_;
-    return read_sequences("matrix scan", frames, batch, heads, context->input(5), reverse_, &shape->sequences);
+    return check_scan("matrix scan", context,
+                      {{"q", ScanInput::kKeys},
+                       {"k", ScanInput::kKeys},
+                       {"v", ScanInput::kValues},
+                       {"g", ScanInput::kDecays},
+                       {"the first state", ScanInput::kState}},
+                      reverse_, shape);
   }
 
  private:
@@ -109,17 +91,9 @@ class MatrixScanGradOp : public MatrixScanBase {
   void Compute(OpKernelContext* context) override {
     RtfMatrixScanShape shape;
     OP_REQUIRES_OK(context, check(context, &shape));
-    const TensorShape &state = context->input(4).shape(), &v = context->input(2).shape();
-    OP_REQUIRES(
-        context,
-        context->input(6).shape() == state && context->input(7).shape() == v && context->input(8).shape() == state,
-        InvalidArgument("matrix scan: the gradients do not have the shape of what they are gradients of"));
+    OP_REQUIRES_OK(context, check_gradients("matrix scan", context, {{6, 4}, {7, 2}, {8, 4}}));
     float* out[5];
-    for (int i = 0; i < 5; ++i) {
-      Tensor* tensor;
-      OP_REQUIRES_OK(context, context->allocate_output(i, context->input(i).shape(), &tensor));
-      out[i] = tensor->flat<float>().data();
-    }
+    OP_REQUIRES_OK(context, allocate_like_inputs(context, out));
     const RtfThreads threads = tf_threads(context);
     rtf_matrix_scan_backward_f32(&shape, in(context, 0), in(context, 1), in(context, 2), in(context, 3), in(context, 4),
                                  in(context, 6), in(context, 7), in(context, 8), out[0], out[1], out[2], out[3], out[4],

@@ -16,10 +16,12 @@ typedef struct RtfBeamAttention {
   int64_t entries, steps, heads, key, value;
 } RtfBeamAttention;
 
-// y [entries, heads * value]: y[e, h] = sum over s <= steps of softmax over s(q[e, h] k[s, h] / sqrt(key)) v[s, h]
+// y [entries, heads * value]: y[e, h] = sum over s <= steps of softmax over s(q[e, h] (k[s, h] + shift[s]) / sqrt(key))
+// v[s, h]
 //
 // qkv [entries, heads * (2 * key + value)]: for each head q, k and v of this step. k and v are written to the frame
-// `steps` of keys and values first. rows [entries, steps], entries 0 ... entries - 1.
-void rtf_beam_attention_f32(const RtfBeamAttention* shape, const float* qkv, const int32_t* rows, float* keys,
-                            float* values, float* y, const RtfThreads* threads);
+// `steps` of keys and values first. rows [entries, steps], entries 0 ... entries - 1. shift [steps + 1, key] may be
+// null.
+void rtf_beam_attention_f32(const RtfBeamAttention* shape, const float* qkv, const int32_t* rows, const float* shift,
+                            float* keys, float* values, float* y, const RtfThreads* threads);
 }

@@ -32,8 +32,9 @@ void softmax_of_columns(float* x, int64_t n, int64_t width) {
 
 class Step {
  public:
-  Step(const RtfBeamAttention& shape, const float* qkv, const int32_t* rows, float* keys, float* values, float* y)
-      : s_(shape), qkv_(qkv), rows_(rows), keys_(keys), values_(values), y_(y) {}
+  Step(const RtfBeamAttention& shape, const float* qkv, const int32_t* rows, const float* shift, float* keys,
+       float* values, float* y)
+      : s_(shape), qkv_(qkv), rows_(rows), shift_(shift), keys_(keys), values_(values), y_(y) {}
 
   void run(int64_t begin, int64_t end) const {
     std::vector<float> queries(kBlock * s_.heads * s_.key), weights;
@@ -42,6 +43,7 @@ class Step {
       weights.assign((s_.steps + 1) * width, 0.0f);
       for (int64_t i = 0; i < n; ++i) split(first + i, queries.data() + i * s_.heads * s_.key);
       energies(first, n, queries.data(), weights.data(), width);
+      if (shift_) add_shift(n, queries.data(), weights.data(), width);
       softmax_of_columns(weights.data(), s_.steps + 1, width);
       sums(first, n, weights.data(), width);
     }
@@ -86,6 +88,13 @@ class Step {
       }
   }
 
+  // Adds the products of queries and vectors of the steps, which all entries and heads share.
+  void add_shift(int64_t n, const float* queries, float* weights, int64_t width) const {
+    for (int64_t step = 0; step <= s_.steps; ++step, weights += width)
+      for (int64_t i = 0; i < n * s_.heads; ++i)
+        weights[i] += dot(queries + i * s_.key, shift_ + step * s_.key, s_.key);
+  }
+
   void sums(int64_t first, int64_t n, const float* weights, int64_t width) const {
     const int64_t units = s_.heads * s_.value;
     std::fill(y_ + first * units, y_ + (first + n) * units, 0.0f);
@@ -102,6 +111,7 @@ class Step {
   const RtfBeamAttention s_;
   const float* qkv_;
   const int32_t* rows_;
+  const float* shift_;
   float *keys_, *values_, *y_;
 };
 
@@ -109,7 +119,8 @@ class Step {
 }  // namespace rtf
 
 extern "C" void rtf_beam_attention_f32(const RtfBeamAttention* shape, const float* qkv, const int32_t* rows,
-                                       float* keys, float* values, float* y, const RtfThreads* threads) {
-  const rtf::Step step(*shape, qkv, rows, keys, values, y);
+                                       const float* shift, float* keys, float* values, float* y,
+                                       const RtfThreads* threads) {
+  const rtf::Step step(*shape, qkv, rows, shift, keys, values, y);
   rtf::run_ranges(*threads, shape->entries, [&](int64_t begin, int64_t end) { step.run(begin, end); });
 }

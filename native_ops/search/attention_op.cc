@@ -10,14 +10,16 @@ namespace {
 
 REGISTER_OP("RtfBeamAttention")
     .Attr("heads: int >= 1")
-    .Input("qkv: float")           // [R, heads * (2 * key + value)]
-    .Input("keys: float")          // [capacity, R, heads * key]
-    .Input("values: float")        // [capacity, R, heads * value]
-    .Input("rows: int32")          // [R, steps]
-    .Output("y: float")            // [R, heads * value]
-    .Output("next_keys: float")    // the same memory where nothing else refers to it, and there is room for this step
-    .Output("next_values: float")  // likewise
-    .Output("next_rows: int32")    // [R, steps + 1]
+    .Attr("shifts: int >= 0")
+    .Input("qkv: float")             // [R, heads * (2 * key + value)]
+    .Input("keys: float")            // [capacity, R, heads * key]
+    .Input("values: float")          // [capacity, R, heads * value]
+    .Input("rows: int32")            // [R, steps]
+    .Input("shift: shifts * float")  // at most one: [steps + 1 or more, key]
+    .Output("y: float")              // [R, heads * value]
+    .Output("next_keys: float")      // the same memory where nothing else refers to it, and there is room for this step
+    .Output("next_values: float")    // likewise
+    .Output("next_rows: int32")      // [R, steps + 1]
     .SetShapeFn([](InferenceContext* context) {
       ShapeHandle qkv, keys, values;
       TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &qkv));
@@ -38,6 +40,10 @@ class BeamAttentionOp : public OpKernel {
  public:
   explicit BeamAttentionOp(OpKernelConstruction* construction) : OpKernel(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("heads", &heads_));
+    int shifts;
+    OP_REQUIRES_OK(construction, construction->GetAttr("shifts", &shifts));
+    OP_REQUIRES(construction, shifts <= 1, InvalidArgument("beam attention: more than one shift"));
+    shifted_ = shifts > 0;
   }
 
   void Compute(OpKernelContext* context) override {
@@ -61,6 +67,12 @@ class BeamAttentionOp : public OpKernel {
     OP_REQUIRES(context, qkv.dim_size(1) == heads_ * (2 * sizes[0] + sizes[1]),
                 InvalidArgument("beam attention: qkv has ", qkv.dim_size(1), " units, but the keys and values of ",
                                 heads_, " heads have ", sizes[0], " and ", sizes[1]));
+    if (shifted_) {
+      const Tensor& shift = context->input(4);
+      OP_REQUIRES(context, shift.dims() == 2 && shift.dim_size(0) > steps && shift.dim_size(1) == sizes[0],
+                  InvalidArgument("beam attention: the shift has to be [", steps + 1, " steps, ", sizes[0],
+                                  "], but is ", shift.shape().DebugString()));
+    }
     const int32_t* of_frame = rows.flat<int32_t>().data();
     OP_REQUIRES(context,
                 std::all_of(of_frame, of_frame + rows.NumElements(), [&](int32_t x) { return x >= 0 && x < entries; }),
@@ -71,7 +83,8 @@ class BeamAttentionOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(3, TensorShape({entries, steps + 1}), &next_rows));
     const RtfBeamAttention shape = {entries, steps, heads_, sizes[0], sizes[1]};
     const RtfThreads threads = tf_threads(context);
-    rtf_beam_attention_f32(&shape, qkv.flat<float>().data(), of_frame, next[0]->flat<float>().data(),
+    const float* shift = shifted_ ? context->input(4).flat<float>().data() : nullptr;
+    rtf_beam_attention_f32(&shape, qkv.flat<float>().data(), of_frame, shift, next[0]->flat<float>().data(),
                            next[1]->flat<float>().data(), y->flat<float>().data(), &threads);
     for (int64_t entry = 0; entry < entries; ++entry) {
       int32_t* to = next_rows->flat<int32_t>().data() + entry * (steps + 1);
@@ -99,6 +112,7 @@ class BeamAttentionOp : public OpKernel {
   }
 
   int64_t heads_;
+  bool shifted_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("RtfBeamAttention").Device(tensorflow::DEVICE_CPU), BeamAttentionOp);

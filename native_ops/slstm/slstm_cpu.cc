@@ -41,23 +41,12 @@ struct Gates {
         o(sigmoid(out)) {}
 };
 
-// A part of the state before a step.
-struct Part {
-  Ragged ragged;
-  int64_t units;
-  const float *initial, *all;
-
-  const float* before(int32_t b, int64_t step) const {
-    return step == 0 ? initial + b * units : all + ragged.at(b, step - 1) * units;
-  }
-};
-
 struct Forward {
   Ragged ragged;
   int64_t units;
   bool exp_forget;
   const float* pre;  // [T, B, 4H]
-  Part c, n, m, h;
+  States c, n, m, h;
   Weights<kGates> weights;
   TileRows tiles[2];  // h_{t-1} of even and of odd steps
   RtfSLstmState states;
@@ -119,7 +108,7 @@ struct Forward {
   }
 
   void end(const Rows& rows) const {
-    const Part parts[] = {c, n, m, h};
+    const States parts[] = {c, n, m, h};
     float* const ends[] = {last.c, last.n, last.m, last.h};
     float* const all[] = {states.c, states.n, states.m, states.h};
     for (int32_t b : rows.all()) {
@@ -137,7 +126,7 @@ struct Backward {
   Ragged ragged;
   int64_t units;
   bool exp_forget;
-  Part c, n, m;
+  States c, n, m;
   const float *gates, *dh;
   RtfSLstmConstState dlast;
   Weights<1> weights;  // transposed
@@ -154,7 +143,7 @@ struct Backward {
     }
     prefetch_to_read(dh + at * units + u);
     if (step > 1) {
-      for (const Part& part : {c, n, m}) prefetch_to_read(part.before(b, step - 1) + u);
+      for (const States& part : {c, n, m}) prefetch_to_read(part.before(b, step - 1) + u);
     }
   }
 
@@ -208,27 +197,12 @@ struct Backward {
   int64_t n_panels(int64_t) const { return weights.panels(); }
 
   void run(const Rows& rows, int64_t index, int64_t first, int64_t last) const {
-    const int64_t step = rows.frames() - 1 - index, n_before = rows.active(step + 1);
-    const TileRows from = rows.of(tiles[(step + 1) & 1]), to = rows.of(tiles[step & 1]);
-    const auto finish = [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
-      const auto vector = [&](int64_t u, auto whole, int lanes, Vec sum) __attribute__((always_inline)) {
-        if (step < 0)
-          store_n<decltype(whole)::value>(dinitial.h + rows[row] * units + u, sum, lanes);
-        else
-          cell<decltype(whole)::value>(rows[row], step, u, lanes, sum, row, to);
-      };
-      for_units<decltype(width)::value>(panel * width * kLanes, units, sums, vector);
-    };
-    weights.multiply([&](int64_t row) { return dz + ragged.at(rows[row], step + 1) * kGates * units; }, from, n_before,
-                     first, last, index % 2, finish);
-    weights.for_panels(first, last, [&](int64_t panel, auto width) {
-      for (int64_t row = n_before; row < rows.active(step); ++row) {  // rows whose last step it is
-        Vec from_end[decltype(width)::value];
-        load_units<decltype(width)::value>(dlast.h + rows[row] * units, panel * width * kLanes, units, from_end);
-        finish(panel, width, row, from_end);
-      }
-    });
+    run_backward_step(*this, rows, index, first, last);
   }
+
+  static constexpr int kDepth = kGates;
+  const float* dh_end() const { return dlast.h; }
+  float* dh_begin() const { return dinitial.h; }
 
   void end(const Rows& rows) const {
     for (int32_t b : rows.all()) {
@@ -264,7 +238,7 @@ void rtf_slstm_forward_f32(const RtfSLstmShape* shape, int exp_forget, const flo
   const Weights<kGates> weights = Weights<kGates>::of(*shape, r, H, kGates * H, packed, *threads);
   const TileRows even = memory.take_rows(*shape, H), odd = memory.take_rows(*shape, H);
   const Ragged ragged = ragged_of(*shape);
-  const auto part = [&](const float* first, const float* all) { return Part{ragged, H, first, all}; };
+  const auto part = [&](const float* first, const float* all) { return States{ragged, H, first, all}; };
   const Forward pass{ragged,
                      H,
                      exp_forget != 0,
@@ -292,7 +266,7 @@ void rtf_slstm_backward_f32(const RtfSLstmShape* shape, int exp_forget, const fl
   const Weights<1> weights = Weights<1>::transposed(*shape, r, depth, H, kGates, packed, *threads);
   const TileRows even = memory.take_rows(*shape, depth, kGates), odd = memory.take_rows(*shape, depth, kGates);
   const Ragged ragged = ragged_of(*shape);
-  const auto part = [&](const float* first, const float* all) { return Part{ragged, H, first, all}; };
+  const auto part = [&](const float* first, const float* all) { return States{ragged, H, first, all}; };
   const Backward pass{ragged,
                       H,
                       exp_forget != 0,

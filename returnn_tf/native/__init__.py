@@ -10,6 +10,8 @@ from returnn_tf.native.mdlstm import mdlstm_ops, native_mdlstm
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.native.self_test import examine
 
+ERROR_TOPIC = "native-ops"
+
 __all__ = [
     "NativeOpError",
     "align_ops",

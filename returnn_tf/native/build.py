@@ -93,7 +93,7 @@ def compile_into(entry: Entry, op: NativeOp, compilers: Compilers, place: str = 
     """
     folder = tempfile.mkdtemp(prefix=BUILD_PREFIX, dir=entry.folder)
     try:
-        jobs = _compile_commands(op, compilers)
+        jobs = _compile_commands(op, compilers, source_folder(os.path.join(folder, "sources")))
         objects = [os.path.join(folder, "%d.o" % index) for index in range(len(jobs))]
         run_all([[*command, "-o", to] for command, to in zip(jobs, objects)])
         library = os.path.join(folder, "op.so")
@@ -114,10 +114,10 @@ def build_without_ops(path: str) -> None:
     run_all([[*find_toolchain().compiler, "-shared", "-fPIC", "-x", "c++", os.devnull, "-o", path]])
 
 
-def _compile_commands(op: NativeOp, compilers: Compilers) -> list[list[str]]:
+def _compile_commands(op: NativeOp, compilers: Compilers, sources: str) -> list[list[str]]:
     """Return the command for each file, without the name of the object.
 
-    The folder of our sources is in the include path, for the ops of plug-ins.
+    :param sources: the folder of our sources, which is in the include path, for the ops of plug-ins
     """
     cpu, cuda = compilers.cpu, compilers.cuda
     jobs = [([*cpu.compiler, *cpu.kernel_flags()], path) for path in op.kernels]
@@ -125,4 +125,4 @@ def _compile_commands(op: NativeOp, compilers: Compilers) -> list[list[str]]:
     jobs += [(binding, path) for path in op.bindings]
     if cuda:
         jobs += [(cuda.compile_command(cpu.compiler), path) for path in op.cuda]
-    return [[*command, "-I", source_folder(), "-c", op.path(path)] for command, path in jobs]
+    return [[*command, "-I", sources, "-c", op.path(path, sources)] for command, path in jobs]

@@ -37,6 +37,17 @@ def _is_large(dims: Sequence[Optional[int]]) -> bool:
     return len(known) == 2 and known[0] >= 64 and known[0] * known[1] >= 100_000
 
 
+def reason_not_used() -> str:
+    """Return why large products are TensorFlow's on this machine, or "" if they are this op's.
+
+    The choice follows from the CPU alone, not from timings, so that a run that is resumed computes the same bits.
+    ``bench/products.py`` measures whether it is right.
+    """
+    if not _cpu_has_tiles():
+        return "this CPU has no tile unit"
+    return "" if _library_has_tiles() else "the compiler or Linux does not support the tile unit"
+
+
 @cache
 def _cpu_has_tiles() -> bool:
     """Return whether compiling the op is worthwhile."""

@@ -6,6 +6,7 @@ import sys
 
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.library import devices, load
+from returnn_tf.native.product import reason_not_used
 from returnn_tf.native.sources import OPS
 
 
@@ -28,7 +29,9 @@ def main() -> int:
     failures = {name: examine(name) for name in OPS}
     for name, failure in failures.items():
         gpus = [device for device in devices(name) if not device.startswith("CPU")]
-        print("%s: %s" % (name, failure or " on ".join(["ok", *([", ".join(["CPU", *gpus])] if gpus else [])])))
+        unused = reason_not_used() if name == "product" and not failure else ""
+        text = failure or " on ".join(["ok", *([", ".join(["CPU", *gpus])] if gpus else [])])
+        print("%s: %s%s" % (name, text, " (not used: %s)" % unused if unused else ""))
     return 1 if any(failures.values()) else 0
 
 

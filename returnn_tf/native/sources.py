@@ -7,17 +7,17 @@ thin file that wraps them as TensorFlow ops.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.registry import Registry
 from returnn_tf.native.errors import NativeOpError
+from returnn_tf.util.packed_files import ARCHIVE, packed, unpack
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# next to the package in a checkout, inside it in an installation
-_FOLDERS = (os.path.join(os.path.dirname(_PACKAGE), "native_ops"), os.path.join(_PACKAGE, "native_ops"))
+#: Of a checkout, where it stands beside the package. An installation has an archive.
+_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "native_ops")
 
 
 SelfTest = Callable[[Any], None]
@@ -45,9 +45,12 @@ class NativeOp:
     folder: str = ""
     replaces: tuple[str, ...] = ()
 
-    def path(self, source: str) -> str:
-        """Return the whole path of one of its source files."""
-        return os.path.join(self.folder or source_folder(), source)
+    def path(self, source: str, root: str) -> str:
+        """Return the whole path of one of its source files.
+
+        :param root: the folder of all sources
+        """
+        return os.path.join(self.folder or root, source)
 
 
 OPS: Registry[NativeOp] = Registry("native op", "returnn_tf.native", plugins="returnn_tf.native_ops")
@@ -83,15 +86,27 @@ def op_by_any_name(name: str) -> NativeOp:
     return ops[name]
 
 
-def source_folder() -> str:
-    """Return the folder of the sources.
+def source_folder(unpacked: str = "") -> str:
+    """Return the folder of all sources.
 
+    :param unpacked: where an installed package writes them, below a folder that the caller removes
     :raises NativeOpError: the package was installed without them
     """
-    for folder in _FOLDERS:
-        if os.path.isdir(os.path.join(folder, "common")):
-            return folder
-    raise NativeOpError("the sources of the native ops are missing: there is no %s" % _FOLDERS[-1])
+    if os.path.isdir(os.path.join(_FOLDER, "common")):
+        return _FOLDER
+    if not unpacked or not _packed():
+        raise NativeOpError(
+            "the sources of the native ops are missing: there is neither %s nor %s" % (_FOLDER, ARCHIVE)
+        )
+    unpack("native_ops", unpacked)
+    return unpacked
+
+
+def _packed() -> Mapping[str, bytes]:
+    try:
+        return packed("native_ops")
+    except OSError as exc:
+        raise NativeOpError("the sources of the native ops are missing: %s" % exc) from exc
 
 
 def source_bytes(op: NativeOp, *, cuda: bool = False) -> bytes:
@@ -101,12 +116,29 @@ def source_bytes(op: NativeOp, *, cuda: bool = False) -> bytes:
     """
     paths = op.kernels + op.bindings + (op.cuda if cuda else ())
     shared = ("common", "common/cuda") if cuda else ("common",)
-    folders = {os.path.dirname(path): op.path(os.path.dirname(path)) for path in paths}
-    folders.update((name, os.path.join(source_folder(), name)) for name in shared)
+    folders = {os.path.dirname(path): op.folder for path in paths}
+    folders.update((name, "") for name in shared)
     parts = ["\n".join(paths).encode()]
-    for folder, whole in sorted(folders.items()):
-        for file in sorted(os.listdir(whole)) if os.path.isdir(whole) else ():
+    for folder, root in sorted(folders.items()):
+        for file, content in sorted(_files(root, folder).items()):
             if file.endswith((".h", ".cc", *([".cu"] if cuda else []))):
-                with open(os.path.join(whole, file), "rb") as f:
-                    parts += [("%s/%s\n" % (folder, file)).encode(), f.read()]
+                parts += [("%s/%s\n" % (folder, file)).encode(), content]
     return b"\0".join(parts)
+
+
+def _files(root: str, folder: str) -> dict[str, bytes]:
+    """Return the files in a folder of sources, not those in folders below it.
+
+    :param root: of a plug-in; "" for the sources of the package
+    """
+    if not root and not os.path.isdir(os.path.join(_FOLDER, "common")):
+        if not _packed():
+            source_folder()  # says what is missing
+        return {os.path.basename(path): code for path, code in _packed().items() if os.path.dirname(path) == folder}
+    whole = os.path.join(root or _FOLDER, folder)
+    found = {}
+    for file in os.listdir(whole) if os.path.isdir(whole) else ():
+        if os.path.isfile(os.path.join(whole, file)):
+            with open(os.path.join(whole, file), "rb") as f:
+                found[file] = f.read()
+    return found

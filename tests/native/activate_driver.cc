@@ -1,5 +1,6 @@
 // Runs bias, activation and dropout on random sizes, for the sanitizers: the same for any number of threads, in place
 // too, and what is dropped in a part of an array is what is dropped in the whole.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -29,6 +30,20 @@ int main() {
                           scratch.data(), &three);
     if (!finite(y) || !finite(dx) || y != y2 || dx != dx2 || dbias != dbias2)
       return std::printf("case %d is wrong\n", seed), 1;
+    std::vector<int64_t> numbers;  // each second row, the last one first
+    for (int64_t row = rows - 1; row >= 0; row -= 2) numbers.push_back(row);
+    RtfActivate some = shape;
+    some.rows = numbers.size();
+    some.numbers = numbers.data();
+    Array part(some.rows * width), residuals(some.rows * width);
+    for (int64_t row = 0; row < some.rows; ++row) {
+      std::copy_n(x.data() + numbers[row] * width, width, part.data() + row * width);
+      std::copy_n(residual.data() + numbers[row] * width, width, residuals.data() + row * width);
+    }
+    rtf_activate_f32(&some, part.data(), bias.data(), factors.data(), residuals.data(), part.data(), &three);
+    for (int64_t row = 0; row < some.rows; ++row)
+      if (std::memcmp(part.data() + row * width, y.data() + numbers[row] * width, width * sizeof(float)))
+        return std::printf("case %d: row %d of some is wrong\n", seed, static_cast<int>(row)), 1;
     Array plain(x.size());
     shape.function = RTF_RELU;
     rtf_activate_f32(&shape, x.data(), nullptr, nullptr, nullptr, plain.data(), &three);

@@ -8,7 +8,7 @@
 
 namespace {
 
-// All results of one case, behind each other.
+// All results of one case, concatenated.
 Floats results(int seed, int n_threads) {
   const RtfThreads threads = {run_threads, nullptr, n_threads};
   AlignCase c(seed);

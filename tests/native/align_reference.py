@@ -4,7 +4,7 @@ import numpy
 
 
 def ctc_chain(labels, blank, label_loop):
-    """Classes, and the ways into each state: those from so many states before."""
+    """Return the classes, and for each state the distances of the states before it."""
     classes = [blank]
     for label in labels:
         classes += [label, blank]
@@ -18,7 +18,7 @@ def ctc_chain(labels, blank, label_loop):
 
 
 def alignment_score(scores, classes, ways, optional_ends, combine):
-    """Of one sequence; scores [frames, classes], combine: numpy.logaddexp or numpy.maximum."""
+    """Return the score of one sequence; scores [frames, classes], combine: numpy.logaddexp or numpy.maximum."""
     n = len(classes)
     if not len(scores):
         return 0.0 if n <= (1 if optional_ends else 0) else -numpy.inf
@@ -40,7 +40,7 @@ def alignment_score(scores, classes, ways, optional_ends, combine):
 
 
 def ctc_loss(logits, labels, blank, label_loop=True, normalized=False):
-    """Of one sequence, infinite if there is no alignment."""
+    """Return the loss of one sequence, infinite if there is no alignment."""
     scores = logits.astype("float64")
     if not normalized:
         scores = scores - numpy.logaddexp.reduce(scores, axis=-1, keepdims=True)
@@ -48,7 +48,7 @@ def ctc_loss(logits, labels, blank, label_loop=True, normalized=False):
 
 
 def transducer_loss(logits, labels, blank, label_takes_frame=False, normalized=False):
-    """Of one sequence [frames, labels + 1, classes], infinite if there is no alignment."""
+    """Return the loss of one sequence [frames, labels + 1, classes], infinite if there is no alignment."""
     scores = logits.astype("float64")
     if not normalized:
         scores = scores - numpy.logaddexp.reduce(scores, axis=-1, keepdims=True)
@@ -65,6 +65,6 @@ def transducer_loss(logits, labels, blank, label_takes_frame=False, normalized=F
 
 
 def slope(function, x, direction, step=1e-5):
-    """Derivative of a function of an array along a direction."""
+    """Return the derivative of a function of an array along a direction."""
     x = x.astype("float64")
     return (function(x + step * direction) - function(x - step * direction)) / (2 * step)

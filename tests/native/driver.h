@@ -1,4 +1,4 @@
-// What the drivers of the sanitizers share: threads, arrays of numbers, and a look at the results.
+// What the drivers of the sanitizers share: threads, random arrays, and checks of results.
 #pragma once
 
 #include <sys/mman.h>
@@ -15,7 +15,7 @@
 
 #include "common/parallel.h"
 
-// Memory that ends where a page begins which nobody may touch: sanitizers do not see what instructions for tiles read
+// Memory that ends at a guard page: sanitizers do not see what instructions for tiles read
 // and write.
 template <typename T>
 struct BeforeGuard {
@@ -47,7 +47,7 @@ using Array = std::vector<float>;  // it has guards of its own, on both sides
 using Array = std::vector<float, BeforeGuard<float>>;
 #endif
 
-// Threads of its own for each call, such that a race between tasks shows.
+// New threads for each call, so that a race between tasks shows.
 inline void run_threads(void*, int64_t n_tasks, RtfTask task, void* arg) {
   std::vector<std::thread> threads;
   for (int64_t index = 0; index < n_tasks; ++index) threads.emplace_back(task, arg, index);
@@ -101,14 +101,14 @@ int check_recurrence(const Results& results) {
   return 0;
 }
 
-// All results behind each other.
+// All results, concatenated.
 inline Array joined(std::initializer_list<const Array*> parts) {
   Array all;
   for (const Array* part : parts) all.insert(all.end(), part->begin(), part->end());
   return all;
 }
 
-// The same numbers at each call.
+// The same numbers in each call.
 inline Array random_array_again(int64_t size) {
   std::srand(1);
   return random_array(size);

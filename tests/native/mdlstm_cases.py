@@ -22,14 +22,14 @@ def draw(batch, height, width, n, count=1, seed=1):
 
 
 def run(form, arrays, heights, widths, flips, stable=True):
-    """The directions of one of the forms."""
+    """Return the directions of one of the forms."""
     k = len(flips)
     sizes = tf.constant(heights), tf.constant(widths)
     return form(arrays[:k], arrays[k : 2 * k], arrays[2 * k :], *sizes, flips, stable=stable)
 
 
 def expected(arrays, heights, widths, flips, stable=True):
-    """Numpy's."""
+    """Return the results of numpy."""
     k = len(flips)
     return [
         reference.mdlstm(arrays[d], arrays[k + d], arrays[2 * k + d], heights, widths, flip, stable)
@@ -38,7 +38,7 @@ def expected(arrays, heights, widths, flips, stable=True):
 
 
 def gradients(form, arrays, heights, widths, flips, weights, stable=True):
-    """h of all directions, and the gradients of their weighted sum."""
+    """Return h of all directions, and the gradients of their weighted sum."""
     tensors = [tf.constant(x) for x in arrays]
 
     @tf.function
@@ -53,7 +53,7 @@ def gradients(form, arrays, heights, widths, flips, weights, stable=True):
 
 
 def check_values_and_gradients(form, size, flips, stable):
-    """The gradient along a random direction is that of numpy, in float64, by differences."""
+    """Check values, and the gradient along a random direction by differences of numpy in float64."""
     arrays, heights, widths = draw(*size, count=len(flips))
     rng = numpy.random.RandomState(2)
     weights = [rng.normal(0, 1, (*size[:3], size[3])).astype("float32") for _ in flips]
@@ -75,7 +75,7 @@ def check_values_and_gradients(form, size, flips, stable):
 
 
 def check_padding(form):
-    """NaN in the padding changes nothing, nor does the gradient that comes from there."""
+    """Check that NaN in the padding changes nothing, nor does the gradient that comes from there."""
     size = (3, 5, 6, 20)
     arrays, heights, widths = draw(*size, count=4)
     weights = [numpy.random.RandomState(3).normal(0, 1, size).astype("float32")] * 4
@@ -92,7 +92,7 @@ def check_padding(form):
 
 
 def check_empty(form, size):
-    """No image, no row, or no column."""
+    """Check arrays without images, rows or columns."""
     arrays, heights, widths = draw(*size, 2, count=2)
     h, grads = gradients(form, arrays, heights, widths, FLIPS[:2], [numpy.zeros((*size, 2), "float32")] * 2)
     assert [x.shape.as_list() for x in h] == [[*size, 2]] * 2

@@ -8,7 +8,7 @@ def sigmoid(x):
 
 
 def lstm(z, w_re, c0, h0, lengths, reverse=False):
-    """z [T, B, 4H] -> h [T, B, H], last c and h [B, H]; see returnn_tf.native.lstm.native_lstm."""
+    """Return h [T, B, H], last c and h [B, H] for z [T, B, 4H]; see returnn_tf.native.lstm.native_lstm."""
     n_frames, batch, width = z.shape
     n = width // 4
     out, c_last, h_last = numpy.zeros((n_frames, batch, n)), c0.astype("float64"), h0.astype("float64")
@@ -22,7 +22,7 @@ def lstm(z, w_re, c0, h0, lengths, reverse=False):
 
 
 def gru(z, w_gates, w_candidate, h0, lengths, reverse=False):
-    """z [T, B, 3H] -> h [T, B, H], last h [B, H]; see returnn_tf.native.gru.native_gru."""
+    """Return h [T, B, H] and last h [B, H] for z [T, B, 3H]; see returnn_tf.native.gru.native_gru."""
     n_frames, batch, width = z.shape
     n = width // 3
     out, h_last = numpy.zeros((n_frames, batch, n)), h0.astype("float64")
@@ -36,7 +36,7 @@ def gru(z, w_gates, w_candidate, h0, lengths, reverse=False):
 
 
 def mdlstm(z, left, up, heights, widths, flips, stable=True):
-    """z [B, H, W, 5n] of one direction -> h [B, H, W, n]; see returnn_tf.ops.dense.mdlstm."""
+    """Return h [B, H, W, n] for z [B, H, W, 5n] of one direction; see returnn_tf.ops.dense.mdlstm."""
     n = left.shape[0]
     out = numpy.zeros((*z.shape[:3], n))
     for b, (height, width) in enumerate(zip(heights, widths)):

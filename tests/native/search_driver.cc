@@ -5,6 +5,7 @@
 #include "search/attention.h"
 #include "search/best_labels.h"
 #include "search/once.h"
+#include "search/packed.h"
 
 int main() {
   for (int seed = 1; seed <= 60; ++seed) {
@@ -15,24 +16,33 @@ int main() {
     const int64_t labels = 1 + std::rand() % 400, count = 1 + std::rand() % labels, rows = std::rand() % 6;
     const Array qkv = random_array(s.entries * s.heads * (2 * s.key + s.value));
     const Array keys = random_array((s.steps + 1) * s.entries * s.heads * s.key);
+    const Array shift = random_array((s.steps + 1) * s.key);
     const Array values = random_array((s.steps + 1) * s.entries * s.heads * s.value);
     const Array x = random_array(rows * labels),
                 frames = random_array(once.batch * once.frames * once.heads * once.size);
     const Array queries = random_array(once.batch * once.beam * once.heads * once.size);
+    const int64_t depth = std::rand() % 700, columns = 1 + std::rand() % 200, n = std::rand() % 250;
+    const Array inputs = random_array(n * depth), w = random_array(depth * columns), bias = random_array(columns);
     std::vector<int32_t> of_frame(s.entries * s.steps);
     for (int32_t& row : of_frame) row = std::rand() % s.entries;
     Array results[2];
-    for (int n : {1, 3}) {
-      const RtfThreads threads = {run_threads, nullptr, n};
+    for (int n_threads : {1, 3}) {
+      const RtfThreads threads = {run_threads, nullptr, n_threads};
       Array next_keys = keys, next_values = values, y(s.entries * s.heads * s.value);
-      rtf_beam_attention_f32(&s, qkv.data(), of_frame.data(), next_keys.data(), next_values.data(), y.data(), &threads);
+      rtf_beam_attention_f32(&s, qkv.data(), of_frame.data(), seed % 4 ? nullptr : shift.data(), next_keys.data(),
+                             next_values.data(), y.data(), &threads);
       Array best(rows * count), log_sums(rows), energies(once.batch * once.beam * once.heads * once.frames);
       Array sums(queries.size());
       std::vector<int32_t> indices(rows * count);
       rtf_best_labels_f32(rows, labels, count, x.data(), best.data(), indices.data(), log_sums.data(), &threads);
       rtf_once_energies_f32(&once, queries.data(), frames.data(), energies.data(), &threads);
       rtf_once_sums_f32(&once, energies.data(), frames.data(), sums.data(), &threads);
-      results[n == 3] = joined({&y, &next_keys, &next_values, &best, &log_sums, &energies, &sums});
+      Array packed(rtf_packed_size(depth, columns)), product(n * columns);
+      rtf_pack_matrix_f32(depth, columns, seed % 2, w.data(), packed.data(), &threads);
+      rtf_packed_product_f32(n, depth, columns, inputs.data(), packed.data(), seed % 3 ? bias.data() : nullptr,
+                             product.data(), &threads);
+      results[n_threads == 3] =
+          joined({&y, &next_keys, &next_values, &best, &log_sums, &energies, &sums, &packed, &product});
       for (int32_t index : indices)
         if (index < 0 || index >= labels) return std::printf("case %d: no such label\n", seed), 1;
     }

@@ -19,7 +19,7 @@ def ops():
 
 
 def run(function, *arrays):
-    """Results, gradients, and types of the ops that were run, of a function in a graph of its own."""
+    """Return results, gradients, and types of the ops that were run, of a function in a graph of its own."""
 
     def step(*inputs):
         y = function(*inputs)

@@ -27,7 +27,7 @@ def ops():
 
 
 def draw(frames, batch, classes, n_labels, blank=0, seed=1, scale=2.0):
-    """Scores, lengths, labels, their lengths; a usual one, an empty one, one with too many labels."""
+    """Return the scores, lengths, labels, their lengths; a usual one, an empty one, one with too many labels."""
     rng = numpy.random.RandomState(seed)
     scores = rng.normal(0, scale, (frames, batch, classes)).astype("float32")
     labels = rng.randint(0, classes - 1, (batch, n_labels)).astype("int32")

@@ -28,7 +28,7 @@ def plain(
     parts: Any, size: int, *, scale: float, lengths: Any = None, causal: bool = False, table: Any = None,
     dropout: float = 0.0, seed: Any = None,
 ) -> Any:  # fmt: skip
-    """The same with an array of all energies."""
+    """Return the same with an array of all energies."""
     q, k, v = parts if len(parts) == 3 else tf.split(parts[0], [size, size, parts[0].shape[-1] - 2 * size], -1)
     keys, queries = tf.range(tf.shape(k)[1]), tf.range(tf.shape(q)[1])
     energies = tf.einsum("bthd,bshd->bhts", scale * q, k)

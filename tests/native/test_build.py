@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import stat
 import subprocess
 import sys
@@ -22,7 +23,7 @@ KERNEL = 'extern "C" int rtf_tiny() { return 1; }\n'
 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
-    """An op that compiles in no time, a cache of its own, and a compiler that counts its calls."""
+    """Return an op that compiles in no time, a cache of its own, and a compiler that counts its calls."""
     folder = tmp_path / "sources"
     for path, text in (("tiny/kernel.cc", KERNEL), ("tiny/op.cc", "int unused;\n"), ("common/a.h", "// nothing\n")):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -34,8 +35,18 @@ def tiny(tmp_path, monkeypatch):
     monkeypatch.setenv(cache.ENVIRONMENT, str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(cache.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(sources, "_FOLDERS", (str(folder),))
+    monkeypatch.setattr(sources, "_FOLDER", str(folder))
     return tmp_path
+
+
+@pytest.mark.parametrize(
+    "files,pattern", [("*_op.cc", r'^REGISTER_OP\("(\w+)"\)'), ("*_cpu.cc", r'^(?:extern "C" )?\w+ (rtf_\w+)\(')]
+)
+def test_names_of_ops_and_kernels_differ(files, pattern):
+    """One process may load all libraries, and TensorFlow has one list of ops for them."""
+    folder = pathlib.Path(__file__).parents[2] / "native_ops"
+    names = [name for path in folder.rglob(files) for name in re.findall(pattern, path.read_text(), re.MULTILINE)]
+    assert len(names) > 20 and sorted(set(names)) == sorted(names)
 
 
 def compiles(tmp_path):
@@ -61,7 +72,7 @@ def test_many_at_once_compile_once(tiny):
 def test_many_processes_compile_once(tiny):
     code = (
         "import sys; from returnn_tf.native import sources; from returnn_tf.native.build import build\n"
-        "sources._FOLDERS = (sys.argv[1],)\n"
+        "sources._FOLDER = sys.argv[1]\n"
         "print(build(sources.NativeOp('tiny', ('tiny/kernel.cc',), ('tiny/op.cc',)))[1])"
     )
     command = [sys.executable, "-c", code, str(tiny / "sources")]
@@ -249,6 +260,6 @@ def test_a_library_is_tested_until_it_passed_once(tiny, monkeypatch):
 
 
 def test_sources_are_missing(monkeypatch):
-    monkeypatch.setattr(sources, "_FOLDERS", ("/nowhere",))
-    with pytest.raises(NativeOpError, match="sources of the native ops are missing: there is no /nowhere"):
+    monkeypatch.setattr(sources, "_FOLDER", "/nowhere")
+    with pytest.raises(NativeOpError, match="sources of the native ops are missing: there is neither /nowhere nor "):
         build_module.build(TINY)

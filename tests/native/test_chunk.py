@@ -26,7 +26,7 @@ def n_chunks(frames, size, step):
 
 
 def cut(x, size, step):
-    """[size, batch * chunks, ...], frame by frame."""
+    """Return [size, batch * chunks, ...], frame by frame."""
     count = n_chunks(len(x), size, step)
     y = numpy.zeros((size, x.shape[1] * count, *x.shape[2:]), x.dtype)
     for b in range(x.shape[1]):

@@ -49,7 +49,7 @@ else:
 
 
 def fake_nvcc(folder, version="12.3"):
-    """A program that says it is nvcc, and lets g++ do the work."""
+    """Return a program that says it is nvcc, and lets g++ do the work."""
     program = folder / "bin" / "nvcc"
     program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text(FAKE % (sys.executable, str(folder / "calls"), version, version))
@@ -59,14 +59,14 @@ def fake_nvcc(folder, version="12.3"):
 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
-    """An op that compiles in no time, a cache of its own, a GPU that is not there, and an nvcc that is none."""
+    """Return an op that compiles in no time, a cache of its own, a GPU that is not there, and an nvcc that is none."""
     for path, text in SOURCES.items():
         file = tmp_path / "sources" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     monkeypatch.setenv(cache.ENVIRONMENT, str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "cache_folders", lambda: [str(tmp_path / "cache")])
-    monkeypatch.setattr(sources, "_FOLDERS", (str(tmp_path / "sources"),))
+    monkeypatch.setattr(sources, "_FOLDER", str(tmp_path / "sources"))
     monkeypatch.setattr(build_module, "visible_archs", lambda: ("sm_90",))
     monkeypatch.delenv("CUDACXX", raising=False)
     monkeypatch.delenv("CUDA_PATH", raising=False)
@@ -186,7 +186,7 @@ class Gpu:
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """Makes TensorFlow say that it has GPUs of these capabilities."""
+    """Make TensorFlow say that it has GPUs of these capabilities."""
 
     def have(*capabilities, cuda=True):
         monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [Gpu()] * len(capabilities))
@@ -299,7 +299,7 @@ def test_all_kernels_for_gpus_belong_to_an_op():
 
 
 def _registered_ops(name):
-    """The names in the sources of an op."""
+    """Yield the names in the sources of an op."""
     for path in OPS[name].bindings:
         with open(os.path.join(sources.source_folder(), path), encoding="utf8") as f:
             for line in f:

@@ -20,7 +20,7 @@ def ops():
 
 
 def results(arrays, portable):
-    """Outputs, last states and gradients, of a loss that depends on all outputs and states."""
+    """Return the outputs, last states and gradients, of a loss that depends on all outputs and states."""
     tensors = {name: tf.constant(x, tf.float32) for name, x in arrays.items()}
     with tf.GradientTape() as tape:
         tape.watch(tensors)

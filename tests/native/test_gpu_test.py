@@ -25,7 +25,7 @@ class Gpu:
 
 @pytest.fixture
 def on_gpu(tmp_path, monkeypatch):
-    """An op that seems to have been compiled just now, and a GPU beside the CPU."""
+    """Return an op that seems to have been compiled just now, and a GPU beside the CPU."""
     path = tmp_path / "op.so"
     path.write_text("")
     monkeypatch.setattr(library, "_loaded", {})
@@ -39,7 +39,7 @@ def on_gpu(tmp_path, monkeypatch):
 
 @pytest.fixture
 def child(monkeypatch):
-    """Sets the code that runs in place of the process."""
+    """Set the code that runs in place of the process."""
 
     def runs(code, seconds=20.0):
         monkeypatch.setattr(gpu_test, "_command", lambda *args: [sys.executable, "-c", code])

@@ -21,7 +21,7 @@ def ops():
 
 
 def draw(n_frames, batch, n, seed=1):
-    """z, w_gates, w_candidate, h0, lengths; the first sequence has all frames, another one none."""
+    """Return z, w_gates, w_candidate, h0, lengths; the first sequence has all frames, another one none."""
     rng = numpy.random.RandomState(seed)
     shapes = ((n_frames, batch, 3 * n), (n, 2 * n), (n, n), (batch, n))
     lengths = rng.randint(0, n_frames + 1, batch).astype("int32")
@@ -32,7 +32,7 @@ def draw(n_frames, batch, n, seed=1):
 
 
 def run(ops, inputs, lengths, weights, reverse):
-    """The results, and the gradients of their sum with ``weights``."""
+    """Return the results, and the gradients of their sum with ``weights``."""
     tensors = [tf.constant(x) for x in inputs]
     with tf.GradientTape() as tape:
         tape.watch(tensors)

@@ -21,7 +21,7 @@ def ops():
 
 
 def draw(n_frames, batch, n, seed=1):
-    """z, w_re, c0, h0, lengths; the first sequence has all frames, and one is empty if there are several."""
+    """Return z, w_re, c0, h0, lengths; the first sequence has all frames, and one is empty if there are several."""
     rng = numpy.random.RandomState(seed)
     shapes = ((n_frames, batch, 4 * n), (n, 4 * n), (batch, n), (batch, n))
     scales = (0.5, min(0.5, 2 / n**0.5), 0.5, 0.5)  # large weights amplify rounding from frame to frame

@@ -20,7 +20,7 @@ def ops():
 
 
 def results(arrays, reverse, portable):
-    """Outputs, last states and gradients, of a loss that depends on all outputs and states."""
+    """Return the outputs, last states and gradients, of a loss that depends on all outputs and states."""
     tensors = [tf.constant(x, tf.float32) for x in arrays]
     with tf.GradientTape() as tape:
         tape.watch(tensors)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture
 def form():
-    """With the precision of float in TensorFlow's own products."""
+    """Yield with float precision in TensorFlow's own products."""
     if not tf.config.list_physical_devices("GPU"):
         pytest.skip("there is no GPU")
     ops = mdlstm_ops()

@@ -17,7 +17,7 @@ def ops():
 
 
 def derivatives(function, *arrays):
-    """Result, gradients, and gradients of the norm of the gradients."""
+    """Return result, gradients, and gradients of the norm of the gradients."""
     inputs = [tf.constant(a) for a in arrays]
     with tf.GradientTape() as outer:
         outer.watch(inputs)

@@ -155,9 +155,11 @@ def test_not_used_where_the_library_has_no_unit(monkeypatch, ops):
     """An old compiler, or a Linux that does not let the process use it: TensorFlow's own products are faster then."""
     monkeypatch.setattr(product, "_cpu_has_tiles", lambda: True)
     monkeypatch.setattr(product, "_library_has_tiles", lambda: False)
-    assert product.product_ops(tf.float32) is None
+    assert product.product_ops(tf.float32) is None and "Linux" in product.reason_not_used()
     monkeypatch.setattr(product, "_library_has_tiles", lambda: True)
-    assert product.product_ops(tf.float32) is not None
+    assert product.product_ops(tf.float32) is not None and not product.reason_not_used()
+    monkeypatch.setattr(product, "_cpu_has_tiles", lambda: False)
+    assert "no tile unit" in product.reason_not_used()
 
 
 def test_used_for_gradients_of_weights(monkeypatch):

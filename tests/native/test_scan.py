@@ -22,7 +22,7 @@ def ops():
 
 
 def arrays(parts, constant, n_frames=13, batch=5, n=37):
-    """(a, b, h0) as lists of parts, and lengths; a state that grows would hide errors of other columns."""
+    """Return (a, b, h0) as lists of parts, and lengths; a state that grows would hide errors of other columns."""
     rng = numpy.random.RandomState(1)
     shapes = [(n,) if constant else (n_frames, batch, n), (n_frames, batch, n), (batch, n)]
     made = [[rng.normal(0, 0.5, shape).astype("float32") for _ in range(parts)] for shape in shapes]

@@ -3,7 +3,7 @@
 import numpy
 import pytest
 
-from returnn_tf.native.decoding.search import native_beam_attention, native_best_labels, search_ops
+from returnn_tf.native.decoding.search import native_beam_attention, native_best_labels, pack, search_ops
 from returnn_tf.ops.dense.in_beam import product_in_beam
 from returnn_tf.util.lazy_tf import tf
 
@@ -74,6 +74,27 @@ def test_product_in_beam(once, other, out, with_gradient):
     numpy.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("rows, depth, columns", [(0, 3, 5), (1, 1, 1), (13, 600, 64), (200, 70, 130), (5, 0, 3)])
+def test_packed_product(ops, rows, depth, columns, transposed):
+    """Several blocks of the depth and of the rows, panels that are not full."""
+    rng = numpy.random.RandomState(1)
+    x, w, bias = (rng.normal(0, 1, shape).astype("float32") for shape in ((rows, depth), (depth, columns), columns))
+    matrix = pack(ops, tf.constant(w.T if transposed else w), transposed=transposed)
+    expected = x.astype("float64") @ w
+    numpy.testing.assert_allclose(matrix.product(tf.constant(x)), expected, rtol=1e-4, atol=1e-4)
+    numpy.testing.assert_allclose(matrix.product(tf.constant(x), tf.constant(bias)), expected + bias, 1e-4, 1e-4)
+
+
+def test_packed_rows_do_not_depend_on_others(ops):
+    """A hypothesis gets the same bits in a batch of any size."""
+    rng = numpy.random.RandomState(1)
+    x, w = (tf.constant(rng.normal(0, 1, shape), tf.float32) for shape in ((29, 520), (520, 70)))
+    matrix = pack(ops, w, transposed=False)
+    alone = numpy.concatenate([matrix.product(x[i : i + 1]) for i in range(29)])
+    numpy.testing.assert_array_equal(matrix.product(x), alone)
+
+
 ROWS = numpy.zeros((3, 1), "int32")
 ROOM, NO_ROOM = numpy.zeros((1, 3, 4), "float32"), numpy.zeros((0, 3, 4), "float32")
 
@@ -92,6 +113,12 @@ def test_wrong_attention(ops, units, keys, rows, text):
     "run, text",
     [
         (lambda ops: native_best_labels(ops, tf.zeros([3, 4]), 5), "for 5 labels"),
+        (lambda ops: pack(ops, tf.zeros([3, 4]), transposed=False).product(tf.zeros([2, 5])), "4 columns"),
+        (
+            lambda ops: pack(ops, tf.zeros([3, 4]), transposed=False).product(tf.zeros([2, 3]), tf.zeros([3])),
+            "the bias",
+        ),
+        (lambda ops: ops.rtf_pack_matrix(w=tf.zeros([3]), transposed=False), "not a matrix"),
         (lambda ops: ops.rtf_once_sums(weights=tf.zeros([3, 2, 5]), values=tf.zeros([2, 5, 2, 7])), "does not fit"),
     ],
 )

@@ -38,7 +38,7 @@ def ops():
 
 
 def trained(options, dtypes=("float32",)):
-    """Variables and state after three steps, and the types of the ops of a step."""
+    """Return variables and state after three steps, and the types of the ops of a step."""
     rng = numpy.random.RandomState(1)
     variables = {
         "%s %d" % (dtype, i): tf.Variable(rng.normal(0, 1, shape), dtype=dtype)

@@ -1,7 +1,8 @@
-"""Native parts of a step of a beam search: self-attention over keys and values that stay in place, the best labels."""
+"""Native parts of a step of a beam search: self-attention over histories in place, products, the best labels."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Optional
 
 import numpy
@@ -18,7 +19,14 @@ def search_ops() -> Optional[Any]:
 
 
 def native_beam_attention(
-    ops: Any, qkv: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, rows: tf.Tensor, *, heads: int
+    ops: Any,
+    qkv: tf.Tensor,
+    keys: tf.Tensor,
+    values: tf.Tensor,
+    rows: tf.Tensor,
+    *,
+    heads: int,
+    shift: Optional[tf.Tensor] = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Attend to the frame of this step and those before it, in float32, without a gradient.
 
@@ -27,10 +35,11 @@ def native_beam_attention(
     :param keys: [capacity, entries, heads * key]: frames of the steps before, and room for others
     :param values: [capacity, entries, heads * value]
     :param rows: int32 [entries, steps]: the entry that wrote the frame of each step before
+    :param shift: [steps + 1 or more, key], added to the keys of all heads
     :return: the result [entries, heads * value]; keys, values and rows with the frame of this step
     """
     found: tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor] = ops.rtf_beam_attention(
-        qkv=qkv, keys=keys, values=values, rows=rows, heads=heads
+        qkv=qkv, keys=keys, values=values, rows=rows, shift=[] if shift is None else [shift], heads=heads
     )
     return found
 
@@ -48,10 +57,56 @@ def native_best_labels(ops: Any, x: tf.Tensor, count: int) -> tuple[tf.Tensor, t
     return found
 
 
+@dataclasses.dataclass(frozen=True)
+class PackedMatrix:
+    """A matrix [depth, columns] in the order in which a product reads it, for products with few rows.
+
+    :param numbers: [size]
+    """
+
+    ops: Any
+    numbers: tf.Tensor
+    columns: int
+
+    def product(self, x: tf.Tensor, bias: Optional[tf.Tensor] = None) -> tf.Tensor:
+        """Return ``x matrix + bias``, [rows, columns], in float32, without a gradient.
+
+        :param x: [rows, depth]
+        :param bias: [columns]
+        """
+        y: tf.Tensor = self.ops.rtf_packed_product(
+            x=x,
+            packed=self.numbers,
+            bias=tf.zeros([0]) if bias is None else bias,
+            columns=self.columns,
+            has_bias=bias is not None,
+        )
+        return y
+
+
+def pack(ops: Any, w: tf.Tensor, *, transposed: bool) -> PackedMatrix:
+    """Pack a matrix of float32 whose sizes are known.
+
+    :param ops: what `search_ops` returned
+    :param w: [depth, columns], or transposed
+    """
+    return PackedMatrix(ops, ops.rtf_pack_matrix(w=w, transposed=transposed), int(w.shape[0 if transposed else 1]))
+
+
 @register_op(
     "search",
-    kernels=("search/attention_cpu.cc", "search/best_labels_cpu.cc", "search/once_cpu.cc"),
-    bindings=("search/attention_op.cc", "search/best_labels_op.cc", "search/once_op.cc"),
+    kernels=(
+        "search/attention_cpu.cc",
+        "search/best_labels_cpu.cc",
+        "search/once_cpu.cc",
+        "search/packed_cpu.cc",
+    ),
+    bindings=(
+        "search/attention_op.cc",
+        "search/best_labels_op.cc",
+        "search/once_op.cc",
+        "search/packed_op.cc",
+    ),
 )
 def self_test(ops: Any) -> None:
     """Compare with histories that are reordered in numpy, and with sorted rows.
@@ -60,6 +115,7 @@ def self_test(ops: Any) -> None:
     """
     _test_attention(ops)
     _test_once(ops)
+    _test_packed(ops)
     for labels, count in ((5, 5), (64, 1), (1000, 12)):
         x = numpy.random.RandomState(labels).randint(-40, 40, (3, labels)).astype("float32") / 4
         values, indices, log_sums = native_best_labels(ops, tf.constant(x), count)
@@ -87,6 +143,15 @@ def _test_once(ops: Any) -> None:
             raise NativeOpError("the attention to frames of a sequence that was compiled gives wrong results")
 
 
+def _test_packed(ops: Any) -> None:
+    rng = numpy.random.RandomState(1)
+    x, w, bias = (rng.normal(0, 1, shape).astype("float32") for shape in ((17, 90), (90, 70), (70,)))
+    for transposed in (False, True):
+        matrix = pack(ops, tf.constant(w.T if transposed else w), transposed=transposed)
+        if not numpy.allclose(matrix.product(tf.constant(x), tf.constant(bias)), x @ w + bias, atol=1e-4):
+            raise NativeOpError("the product with a packed matrix that was compiled is wrong")
+
+
 def _test_attention(ops: Any) -> None:
     rng = numpy.random.RandomState(1)
     entries, heads, key, value = 29, 3, 18, 7
@@ -94,11 +159,16 @@ def _test_attention(ops: Any) -> None:
         tf.zeros([0, entries, heads * key]), tf.zeros([0, entries, heads * value]), tf.zeros([entries, 0], tf.int32)
     )  # fmt: skip
     history = numpy.zeros((entries, 0, heads, key + value))
-    for _ in range(20):  # more than the first allocation has room for
+    for step in range(20):  # more than the first allocation has room for
+        shift = rng.normal(0, 1, (step + 1, key)).astype("float32") if step % 2 else numpy.zeros((step + 1, key))
         qkv = rng.normal(0, 1, (entries, heads, 2 * key + value)).astype("float32")
-        y, *state = native_beam_attention(ops, tf.constant(qkv.reshape([entries, -1])), *state, heads=heads)
+        given = tf.constant(shift, tf.float32) if step % 2 else None
+        y, *state = native_beam_attention(
+            ops, tf.constant(qkv.reshape([entries, -1])), *state, heads=heads, shift=given
+        )
         history = numpy.concatenate([history, qkv[:, None, :, key:]], axis=1)
-        energies = numpy.einsum("ehd,eshd->esh", qkv[..., :key], history[..., :key]) / key**0.5
+        keys = history[..., :key] + shift[:, None]
+        energies = numpy.einsum("ehd,eshd->esh", qkv[..., :key], keys) / key**0.5
         weights = numpy.exp(energies - energies.max(axis=1, keepdims=True))
         weights /= weights.sum(axis=1, keepdims=True)
         expected = numpy.einsum("esh,eshd->ehd", weights, history[..., key:])

@@ -32,10 +32,12 @@ class Dropout:
 
     :param rate: probability of 0, below 1
     :param seed: int [2]
+    :param rows: numbers of the rows, all axes but the last one, if they are some of a larger tensor, int64 [rows]
     """
 
     rate: float
     seed: Any
+    rows: Optional[Any] = None
 
 
 def native_activate(
@@ -64,7 +66,8 @@ def native_activate(
     rate = 0.0 if dropout is None else dropout.rate
     return ops.rtf_activate(
         x=x, bias=_listed(bias), factors=_listed(factors), residual=_listed(residual), random=random,
-        function=function, rate=rate, scale=1.0 / (1.0 - rate),
+        numbers=_listed(None if dropout is None else dropout.rows), function=function, rate=rate,
+        scale=1.0 / (1.0 - rate),
     )  # fmt: skip
 
 
@@ -96,7 +99,7 @@ def self_test(ops: Any) -> None:
     rng = numpy.random.RandomState(1)
     rows, width, dropout = 37, 21, Dropout(0.3, tf.constant([5, 2**40 + 3], tf.int64))
     x, bias, residual = (rng.normal(0, 1, shape) for shape in ((rows, width), width, (rows, width)))
-    factors = rng.uniform(0, 1, width)
+    factors, taken = rng.uniform(0, 1, width), numpy.array([3, 4, 36, 0])
     numbers = tf.random.stateless_uniform((rows, width), dropout.seed)
     keep = tf.cast(numbers >= dropout.rate, tf.float32).numpy() / (1 - dropout.rate)
     for function in sorted(set(FUNCTIONS.values())):
@@ -107,12 +110,13 @@ def self_test(ops: Any) -> None:
             options = {"bias": bias, "factors": scaled, "dropout": dropout, "residual": residual}
             whole = native_activate(ops, x, function=function, **options)  # noqa: B023
             gated = native_gate(ops, tf.concat([x, residual], axis=-1), function, "sigmoid")  # noqa: B023
-            return [plain, native_activate(ops, plain, dropout=dropout), whole, gated]
+            some = native_activate(ops, tf.gather(plain, taken), dropout=Dropout(dropout.rate, dropout.seed, taken))
+            return [plain, native_activate(ops, plain, dropout=dropout), whole, gated, some]
 
         def formula(x: NDArray[Any], bias: NDArray[Any], residual: NDArray[Any]) -> list[NDArray[Any]]:
             y = _formula(function, x + bias)  # noqa: B023
             gated = _formula(function, x) * _formula("sigmoid", residual)  # noqa: B023
-            return [y, y * keep, residual + y * factors * keep, gated]
+            return [y, y * keep, residual + y * factors * keep, gated, (y * keep)[taken]]
 
         compare("activation %s" % function, op, formula, [x, bias, residual])
 

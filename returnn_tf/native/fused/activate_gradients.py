@@ -23,25 +23,26 @@ class Call:
     factors: list[Any]
     residual: list[Any]
     random: list[Any]
+    rows: list[Any]
 
     @classmethod
     def of(cls, op: Any) -> Call:
         """Return those of an op."""
-        counts = [op.get_attr(name) for name in ("biases", "column_factors", "randoms")]
+        counts = [op.get_attr(name) for name in ("biases", "column_factors", "randoms", "row_lists")]
         kept = op.get_attr("residuals") if op.type == "RtfActivate" else op.get_attr("kepts")
         inputs = list(op.inputs)[1:]
         if op.type == "RtfActivate":
-            sizes = [counts[0], counts[1], kept, counts[2]]
-            bias, factors, residual, random = _split(inputs, sizes)
+            sizes = [counts[0], counts[1], kept, counts[2], counts[3]]
+            bias, factors, residual, random, rows = _split(inputs, sizes)
         else:
-            residual, (_, bias, factors, random) = [], _split(inputs, [kept, *counts])
+            residual, (_, bias, factors, random, rows) = [], _split(inputs, [kept, *counts])
         attrs = (tf.compat.as_str(op.get_attr("function")), op.get_attr("rate"), op.get_attr("scale"))
-        return cls(*attrs, bias, factors, residual, random)
+        return cls(*attrs, bias, factors, residual, random, rows)
 
     def again(self, ops: Any, x: Any, residual: Any) -> Any:
         """Emit the op again, with a residual connection."""
         return ops.rtf_activate(
-            x=x, bias=self.bias, factors=self.factors, residual=[residual], random=self.random,
+            x=x, bias=self.bias, factors=self.factors, residual=[residual], random=self.random, numbers=self.rows,
             function=self.function, rate=self.rate, scale=self.scale,
         )  # fmt: skip
 
@@ -57,7 +58,10 @@ class Call:
         mask = self.factors[0] if self.factors else tf.ones([])
         if self.rate:
             key, counter = self.random
-            numbers = tf.raw_ops.StatelessRandomUniformV2(shape=shape, key=key, counter=counter, alg=1)
+            whole = shape if not self.rows else [tf.reduce_max(self.rows[0]) + 1, tf.cast(shape[-1], tf.int64)]
+            numbers = tf.raw_ops.StatelessRandomUniformV2(shape=whole, key=key, counter=counter, alg=1)
+            if self.rows:
+                numbers = tf.reshape(tf.gather(numbers, self.rows[0]), shape)
             mask *= tf.cast(numbers >= self.rate, mask.dtype) * self.scale
         return mask
 
@@ -121,10 +125,11 @@ def _of_activate(ops: Any, op: Any, dy: Any) -> list[Any]:
         dx, dbias = dy, [tf.raw_ops.BiasAddGrad(out_backprop=dy)] if call.bias else []
     else:
         dx, dbias = ops.rtf_activate_grad(
-            dy=dy, kept=kept, bias=call.bias, factors=call.factors, random=call.random, function=call.function,
-            rate=call.rate, scale=call.scale, of_output=of_output,
+            dy=dy, kept=kept, bias=call.bias, factors=call.factors, random=call.random, numbers=call.rows,
+            function=call.function, rate=call.rate, scale=call.scale, of_output=of_output,
         )  # fmt: skip
-    return [dx, *dbias, *[None for _ in call.factors], *[dy for _ in call.residual], *[None for _ in call.random]]
+    rest = [*call.random, *call.rows]
+    return [dx, *dbias, *[None for _ in call.factors], *[dy for _ in call.residual], *[None for _ in rest]]
 
 
 def _of_activate_grad(op: Any, ddx: Any, *ddbias: Any) -> list[Any]:
@@ -140,7 +145,7 @@ def _of_activate_grad(op: Any, ddx: Any, *ddbias: Any) -> list[Any]:
             dx *= derivative(call.function, kept[0] + (call.bias[0] if call.bias else 0.0))
         loss = tf.reduce_sum(dx * ddx) + sum(tf.reduce_sum(dx * dd) for dd in ddbias)
     found = tape.gradient(loss, sources, unconnected_gradients="zero")
-    return [*found, *[None for _ in [*call.factors, *call.random]]]
+    return [*found, *[None for _ in [*call.factors, *call.random, *call.rows]]]
 
 
 def _of_gate(ops: Any, op: Any, dy: Any) -> Any:

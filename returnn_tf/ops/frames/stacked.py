@@ -1,4 +1,4 @@
-"""The entries of a `tf.TensorArray` in one tensor."""
+"""The entries of a `tf.TensorArray` in one tensor, also where there are none."""
 
 from __future__ import annotations
 
@@ -20,6 +20,26 @@ def stacked(array: tf.TensorArray, shape: Sequence[Any]) -> tf.Tensor:
     x = tf.raw_ops.TensorListStack(
         input_handle=array.flow,
         element_shape=tf.convert_to_tensor(list(shape), tf.int32),
+        element_dtype=array.dtype,
+    )
+    x.set_shape([None, *(size if isinstance(size, int) and size >= 0 else None for size in shape)])
+    return x
+
+
+def first_entries(array: tf.TensorArray, count: tf.Tensor, shape: Sequence[Any]) -> tf.Tensor:
+    """Stack the first entries of an array, all of which are written.
+
+    :param count: int32 scalar, may be 0
+    :param shape: as in `stacked`; where there are no entries, a size of -1 becomes 0
+    :return: [count, *shape]
+    """
+    if array.flow.dtype != tf.variant:
+        return array.gather(tf.range(count))
+    sizes = [tf.where(count > 0, -1, 0) if isinstance(size, int) and size < 0 else size for size in shape]
+    x = tf.raw_ops.TensorListGather(
+        input_handle=array.flow,
+        indices=tf.range(count),
+        element_shape=tf.stack(sizes) if sizes else tf.zeros([0], tf.int32),
         element_dtype=array.dtype,
     )
     x.set_shape([None, *(size if isinstance(size, int) and size >= 0 else None for size in shape)])

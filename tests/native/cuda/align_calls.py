@@ -45,7 +45,7 @@ class Calls:
         self.again: Callable[[], None] = lambda: None
 
     def ctc(self, scores: Any, lens: Any, labels: Any, label_lens: Any, **options: Any) -> tuple[Any, Any]:
-        """(loss, gradient); options: the fields of `Ctc`."""
+        """Return (loss, gradient); options: the fields of `Ctc`."""
         given, keep = self._scores(scores, lens)
         labels, counts = _ints(labels), _ints(label_lens)
         ctc = Ctc(labels.shape[1], labels.ctypes.data, counts.ctypes.data, **options)
@@ -54,7 +54,7 @@ class Calls:
         return self._run("rtf_ctc", "rtf_chain", given, ctc, out, keep, states=2 * labels.shape[1] + 1)
 
     def chains(self, scores: Any, lens: Any, chain: dict[str, Any], best: bool) -> tuple[Any, Any]:
-        """(posteriors or path, total); chain: the fields of `Chains`."""
+        """Return (posteriors or path, total); chain: the fields of `Chains`."""
         given, keep = self._scores(scores, lens)
         classes, counts = _ints(chain["classes"]), _ints(chain["num_states"])
         arrays = [classes, counts, *(numpy.array(chain[name], "uint8") for name in ("loop", "skip"))]
@@ -65,7 +65,7 @@ class Calls:
         return self._run(name, sizes, given, chains, out, (keep, arrays), states=classes.shape[1])
 
     def acceptors(self, scores: Any, lens: Any, arcs: Any, costs: Any, num_states: Any, best: bool) -> tuple[Any, Any]:
-        """(posteriors or path, total)."""
+        """Return (posteriors or path, total)."""
         given, keep = self._scores(scores, lens)
         arcs, counts, costs = _ints(arcs), _ints(num_states), self.memory.upload(costs)
         states, pointer = int(max([1, *counts])), self.memory.pointer(costs)
@@ -75,7 +75,7 @@ class Calls:
         return self._run(name, sizes, given, acceptors, self._aligned(scores, best), (keep, arcs, counts, costs))
 
     def transducer(self, scores: Any, lens: Any, labels: Any, label_lens: Any, **options: Any) -> tuple[Any, Any]:
-        """(loss, gradient); options: the last fields of `Transducer`."""
+        """Return (loss, gradient); options: the last fields of `Transducer`."""
         values, ints = self.memory.upload(scores), [_ints(x) for x in (lens, labels, label_lens)]
         batch, frames, rows, classes = numpy.shape(scores)
         pointers = [self.memory.pointer(values), *(x.ctypes.data for x in ints)]

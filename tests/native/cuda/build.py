@@ -49,7 +49,7 @@ def emulated(source: str, *flags: str, program: bool = False) -> str:
 
 
 def build_emulated(source: str, *flags: str) -> ctypes.CDLL:
-    """The library of a source, compiled for the emulator; see `emulated`."""
+    """Return the library of a source, compiled for the emulator; see `emulated`."""
     return ctypes.CDLL(emulated(source, *flags))
 
 

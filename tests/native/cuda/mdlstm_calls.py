@@ -47,7 +47,7 @@ class Images(NamedTuple):
     dh: list[numpy.ndarray]
 
     def shape(self, stable: bool) -> Any:
-        """For the kernels."""
+        """Return the shape for the kernels."""
         pointers = [x.ctypes.data for x in (self.heights, self.widths)]
         return Shape(*self.z[0].shape[:3], len(self.r[0]) // 2, *pointers, stable)
 
@@ -72,13 +72,13 @@ class _Arrays:
             self.arrays.append(mine)
 
     def directions(self, names: dict[str, Optional[int]]) -> Any:
-        """An array of the structs of a pass."""
+        """Return an array of the structs of a pass."""
         one = _struct("Direction", flip_rows=_INT, flip_columns=_INT, **dict.fromkeys(names, _POINTER))
         pointers = [[self.memory.pointer(mine[name]) for name in names] for mine in self.arrays]
         return (one * self.count)(*(one(*flips, *each) for flips, each in zip(self.images.flips, pointers)))
 
     def results(self, names: Sequence[str] = RESULTS) -> dict[str, list[numpy.ndarray]]:
-        """Of each direction, what is in the arrays now."""
+        """Return what is in the arrays of each direction now."""
         self.memory.finish()
         return {name: [self.memory.download(mine[name], self.dtype) for mine in self.arrays] for name in names}
 
@@ -115,11 +115,11 @@ class GpuRun(_Arrays):
         return memory, (self.memory.pointer(memory) + 255) // 256 * 256
 
     def forward(self) -> None:
-        """Launches the forward pass."""
+        """Run the forward pass."""
         self._launch(*self._passes[0])
 
     def backward(self) -> None:
-        """Launches the backward pass."""
+        """Run the backward pass."""
         self._launch(*self._passes[1])
 
     def _launch(self, name: str, directions: Any, of: Any, workspace: tuple[Any, int]) -> None:
@@ -146,11 +146,11 @@ class CpuRun(_Arrays):
         list(self._pool.map(lambda index: task(arg, index), range(n_tasks)))
 
     def forward(self) -> None:
-        """The forward pass."""
+        """Run the forward pass."""
         self._call("rtf_mdlstm_forward_f32", FORWARD)
 
     def backward(self) -> None:
-        """The backward pass."""
+        """Run the backward pass."""
         self._call("rtf_mdlstm_backward_f32", BACKWARD)
 
     def _call(self, name: str, fields: dict[str, Optional[int]]) -> None:
@@ -161,7 +161,7 @@ class CpuRun(_Arrays):
 
 
 def plan(library: ctypes.CDLL, shape: Any, count: int, backward: bool, limits: Any = None) -> Any:
-    """The plan for a pass.
+    """Return the plan for a pass.
 
     :raises RuntimeError: the library refuses
     """

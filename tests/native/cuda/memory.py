@@ -12,7 +12,7 @@ class HostMemory:
     """The memory of the CPU, which is also that of the emulated GPU. Types: those of numpy, and "bfloat16"."""
 
     def upload(self, x: Any, dtype: str = "float32") -> Any:
-        """A copy of an array."""
+        """Return a copy of an array."""
         if dtype != "bfloat16":
             return numpy.array(x, dtype, order="C")
         bits = numpy.array(x, "float32", order="C").view("uint32")
@@ -20,13 +20,13 @@ class HostMemory:
         return numpy.where(numpy.isnan(x), 0x7FC0, rounded >> 16).astype("uint16")
 
     def empty(self, shape: Sequence[int], dtype: str = "float32") -> Any:
-        """An array that a kernel has to write: all bits are set, so that its numbers are NaN."""
+        """Return an array that a kernel has to write: all bits are set, so that its numbers are NaN."""
         x = numpy.empty(shape, "uint16" if dtype == "bfloat16" else dtype)
         x.reshape(-1).view("uint8")[:] = 255
         return x
 
     def pointer(self, x: Any) -> int:
-        """Of the first entry."""
+        """Return the pointer to the first entry."""
         return x.ctypes.data
 
     def download(self, x: Any, dtype: str = "float32") -> numpy.ndarray:
@@ -49,17 +49,17 @@ class GpuMemory:
         self._torch = torch
 
     def upload(self, x: Any, dtype: str = "float32") -> Any:
-        """A copy of an array."""
+        """Return a copy of an array."""
         return self._torch.from_numpy(numpy.ascontiguousarray(x)).to("cuda", getattr(self._torch, dtype))
 
     def empty(self, shape: Sequence[int], dtype: str = "float32") -> Any:
-        """An array that a kernel has to write: all bits are set, so that its numbers are NaN."""
+        """Return an array that a kernel has to write: all bits are set, so that its numbers are NaN."""
         x = self._torch.empty(tuple(shape), dtype=getattr(self._torch, dtype), device="cuda")
         x.view(-1).view(self._torch.uint8).fill_(255)
         return x
 
     def pointer(self, x: Any) -> int:
-        """Of the first entry."""
+        """Return the pointer to the first entry."""
         return x.data_ptr()
 
     def download(self, x: Any, dtype: str = "float32") -> numpy.ndarray:

@@ -33,17 +33,17 @@ class Sequences(ctypes.Structure):
 
 
 def sequences(n_frames: int, batch: int, units: int, lengths: Optional[Array], reverse: bool) -> Sequences:
-    """``lengths`` (int32) has to stay alive."""
+    """Return the struct of the sequences; ``lengths`` (int32) has to stay alive."""
     return Sequences(n_frames, batch, units, None if lengths is None else lengths.ctypes.data, int(reverse))
 
 
 def to_memory(numbers: int, x: Array) -> Array:
-    """Floats as they lie in the memory of a kind of numbers."""
+    """Return floats as they are stored in a type of numbers."""
     return HostMemory().upload(x, DTYPES[numbers])
 
 
 def from_memory(numbers: int, x: Array) -> Array:
-    """The other way round."""
+    """Return the floats that are stored so."""
     return HostMemory().download(x, DTYPES[numbers]).astype("float32")
 
 
@@ -62,7 +62,7 @@ class Kernels:
             function.restype = ctypes.c_char_p
 
     def workspace_bytes(self, shape: Sequences, numbers: int, backward: bool) -> int:
-        """What a pass needs.
+        """Return what a pass needs.
 
         :raises ValueError: with the text of the error
         """
@@ -112,7 +112,7 @@ class Kernels:
 def each_step(
     lengths: Sequence[int], reverse: bool, step: Callable[[int, int, bool], None], back: bool = False
 ) -> None:
-    """Calls ``step(b, t, first)`` for all frames of all sequences in the order in which they run, or backwards."""
+    """Call ``step(b, t, first)`` for all frames of all sequences in the order in which they run, or backwards."""
     for b, length in enumerate(lengths):
         order = list(range(length))[:: -1 if reverse else 1]
         for t in order[::-1] if back else order:
@@ -130,7 +130,7 @@ class Case:
 
 
 def lstm_case(draw: Callable[..., Array], size: tuple[int, int, int], lengths: Array, reverse: bool) -> Case:
-    """An LSTM; the forward pass is that of `tests.native.reference.lstm`."""
+    """Return an LSTM; the forward pass is that of `tests.native.reference.lstm`."""
     n_frames, batch, units = size
     z, w_re = draw(n_frames, batch, 4 * units), draw(units, 4 * units, scale=units**-0.5)
     c0, h0, dh, dc_last, dh_last = (draw(*s) for s in ((batch, units),) * 2 + (size,) + ((batch, units),) * 2)
@@ -167,7 +167,7 @@ def lstm_case(draw: Callable[..., Array], size: tuple[int, int, int], lengths: A
 
 
 def gru_case(draw: Callable[..., Array], size: tuple[int, int, int], lengths: Array, reverse: bool) -> Case:
-    """A GRU; see ``native_ops/gru/gru.h``."""
+    """Return a GRU; see ``native_ops/gru/gru.h``."""
     n_frames, batch, units = size
     z, w_gates = draw(n_frames, batch, 3 * units), draw(units, 2 * units, scale=units**-0.5)
     w_candidate = draw(units, units, scale=units**-0.5)
@@ -206,7 +206,7 @@ CASES = {"lstm": lstm_case, "gru": gru_case}
 
 
 def ragged(n_frames: int, batch: int, seed: int = 1) -> Array:
-    """Lengths: the first is whole, the second empty."""
+    """Return the lengths: the first is whole, the second empty."""
     lengths = numpy.random.RandomState(seed).randint(0, n_frames + 1, batch).astype("int32")
     lengths[:1], lengths[1:2] = n_frames, 0
     return lengths
@@ -215,7 +215,7 @@ def ragged(n_frames: int, batch: int, seed: int = 1) -> Array:
 def run(
     kernels: Kernels, size: tuple[int, int, int], numbers: int, lengths: Optional[Array], reverse: bool, seed: int = 1
 ) -> tuple[list[Array], list[Array], list[Array]]:
-    """Both passes, with NaN in all padding: what they give, what is expected, how far they may be apart."""
+    """Return both passes, with NaN in all padding: what they give, what is expected, how far they may be apart."""
     n_frames, batch, _ = size
     rng = numpy.random.RandomState(seed)
 

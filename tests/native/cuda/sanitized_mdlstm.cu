@@ -29,7 +29,7 @@ struct Arrays {
   }
 };
 
-// Memory on whose both sides nobody may read or write.
+// Memory between guard pages.
 struct Workspace {
   void* memory = nullptr;
 

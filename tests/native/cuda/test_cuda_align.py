@@ -29,7 +29,7 @@ def cpu():
 
 
 def draw(frames, batch, classes, n_labels, blank=0, seed=1, scale=2.0):
-    """Scores, lengths, labels, their lengths; a usual one, an empty one, one with too many labels."""
+    """Return the scores, lengths, labels, their lengths; a usual one, an empty one, one with too many labels."""
     rng = numpy.random.RandomState(seed)
     scores = rng.normal(0, scale, (frames, batch, classes)).astype("float32")
     labels = rng.randint(0, classes - 1, (batch, n_labels))
@@ -50,7 +50,7 @@ def ctc_options(blank, label_loop=True, normalized=False, softmax=False):
 
 
 def draw_chains(frames, batch, classes, states, optional_ends, seed=1):
-    """Scores, lengths, and chains with any flags."""
+    """Return the scores, lengths, and chains with any flags."""
     rng = numpy.random.RandomState(seed)
     scores = rng.normal(0, 2, (frames, batch, classes)).astype("float32")
     chain = {

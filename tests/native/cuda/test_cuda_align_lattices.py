@@ -83,7 +83,7 @@ def test_more_labels_than_threads(gpu, cpu, monkeypatch):
 
 
 def draw_acceptors(batch, frames, classes, states, edges, seed=2):
-    """Random graphs with a chain to the end, such that some have a path; the last has no edge at all."""
+    """Return random graphs with a chain to the end, such that some have a path; the last has no edge at all."""
     rng = numpy.random.RandomState(seed)
     counts = rng.randint(1, states + 1, batch)
     arcs = rng.randint(0, 2**30, (batch, edges, 3)) % numpy.stack([counts, counts, 0 * counts + classes], 1)[:, None]

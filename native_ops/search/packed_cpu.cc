@@ -1,0 +1,153 @@
+// A thread takes panels of columns. The depth of a panel is taken in blocks that stay in the second cache of a core
+// while all rows pass; meanwhile the next block is prefetched, since no cache holds the parameters of a model from one
+// step of the search to the next.
+#include <vector>
+
+#include "../common/packed_gemm.h"
+#include "../common/ragged.h"
+#include "packed.h"
+
+namespace rtf {
+namespace {
+
+constexpr int64_t kLeastWork = 200'000;  // multiply-adds; below it, handing work to another thread takes longer
+constexpr int64_t kDepthOfBlock = 512;   // 128 KB of a panel
+constexpr int64_t kRowsAtOnce = 192;     // a multiple of kMaxRows; 384 KB of x for a block
+constexpr int64_t kLine = 16;            // floats in a line of the cache
+constexpr int64_t kGroup = 4;            // steps of the depth between prefetches
+
+// The lines that are prefetched while all rows pass a block: as many as a block has.
+class Ahead {
+ public:
+  Ahead(const float* from, const float* end, int64_t pieces)
+      : at_(from), end_(end), lines_(std::min<int64_t>(kGroup, (kGroup * kPanel / kLine + pieces - 1) / pieces)) {}
+
+  void prefetch() {
+    for (int64_t line = 0; line < lines_ && at_ < end_; ++line, at_ += kLine) prefetch_to_read(at_);
+  }
+
+ private:
+  const float *at_, *end_;
+  int64_t lines_;
+};
+
+// sums[row] (kPanel floats for each row) += x[row] [depth] * w [depth, kPanel], from 0 on if kFirst. They stay in
+// registers.
+template <int kRows, bool kFirst>
+void multiply_block(const float* const* x, int64_t depth, const float* w, float* sums, Ahead& ahead) {
+  const float* rows[kRows];
+  Vec s[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int row = 0; row < kRows; ++row) {
+    rows[row] = x[row];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) s[row][v] = kFirst ? Vec{} : load(sums + row * kPanel + v * kLanes);
+  }
+  for (int64_t k = 0; k < depth; ++k, w += kPanel) {
+    if (k % kGroup == 0) ahead.prefetch();
+    const Vec w0 = load(w), w1 = load(w + kLanes), w2 = load(w + 2 * kLanes), w3 = load(w + 3 * kLanes);
+#pragma GCC unroll 8
+    for (int row = 0; row < kRows; ++row) {
+      const Vec value = splat(rows[row][k]);
+      s[row][0] += value * w0;
+      s[row][1] += value * w1;
+      s[row][2] += value * w2;
+      s[row][3] += value * w3;
+    }
+  }
+#pragma GCC unroll 8
+  for (int row = 0; row < kRows; ++row)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) store(sums + row * kPanel + v * kLanes, s[row][v]);
+}
+
+template <bool kFirst>
+void multiply_piece(int64_t n, const float* const* x, int64_t depth, const float* w, float* sums, Ahead& ahead) {
+  switch (n) {
+    case 1: return multiply_block<1, kFirst>(x, depth, w, sums, ahead);
+    case 2: return multiply_block<2, kFirst>(x, depth, w, sums, ahead);
+#if defined(__AVX512F__)
+    case 3: return multiply_block<3, kFirst>(x, depth, w, sums, ahead);
+    case 4: return multiply_block<4, kFirst>(x, depth, w, sums, ahead);
+    case 5: return multiply_block<5, kFirst>(x, depth, w, sums, ahead);
+    case 6: return multiply_block<6, kFirst>(x, depth, w, sums, ahead);
+#endif
+  }
+}
+
+class Product {
+ public:
+  Product(int64_t depth, int64_t columns, const float* x, const float* packed, const float* bias, float* y)
+      : depth_(depth), columns_(columns), x_(x), packed_(packed), bias_(bias), y_(y) {}
+
+  // The panels first .. last - 1 of the rows begin .. end - 1.
+  void run(int64_t first, int64_t last, int64_t begin, int64_t end) const {
+    std::vector<float> sums(std::min(kRowsAtOnce, end - begin) * kPanel);
+    for (; begin < end; begin += kRowsAtOnce)
+      for (int64_t panel = first; panel < last; ++panel) {
+        const int64_t rows = std::min(kRowsAtOnce, end - begin);
+        for (int64_t k = 0; k < depth_; k += kDepthOfBlock)
+          multiply(begin, rows, packed_ + panel * depth_ * kPanel, k, packed_ + last * depth_ * kPanel, sums.data());
+        if (depth_ == 0) std::fill(sums.begin(), sums.end(), 0.0f);
+        write(panel, begin, rows, sums.data());
+      }
+  }
+
+ private:
+  void multiply(int64_t begin, int64_t n_rows, const float* panel, int64_t k, const float* end, float* sums) const {
+    const int64_t depth = std::min(kDepthOfBlock, depth_ - k);
+    int64_t pieces = (n_rows + kMaxRows - 1) / kMaxRows;
+    Ahead ahead(panel + (k + depth) * kPanel, end, pieces);
+    for (int64_t at = 0, size; at < n_rows; at += size, --pieces) {
+      size = (n_rows - at + pieces - 1) / pieces;  // nearly equal: 8 rows are 4 + 4, not 6 + 2
+      const float* rows[kMaxRows];
+      for (int64_t row = 0; row < size; ++row) rows[row] = x_ + (begin + at + row) * depth_ + k;
+      (k == 0 ? multiply_piece<true> : multiply_piece<false>)(size, rows, depth, panel + k * kPanel, sums + at * kPanel,
+                                                              ahead);
+    }
+  }
+
+  void write(int64_t panel, int64_t begin, int64_t n_rows, const float* sums) const {
+    const int64_t column = panel * kPanel;
+    Vec biases[kVectors] = {};
+    if (bias_) load_units(bias_, column, columns_, biases);
+    for (int64_t row = 0; row < n_rows; ++row) {
+      Vec results[kVectors];
+      for (int v = 0; v < kVectors; ++v) results[v] = load(sums + row * kPanel + v * kLanes) + biases[v];
+      float* to = y_ + (begin + row) * columns_;
+      for_units(column, columns_, results,
+                [&](int64_t at, auto whole, int n, Vec y) { store_n<decltype(whole)::value>(to + at, y, n); });
+    }
+  }
+
+  int64_t depth_, columns_;
+  const float *x_, *packed_, *bias_;
+  float* y_;
+};
+
+}  // namespace
+}  // namespace rtf
+
+extern "C" {
+
+int64_t rtf_packed_size(int64_t depth, int64_t columns) { return rtf::packed_size(depth, columns); }
+
+void rtf_pack_matrix_f32(int64_t depth, int64_t columns, int transposed, const float* w, float* packed,
+                         const RtfThreads* threads) {
+  const auto run = transposed ? rtf::pack_transposed
+                              : [](const float* w, int64_t depth, int64_t columns, int64_t first, int64_t last,
+                                   float* packed) { rtf::pack(w, depth, columns, first, last, packed); };
+  rtf::run_ranges(*threads, rtf::n_panels(columns),
+                  [&](int64_t first, int64_t last) { run(w, depth, columns, first, last, packed); });
+}
+
+void rtf_packed_product_f32(int64_t rows, int64_t depth, int64_t columns, const float* x, const float* packed,
+                            const float* bias, float* y, const RtfThreads* threads) {
+  const rtf::Product product(depth, columns, x, packed, bias, y);
+  const int64_t panels = rtf::n_panels(columns);
+  if (rows * depth * columns < rtf::kLeastWork) return product.run(0, panels, 0, rows);
+  if (panels >= threads->n_threads)
+    return rtf::run_ranges(*threads, panels, [&](int64_t first, int64_t last) { product.run(first, last, 0, rows); });
+  rtf::run_ranges(*threads, rows, [&](int64_t begin, int64_t end) { product.run(0, panels, begin, end); });
+}
+}

@@ -1,0 +1,87 @@
+// Products with a packed matrix as TensorFlow ops. The kernels are in packed_cpu.cc.
+#include "../common/tf_op.h"
+#include "packed.h"
+
+namespace rtf {
+namespace {
+
+REGISTER_OP("RtfPackMatrix")
+    .Attr("transposed: bool")
+    .Input("w: float")        // [depth, columns], or transposed
+    .Output("packed: float")  // [size]
+    .SetShapeFn([](InferenceContext* context) {
+      ShapeHandle w;
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &w));
+      context->set_output(0, context->Vector(InferenceContext::kUnknownDim));
+      return tensorflow::OkStatus();
+    });
+
+REGISTER_OP("RtfPackedProduct")
+    .Attr("columns: int >= 1")
+    .Attr("has_bias: bool")
+    .Input("x: float")       // [rows, depth]
+    .Input("packed: float")  // what RtfPackMatrix returned for [depth, columns]
+    .Input("bias: float")    // [columns], or [0] without a bias
+    .Output("y: float")      // [rows, columns]
+    .SetShapeFn([](InferenceContext* context) {
+      ShapeHandle x, bias;
+      int64_t columns;
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &x));
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(2), 1, &bias));
+      TF_RETURN_IF_ERROR(context->GetAttr("columns", &columns));
+      context->set_output(0, context->Matrix(context->Dim(x, 0), columns));
+      return tensorflow::OkStatus();
+    });
+
+class PackMatrixOp : public OpKernel {
+ public:
+  explicit PackMatrixOp(OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("transposed", &transposed_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& w = context->input(0);
+    OP_REQUIRES(context, w.dims() == 2, InvalidArgument("pack: not a matrix: ", w.shape().DebugString()));
+    const int64_t depth = w.dim_size(transposed_ ? 1 : 0), columns = w.dim_size(transposed_ ? 0 : 1);
+    Tensor* packed;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({rtf_packed_size(depth, columns)}), &packed));
+    const RtfThreads threads = tf_threads(context);
+    rtf_pack_matrix_f32(depth, columns, transposed_, w.flat<float>().data(), packed->flat<float>().data(), &threads);
+  }
+
+ private:
+  bool transposed_;
+};
+
+class PackedProductOp : public OpKernel {
+ public:
+  explicit PackedProductOp(OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("columns", &columns_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("has_bias", &has_bias_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &x = context->input(0), &packed = context->input(1), &bias = context->input(2);
+    OP_REQUIRES(context, x.dims() == 2 && packed.NumElements() == rtf_packed_size(x.dim_size(1), columns_),
+                InvalidArgument("packed product: rows of ", x.shape().DebugString(), " do not fit a matrix of ",
+                                columns_, " columns that is packed to ", packed.NumElements(), " numbers"));
+    OP_REQUIRES(
+        context, bias.NumElements() == (has_bias_ ? columns_ : 0),
+        InvalidArgument("packed product: the bias has ", bias.NumElements(), " numbers for ", columns_, " columns"));
+    Tensor* y;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({x.dim_size(0), columns_}), &y));
+    const RtfThreads threads = tf_threads(context);
+    rtf_packed_product_f32(x.dim_size(0), x.dim_size(1), columns_, x.flat<float>().data(), packed.flat<float>().data(),
+                           has_bias_ ? bias.flat<float>().data() : nullptr, y->flat<float>().data(), &threads);
+  }
+
+ private:
+  int64_t columns_;
+  bool has_bias_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("RtfPackMatrix").Device(tensorflow::DEVICE_CPU), PackMatrixOp);
+REGISTER_KERNEL_BUILDER(Name("RtfPackedProduct").Device(tensorflow::DEVICE_CPU), PackedProductOp);
+
+}  // namespace
+}  // namespace rtf

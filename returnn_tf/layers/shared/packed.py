@@ -1,0 +1,49 @@
+"""Products with parameters in the steps of a search: the parameters are packed once, before the loop.
+
+TensorFlow packs the matrix in each call, for each of its threads, which takes much of the time of a product with the
+few rows of a search.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, cast
+
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import LayerAsParam
+from returnn_tf.native.decoding.search import pack, search_ops
+from returnn_tf.tensor.precision import product_dtype
+from returnn_tf.util.lazy_tf import tf
+
+#: Smaller matrices stay in the cache in any order.
+_LEAST_SIZE = 2**14
+
+
+def pack_factors(ctx: EmitContext) -> None:
+    """Pack the matrices of a layer; for a loop that searches, before its first step."""
+    if not ctx.lowering.in_place or product_dtype() is not None:
+        return
+    for name, transposed in _layer(ctx).factors().items():
+        provider = ctx.node.params[name]
+        if isinstance(provider, LayerAsParam) or (provider, transposed) in ctx.lowering.packed:
+            continue
+        w = ctx.param(name)
+        if w.dtype == tf.float32 and w.shape.rank == 2 and (w.shape.num_elements() or 0) >= _LEAST_SIZE:
+            ops = search_ops()
+            if ops is not None:
+                ctx.lowering.packed[provider, transposed] = pack(ops, w, transposed=transposed)
+
+
+def product_with_packed(ctx: EmitContext, name: str, x: Any, bias: Optional[Any] = None) -> Optional[Any]:
+    """Compute ``x W + bias``, or return None if the matrix is not packed here.
+
+    :param name: of the parameter, a key of `factors`
+    :param x: [rows, depth]; other ranks give None
+    :param bias: [columns]
+    """
+    matrix = ctx.lowering.packed.get((ctx.node.params[name], _layer(ctx).factors()[name]))
+    return None if matrix is None or x.shape.rank != 2 else matrix.product(x, bias)
+
+
+def _layer(ctx: EmitContext) -> Layer:
+    return cast(Layer, ctx.node.layer)
