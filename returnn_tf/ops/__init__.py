@@ -1,1 +1,3 @@
 """Functions on tensors, independent of layers and networks."""
+
+ERROR_TOPIC = "options"

@@ -136,6 +136,11 @@ def get_activation(name: Any, opts: Optional[dict[str, Any]] = None) -> Callable
     return apply
 
 
+def is_named(name: Any) -> bool:
+    """Return whether the activation is known or None: no code of the config, which may see more than one frame."""
+    return name is None or (isinstance(name, str) and not _is_expression(name))
+
+
 def is_over_features(name: Any) -> bool:
     """Return whether the activation normalises over the feature axis."""
     if not isinstance(name, str) or _is_expression(name):

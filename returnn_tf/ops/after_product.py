@@ -46,21 +46,25 @@ def gated(x: Any, axis: int, activation: Any, gate_activation: Any) -> Optional[
     return None if ops is None else native_gate(ops, x, value, gate)
 
 
-def dropout(x: Any, rate: float, seed: Any, noise_shape: Optional[Sequence[Any]] = None) -> Any:
+def dropout(
+    x: Any, rate: float, seed: Any, noise_shape: Optional[Sequence[Any]] = None, rows: Optional[Any] = None
+) -> Any:
     """Set entries to zero with the probability ``rate``, below 1, and scale the others by ``1 / (1 - rate)``.
 
     The numbers are those of `tf.random.stateless_uniform` in every form.
 
     :param seed: int [2]
     :param noise_shape: sizes of the mask, 1 where it is shared; None: each entry has its own number
+    :param rows: numbers of the rows, ascending, if they are some of a larger tensor, int64 [rows]; without noise_shape
     """
     ops = activate_ops() if _fits(x) and (noise_shape is None or _is_of_columns(noise_shape, x)) else None
     if ops is not None and noise_shape is None:
         function, x, bias, factors = _before(x)
-        return native_activate(ops, x, function=function, bias=bias, factors=factors, dropout=Dropout(rate, seed))
+        return native_activate(ops, x, function=function, bias=bias, factors=factors, dropout=Dropout(rate, seed, rows))
     shape = tf.shape(x) if noise_shape is None else tf.stack([tf.cast(size, tf.int32) for size in noise_shape])
+    numbers = tf.random.stateless_uniform(shape, seed) if rows is None else _of_rows(rows, seed, shape)
     # The same mask in any precision; numbers of few digits would round the rate.
-    mask = tf.cast(tf.random.stateless_uniform(shape, seed) >= rate, x.dtype) * (1.0 / (1.0 - rate))
+    mask = tf.cast(numbers >= rate, x.dtype) * (1.0 / (1.0 - rate))
     if ops is None:
         return x * mask
     mask = tf.reshape(mask, [-1])
@@ -82,6 +86,16 @@ def add(a: Any, b: Any) -> Any:
         if not call.residual:
             return call.again(ops, x.op.inputs[0], residual)
     return a + b
+
+
+def _of_rows(rows: Any, seed: Any, shape: Any) -> Any:
+    """Return the random numbers of some rows of a larger tensor.
+
+    :param shape: [..., width] of the rows
+    """
+    count = tf.reduce_sum(rows[-1:] + 1)
+    whole = tf.random.stateless_uniform(tf.stack([count, tf.cast(shape[-1], tf.int64)]), seed)
+    return tf.reshape(tf.gather(whole, rows), shape)
 
 
 def _native_function(activation: Any) -> Optional[str]:

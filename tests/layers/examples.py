@@ -6,15 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from returnn_tf.cli.layer_docs import example_of
+from returnn_tf.cli.shared import layer_docs
 from returnn_tf.config import Config
 from returnn_tf.graph.registry import LAYERS, LOSSES
 
 EMULATOR = str(Path(__file__).parents[1] / "datasets" / "rasr" / "emulator.py")
-DEFAULTS: dict[str, Any] = {
-    "behavior_version": 21,
-    "extern_data": {"data": {"dim": 4}, "classes": {"dim": 3, "sparse": True}},
-}
 
 
 def _own(kind: str, registry: Any) -> dict[str, Any]:
@@ -31,16 +27,13 @@ def example_settings(name: str) -> dict[str, Any]:
 
     :param name: a key of `CLASSES`
     """
-    example = example_of(CLASSES[name])
-    assert example, "%s: the docstring has no 'Example::' block with network = {...}" % name
-    names: dict[str, Any] = {}
-    exec(compile(example, "<example of %s>" % name, "exec"), names)
-    for layer in names["network"].values():
+    settings = layer_docs.example_settings(CLASSES[name])
+    for layer in settings["network"].values():
         options = (layer.get("loss_opts") or {}).get("sprint_opts")
         if options:  # a stand-in for RASR
             mode = "iter" if layer["loss"] == "sprint" else "loop"
             options.update(sprintExecPath=[sys.executable, EMULATOR], sprintConfigStr="--fake.mode=" + mode)
-    return {**DEFAULTS, **{k: v for k, v in names.items() if k in ("network", "extern_data", "behavior_version")}}
+    return settings
 
 
 def example_config(name: str) -> Config:

@@ -26,7 +26,7 @@ EXTERN_DATA = {
 
 
 def feed(**arrays: Any) -> dict[str, numpy.ndarray]:
-    """Random arrays for all keys, three sequences of the lengths 4, 2, 3; some may be given."""
+    """Return random arrays for all keys, three sequences of the lengths 4, 2, 3; some may be given."""
     rng = numpy.random.default_rng(3)
     values: dict[str, Any] = {
         "data": rng.normal(size=(3, 4, 3)),
@@ -47,39 +47,39 @@ def feed(**arrays: Any) -> dict[str, numpy.ndarray]:
 
 
 def config_of(network: dict[str, Any], *, behavior_version: int = 21, **config: Any) -> Config:
-    """A config with the data keys above."""
+    """Return a config with the data keys above."""
     return Config({"extern_data": EXTERN_DATA, "network": network, "behavior_version": behavior_version, **config})
 
 
 def net_of(network: dict[str, Any], *, train: bool = False, **config: Any) -> Network:
-    """A network on the data keys above."""
+    """Return a network on the data keys above."""
     return Network.from_config(config_of(network, **config), train=train)
 
 
 def run(network: dict[str, Any], arrays: Optional[dict[str, Any]] = None, **config: Any) -> Any:
-    """The results by layer path."""
+    """Return the results by layer path."""
     return net_of(network, **config).run(feed() if arrays is None else arrays).layers
 
 
 def output(layer: dict[str, Any], arrays: Optional[dict[str, Any]] = None, **config: Any) -> Any:
-    """The result of one layer."""
+    """Return the result of one layer."""
     return run({"output": layer}, arrays, **config)["output"]
 
 
 def template(network: dict[str, Any], **config: Any) -> Any:
-    """The template of the layer "output"; nothing is run."""
+    """Return the template of the layer "output"; nothing is run."""
     return plan_from_config(config_of(network, **config)).by_path()["output"].output
 
 
 def fails(layer: dict[str, Any], match: str, **config: Any) -> None:
-    """Planning must end with this message, which names the layer."""
+    """Check that planning ends with this message, which names the layer."""
     with pytest.raises(ConfigError, match=match) as info:
         template({"output": layer}, **config)
     assert "Layer 'output' (class %r)" % layer["class"] in str(info.value)
 
 
 def gradient(layer: dict[str, Any], arrays: Optional[dict[str, Any]] = None, **config: Any) -> numpy.ndarray:
-    """d(sum of squares of the output)/d(bias), where the layer sees ``a = data + bias``."""
+    """Return d(sum of squares of the output)/d(bias), where the layer sees ``a = data + bias``."""
     network = {
         "bias": {"class": "variable", "shape": [FEATURE]},
         "a": {"class": "combine", "kind": "add", "from": ["data", "bias"]},

@@ -67,12 +67,12 @@ def test_automaton_of_a_best_path(options):
     [
         ({"align_target": "sprint"}, "sprint_opts: the option 'sprintExecPath' is missing"),
         ({"align_target": "hmm", "sprint_opts": {"sprintExecPath": "x"}}, "sprint_opts is for align_target 'sprint'"),
-        ({"align_target": "ctcc"}, "unknown align_target 'ctcc'. Did you mean 'ctc'"),
+        ({"align_target": "ctcc"}, "'align_target' is 'ctcc'. Did you mean 'ctc'"),
         ({"align_target": "automaton"}, "belong together"),
         ({"align_target": "hmm", "automaton": hmm}, "belong together"),
         ({"align_target": "hmm", "ctc_opts": {"blank_idx": 0}}, "ctc_opts is for align_target 'ctc'"),
         ({"align_target": "ctc", "ctc_opts": {"blank": 0}}, "unknown option 'blank'"),
-        ({"align_target": "ctc", "input_type": "logits"}, "unknown input_type 'logits'"),
+        ({"align_target": "ctc", "input_type": "logits"}, "'input_type' is 'logits'"),
     ],
 )
 def test_wrong_options(options, match):

@@ -19,7 +19,7 @@ BLANK = 1
 
 
 def by_enumeration(log_probs, labels, frames, count, takes_frame):
-    """The log of the sum over all alignments."""
+    """Return the log of the sum over all alignments."""
     total = -numpy.inf
     steps = frames if takes_frame else frames + count
     for places in itertools.combinations(range(steps), count):

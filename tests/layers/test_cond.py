@@ -210,7 +210,7 @@ def test_parts_that_not_both_have(name, text):
 
 
 def labelled(loss, **options):
-    """A branch with a loss on an inner layer."""
+    """Return a branch with a loss on an inner layer."""
     softmax = {"class": "softmax", "n_out": 5, "from": "data", "loss": loss, "target": "labels", **options}
     return {"class": "subnetwork", "from": "data", "subnetwork": {"s": softmax, "output": TANH}}
 
@@ -292,7 +292,7 @@ def test_loss_in_a_loop():
 
 
 def by_step(true, false, **more):
-    """A loop of which each step decides by its frame."""
+    """Return a loop in which each step decides by its frame."""
     return {
         "loop": {
             "class": "rec",

@@ -37,6 +37,8 @@ def tconv(**options):
         (pool(), [2, 1, 1]),
         (pool(padding="same"), [2, 1, 2]),
         (pool(mode="avg", padding="same", strides=1, use_time_mask=True), [4, 2, 3]),
+        (pool(padding="same", strides=3), [2, 1, 1]),
+        (pool(mode="avg", strides=3), [1, 1, 1]),
         (tconv(), [12, 6, 9]),
         (tconv(strides=2, padding="valid"), [9, 5, 7]),
         (tconv(strides=2, output_padding=1), [8, 4, 6]),
@@ -85,6 +87,14 @@ def test_masked_pooling_with_other_axes():
     value, x = output(layer).value, feed()["wide"]
     for b, n in enumerate(LENS):
         numpy.testing.assert_allclose(value[b, :, n - 1], x[b, n - 1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["max", "avg"])
+@pytest.mark.parametrize("padding", ["same", "valid"])
+def test_masked_pooling_behind_the_ends_is_zero(mode, padding):
+    """The lowest number there would give NaN in the gradients of whatever comes next."""
+    value = output(pool(mode=mode, padding=padding, use_time_mask=True)).value
+    assert value[1].shape[0] == 2 and (value[1, 1] == 0).all() and (value[0] != 0).all()
 
 
 def test_time_mask_hides_what_is_behind_the_ends():

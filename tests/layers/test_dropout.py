@@ -9,14 +9,14 @@ WIDE = feed()["wide"]
 
 
 def dropped(options, train=True, source="data:wide", **more):
-    """Where entries were dropped: bool in the shape of the source."""
+    """Return where entries were dropped: bool in the shape of the source."""
     layer = {"class": "dropout", "from": source, "dropout": 0.5, **options}
     arrays = feed(wide=numpy.ones([3, 4, 2, 3]), data=numpy.ones([3, 4, 3]))
     return run({"output": layer, **more}, arrays, train=train)["output"].value == 0
 
 
 def shared(mask):
-    """The axes along which a mask is constant."""
+    """Return the axes along which a mask is constant."""
     return [axis for axis in range(mask.ndim) if (mask == mask.take([0], axis=axis)).all()]
 
 

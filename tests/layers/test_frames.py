@@ -17,7 +17,7 @@ def layer(name, **options):
 
 
 def check(result, rows):
-    """The frames of every sequence are these rows."""
+    """Check that the frames of every sequence are these rows."""
     numpy.testing.assert_array_equal(result.sizes[1], [len(row) for row in rows])
     assert result.value.shape[1] >= max(len(row) for row in rows)
     for value, row in zip(result.value, rows):
@@ -223,7 +223,7 @@ def test_gradient_is_finite(given):
         (layer("postfix_in_time", postfix="data:wide"), "no axis time"),
         (layer("postfix_in_time", postfix="data:numbers"), "Cast one"),
         (layer("postfix_in_time", repeat=-1), "repeat must be at least 0"),
-        (layer("resize", axis="T", factor=2, kind="nearest"), "unknown kind 'nearest'"),
+        (layer("resize", axis="T", factor=2, kind="nearest"), "'kind' is 'nearest'"),
         (layer("resize", axis="T", factor=1.5, kind="fill"), "whole number"),
         (layer("resize", axis="T", factor=0), "factor must be positive"),
         (layer("resize", axis="T", factor=2, fill_value=1), "for kind 'fill' only"),

@@ -15,7 +15,7 @@ WIDTH = 128
 
 
 def results(layers: dict[str, Any]) -> Any:
-    """Losses, gradients and the value of the layer "output", in training."""
+    """Return losses, gradients and the value of the layer "output", in training."""
     config = Config({"behavior_version": 21, "extern_data": {"data": {"dim": WIDTH}}, "network": layers})
     net = Network.from_config(config, train=True)
     rng = numpy.random.RandomState(1)

@@ -22,7 +22,7 @@ CLASSES = [(name, cls) for registry in (LAYERS, LOSSES) for name, cls in registr
 
 
 def attributes_read() -> "dict[str, set]":
-    """Module -> names of all attributes that it reads, and of strings which may name one."""
+    """Return module -> names of all attributes that it reads, and of strings which may name one."""
     found = {}
     for folder, _, files in os.walk(PACKAGE):
         for file in files:
@@ -43,7 +43,7 @@ FRAMEWORK = tuple(os.path.join(PACKAGE, part) for part in ("graph", "network", "
 
 
 def readers(cls: Any) -> "set[str]":
-    """What is read in the modules of a class and its bases, in those beside them, and in the framework."""
+    """Return what is read in the modules of a class and its bases, in those beside them, and in the framework."""
     beside = {os.path.dirname(sys.modules[base.__module__].__file__ or "") for base in cls.__mro__[:-1]}
     return set().union(
         *(names for path, names in READ.items() if os.path.dirname(path) in beside or path.startswith(FRAMEWORK))

@@ -16,7 +16,7 @@ NORMAL = {"class": "random", "distribution": "normal"}
 
 
 def generator(seed=None, state=None):
-    """The generator whose numbers are expected."""
+    """Return the generator of the expected numbers."""
     if state is not None:
         return tf.random.Generator.from_state(numpy.array(state, "int64"), alg="philox")
     return tf.random.Generator.from_seed(seed, alg="philox")

@@ -13,7 +13,7 @@ LONG = numpy.array([20, 13, 17], "int32")
 
 
 def run_long(layer, x, *, shape, lens=LONG, **config):
-    """The result of one layer on signals; "data" has this shape without the batch."""
+    """Return the result of one layer on signals; "data" has this shape without the batch."""
     dims = [batch_dim, SAMPLES] + [SpatialDim("s%d" % i, n) for i, n in enumerate(shape[:-1])]
     dims += [FeatureDim("f", n) for n in shape[-1:]]
     config = {"extern_data": {"data": {"dims": dims, "dtype": str(x.dtype)}}, **config}
@@ -136,7 +136,7 @@ def test_mel_filterbank():
 
 
 def cosines(type, norm, n):
-    """The matrix of the transform, [features, coefficients]."""
+    """Return the matrix of the transform, [features, coefficients]."""
     i, k = numpy.arange(n)[:, None], numpy.arange(n)[None]
     if type == 1:
         ends = numpy.where((i == 0) | (i == n - 1), 1, 2)

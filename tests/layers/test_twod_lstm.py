@@ -95,7 +95,7 @@ def test_outside_of_loops():
 @pytest.mark.parametrize(
     "options,message",
     [
-        ({"pooling": "maxx"}, "unknown pooling 'maxx'.*max"),
+        ({"pooling": "maxx"}, "'pooling' is 'maxx'.*max"),
         ({"from": "data"}, "needs two sources"),
         ({"unit_opts": {"a": 1}}, "has no options"),
         ({"from": ["mean", "data"]}, "'mean' has no time axis"),

@@ -159,7 +159,7 @@ def test_assign_gives_a_dummy():
 @pytest.mark.parametrize(
     "options,message",
     [
-        ({"op": "mul"}, "op must be 'assign' or 'add', got 'mul'"),
+        ({"op": "mul"}, "'op' is 'mul'. Known: assign, add"),
         ({"var": "c"}, "var 'c' must be a layer of class 'variable', not 'constant'"),
         ({"value": "data"}, "has the axis batch, which the variable"),
         ({"value": "i"}, "the value is int32, but the variable is float32"),

@@ -130,7 +130,10 @@ def test_gradient_reaches_every_frame():
         (window(window_size=3, stride=0), "stride must be at least 1"),
         (window(window_size=3, axis="B"), "batch axis"),
         (window(window_size=2, window_dim=SpatialDim("w", 3)), "window_size is 2, but window_dim has size 3"),
-        ({"class": "fold", "mode": "max", "window_dim": STATIC, "from": "data:wide"}, "'sum' or 'mean'"),
+        (
+            {"class": "fold", "mode": "max", "window_dim": STATIC, "from": "data:wide"},
+            "option 'mode' is 'max'. Known: sum, mean",
+        ),
         ({"class": "fold", "window_dim": "T", "in_spatial_dim": STATIC, "from": "data:wide"}, "static size"),
         ({"class": "time_chunking", "chunk_size": 0, "chunk_step": 1, "from": "data"}, "must be positive"),
         (

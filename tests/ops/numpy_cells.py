@@ -8,7 +8,7 @@ def sigmoid(x):
 
 
 def lstm(j, i, f, o, c):
-    """New (c, h) from the pre-activations."""
+    """Return new (c, h) from the pre-activations."""
     c = sigmoid(f) * c + sigmoid(i) * numpy.tanh(j)
     return c, sigmoid(o) * numpy.tanh(c)
 

@@ -91,7 +91,7 @@ def test_as_in_numpy(unit, opts, direction, lengths):
 
 
 def check_gradient(score, at, gradients, rng, eps=1e-6):
-    """Central differences of ``score`` in a random direction of each single array."""
+    """Compare with central differences of ``score`` in a random direction of each array."""
     arrays, flat_gradients = tf.nest.flatten(at), tf.nest.flatten(gradients)
     for index, (array, gradient) in enumerate(zip(arrays, flat_gradients)):
         way = rng.normal(size=array.shape)

@@ -19,7 +19,7 @@ LENS, LABELS, LABEL_LENS = [5, 3, 4, 2], [[0, 1, 1], [2, 0, 0], [1, 2, 0], [1, 1
 
 
 def hmm(labels):
-    """Each label for one or more frames: the state is the number of labels that began."""
+    """Return an automaton of each label for one or more frames: the state is the number of labels that began."""
     edges = []
     for i, label in enumerate(labels):
         edges += [(i, i + 1, label), (i + 1, i + 1, label)]
@@ -71,7 +71,7 @@ def test_as_the_topology(function, topology):
 
 
 def all_paths(function, b):
-    """The probability and the classes of each path of a sequence."""
+    """Yield the probability and the classes of each path of a sequence."""
     edges = function(LABELS[b][: LABEL_LENS[b]])
     for path in itertools.product(edges, repeat=LENS[b]):
         ways = [0] + [e[1] for e in path]

@@ -16,14 +16,14 @@ LABELS = 70
 
 
 def inputs(frames: int, dtype: str = "float32") -> list[Any]:
-    """x [frames, 5], W [5, labels], b [labels] and labels [frames]."""
+    """Return x [frames, 5], W [5, labels], b [labels] and labels [frames]."""
     rng = numpy.random.RandomState(1)
     arrays = [rng.normal(0, 1, shape) for shape in ((frames, 5), (5, LABELS), (LABELS,))]
     return [*(tf.constant(a, dtype) for a in arrays), tf.constant(rng.randint(0, LABELS, frames), tf.int32)]
 
 
 def with_gradients(x: Any, w: Any, b: Any, labels: Any, spec: TargetSpec, **options: Any) -> list[Any]:
-    """Value, errors and gradients by x, W and b, as arrays."""
+    """Return value, errors and gradients by x, W and b, as arrays."""
     with tf.GradientTape() as tape:
         tape.watch([x, w, b])
         value, errors = many_labels_cross_entropy(x, w, b, labels, spec, **options)

@@ -23,7 +23,7 @@ def expected_pool(mode, size, stride, dilation, padding, mask):
             sources = [s for s in sources if 0 <= s < 7 and (mask is None or mask[b, s, 0])]
             if sources:
                 y[b, t] = X[b, sources].max(0) if mode == "max" else X[b, sources].mean(0)
-            elif mode == "max":
+            elif mode == "max" and mask is None:  # a window that the mask excludes as a whole gives 0
                 y[b, t] = numpy.finfo("float32").min
     return y
 

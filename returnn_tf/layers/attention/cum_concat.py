@@ -78,8 +78,7 @@ class CumConcatLayer(ConcatInputLayer):
         """Emit concatenation with the history in a step, else a transposition."""
         x = transpose(with_frames(ctx, self.emit_input(ctx), self.input, self._frames), self._perm)
         if self._over is not None:
-            size = ctx.size(self._over)
-            ctx.define_lens_over(self.history, [self._over], tf.range(size) + 1, size)
+            ctx.define_running(self.history, self._over)
             return x
         history = extended(ctx, "history", x, self._at)
         before, size = picked_before(ctx), tf.shape(history)[self._at]

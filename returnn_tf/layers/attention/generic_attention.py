@@ -10,6 +10,7 @@ from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.weighted_sum import plan_weighted_sum
+from returnn_tf.layers.shared.attention_parts import attended
 from returnn_tf.layers.shared.per_sequence import PER_SEQUENCE
 from returnn_tf.tensor import Data
 
@@ -44,9 +45,15 @@ class GenericAttentionLayer(Layer):
         self._sum = plan_weighted_sum(ctx, self.weights.output, self.base.output, squeeze=self.auto_squeeze)
         return self._sum.output
 
+    def ignores_padding(self) -> bool:
+        """Return whether the weights are 0 there."""
+        return bool(self.weights.layer.masks_padding())
+
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one (batched) matrix product."""
         once = ctx.aux(self.base, PER_SEQUENCE)
         if once is not None and ctx.aux(self.weights, PER_SEQUENCE) is None:
             return self._sum.emit_in_beam(ctx.value(self.weights), once.values, once.beam, ctx.train)
-        return self._sum.emit(ctx.value(self.weights), ctx.value(self.base))
+        base = ctx.value(self.base)
+        y = attended(ctx, self.weights, *self._sum.all_labels(self.weights.output), base)
+        return self._sum.emit(ctx.value(self.weights), base) if y is None else y

@@ -11,6 +11,7 @@ from typing import Any, Optional
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
+from returnn_tf.layers.attention.relative_positional_encoding import TABLE
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
@@ -82,6 +83,27 @@ def history_mask(ctx: EmitContext, size: Any) -> Optional[Any]:
     """Return the mask of the valid frames of the history in this step, bool [batch, size] or [size]; None: all."""
     count = picked_before(ctx)
     return None if count is None else tf.sequence_mask(count + 1, size)
+
+
+def shift_of_picked(ctx: EmitContext, shift_layer: Node, q: Any, before: Any, keys: Any) -> Any:
+    """Compute the energies of the key shift in a masked step, by distances between selected frames.
+
+    :param shift_layer: a `relative_positional_encoding`
+    :param q: [batch, ..., 1, head, key]
+    :param before: number of picked frames before this step, int32 [batch] or scalar
+    """
+    table = ctx.aux(shift_layer, TABLE)
+    if table is None:
+        raise ConfigError("key_shift must be a relative_positional_encoding if a mask picks the steps.")
+    layer: Any = shift_layer.layer
+    clipping = layer.clipping
+    distance = tf.clip_by_value(tf.range(keys) - tf.expand_dims(before, -1), -clipping, clipping) + clipping
+    shift = tf.gather(table, distance)  # [batch, keys, key]
+    if shift.shape.rank == 2:
+        return tf.einsum("...thd,sd->...hts", q, shift)
+    for _ in range(q.shape.rank - 4):  # axes between batch and queries
+        shift = tf.expand_dims(shift, 1)
+    return tf.einsum("...thd,...sd->...hts", q, shift)
 
 
 def _masks(node: Node) -> list[Node]:

@@ -18,7 +18,7 @@ def stays_in_place(ctx: EmitContext, layer: Any) -> bool:
     """
     return (
         ctx.lowering.in_place
-        and layer.key_shift is None
+        and (layer.key_shift is None or layer.key_shift.output.batch_axis is None)
         and not ctx.node.kept
         and not layer.history_masks
         and [dim.is_batch for dim in ctx.output.dims] == [True, False]
@@ -38,14 +38,18 @@ def first_in_place(ctx: EmitContext, heads: int, key: int, value: int, *, keys: 
     return empty_in_place([heads * key, heads * value], ctx.size(ctx.output.dims[0]))
 
 
-def attended_in_place(ctx: EmitContext, qkv: Any, heads: int, names: Sequence[str]) -> Any:
+def attended_in_place(ctx: EmitContext, qkv: Any, layer: Any, names: Sequence[str]) -> Any:
     """Return the output of a step, and carry its keys and values on.
 
     :param qkv: [batch * beam, heads * (2 * key + value)]
+    :param layer: the `SelfAttentionLayer`
     :param names: of the states of keys and values
     """
     (keys, values), (rows,) = ctx.loop_state(names[0])
-    y, keys, values, rows = native_beam_attention(search_ops(), qkv, keys, values, rows, heads=heads)
+    shift = None if layer.key_shift is None else ctx.value(layer.key_shift)
+    y, keys, values, rows = native_beam_attention(
+        search_ops(), qkv, keys, values, rows, heads=layer.num_heads, shift=shift
+    )
     ctx.set_loop_state(names[0], InPlace((keys, values), (rows,)))
     ctx.set_loop_state(names[1], ctx.loop_state(names[1]))
     y.set_shape(ctx.output.static_shape)

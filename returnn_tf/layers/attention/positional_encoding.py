@@ -96,6 +96,10 @@ class PositionalEncodingLayer(ConcatInputLayer):
             return tf.broadcast_to(signal, _shape(ctx, data))
         return with_frames(ctx, self.emit_input(ctx), self.input, self._frames) + tf.cast(signal, data.dtype)
 
+    def ignores_padding(self) -> bool:
+        """Return True: it adds to each frame what depends on its position."""
+        return not self.dropout or self.drops_by_frame()
+
     def _positions(self, ctx: EmitContext) -> Any:
         """Return int positions, [axes of the template for positions]."""
         position = self._counter(ctx)

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
-from returnn_tf.config import ConfigError
 from returnn_tf.config.options import OptionalLayerRef, dropout_rate, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.option_types import Init
-from returnn_tf.graph.param_parts import Part, Parts
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.attention.history import count_step, extended, history_mask, picked_before
+from returnn_tf.layers.attention.history import (
+    count_step,
+    extended,
+    history_mask,
+    picked_before,
+    shift_of_picked,
+)
 from returnn_tf.layers.attention.in_place_step import attended_in_place, first_in_place, stays_in_place
 from returnn_tf.layers.attention.kept_history import kept_history
+from returnn_tf.layers.attention.projection import projected
 from returnn_tf.layers.attention.relative_positional_encoding import TABLE
 from returnn_tf.layers.loops.in_place import InPlace
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.layers.shared.loop_axis import frames_of, with_frames
+from returnn_tf.layers.shared.loop_axis import frames_of
 from returnn_tf.native.attention import attention_ops, native_attention
 from returnn_tf.ops.dense.attention import empty_history, left_only_mask
 from returnn_tf.ops.frames.positions import by_distance
-from returnn_tf.ops.frames.shape import expand_at, transpose
+from returnn_tf.ops.frames.shape import expand_at
 from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.ops.softmax import masked_softmax
 from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.parts import Part, Parts, equal_parts
 from returnn_tf.tensor.precision import product_dtype
 from returnn_tf.util.lazy_tf import tf
 
@@ -126,6 +132,10 @@ class SelfAttentionLayer(ConcatInputLayer):
                 "key_shift is %s; its batch axis must be the first, with no axes but those of time." % shift
             )
 
+    def factors(self) -> Mapping[str, bool]:
+        """Return the projection."""
+        return {"QKV": False}
+
     def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Parts) -> Parts:
         """Return the inputs for the rows, and query, key and value of each head for the columns."""
         if axis == 0:
@@ -134,6 +144,14 @@ class SelfAttentionLayer(ConcatInputLayer):
         key = self.total_key_dim // self.num_heads
         sizes = (("query", key), ("key", key), ("value", size))
         return [Part("%s %d" % (part, head), n) for head in range(self.num_heads) for part, n in sizes]
+
+    def feature_parts(self) -> Parts:
+        """Return the values of each head."""
+        return equal_parts(self.node.output.dim or 0, (self.node.output.dim or 0) // self.num_heads, "head")
+
+    def ignores_padding(self) -> bool:
+        """Return whether keys after the end of a sequence don't count, with no frames kept from other batches."""
+        return self._kept is None and not self._single_step
 
     def state_name(self, key: str) -> str:
         """Return "k_left" or "v_left" for the history."""
@@ -157,11 +175,9 @@ class SelfAttentionLayer(ConcatInputLayer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the product with QKV, and attention in blocks of queries or with all energies in an array."""
-        x = with_frames(ctx, self.emit_input(ctx), self.input, self._frames)
-        x = transpose(x, self._perm)
-        qkv = full(tf.tensordot(reduced(x), reduced(ctx.param("QKV")), [[-1], [0]]))
+        qkv = projected(ctx, self, self._frames, self._perm, "QKV")
         if self._single_step and isinstance(ctx.loop_state(_PARTS[0]), InPlace):
-            return attended_in_place(ctx, qkv, self.num_heads, _PARTS)
+            return attended_in_place(ctx, qkv, self, _PARTS)
         sizes = [*ctx.shape(self._rows), self.num_heads, 2 * self._key + self._value]
         qkv = tf.reshape(qkv, tf.stack(sizes))
         table = self._table(ctx)
@@ -230,30 +246,13 @@ class SelfAttentionLayer(ConcatInputLayer):
             return by_distance(scores, keys, self.key_shift.layer.clipping)
         before = picked_before(ctx) if self._single_step else None
         if before is not None:
-            return self._shift_of_picked(ctx, q, before, keys)
+            return shift_of_picked(ctx, self.key_shift, q, before, keys)
         shift = ctx.value(self.key_shift)
         if self._single_step:
             shift = tf.expand_dims(shift, -3)[..., :keys, :]
         if self.key_shift.output.batch_axis is None:
             return tf.einsum("...thd,tsd->...hts", q, shift)
         return tf.einsum("bthd,btsd->bhts", q, shift)
-
-    def _shift_of_picked(self, ctx: EmitContext, q: Any, before: Any, keys: Any) -> Any:
-        """Compute the energies of the key shift in a masked step, by distances between selected frames.
-
-        :param before: number of picked frames before this step, int32 [batch] or scalar
-        """
-        table = ctx.aux(self.key_shift, TABLE)
-        if table is None:
-            raise ConfigError("key_shift must be a relative_positional_encoding if a mask picks the steps.")
-        clipping = self.key_shift.layer.clipping
-        distance = tf.clip_by_value(tf.range(keys) - tf.expand_dims(before, -1), -clipping, clipping) + clipping
-        shift = tf.gather(table, distance)  # [batch, keys, key]
-        if shift.shape.rank == 2:
-            return tf.einsum("...thd,sd->...hts", q, shift)
-        for _ in range(q.shape.rank - 4):  # axes between batch and queries
-            shift = tf.expand_dims(shift, 1)
-        return tf.einsum("...thd,...sd->...hts", q, shift)
 
     def _mask(self, ctx: EmitContext, keys: Any) -> Optional[Any]:
         """Return the mask of valid keys, broadcastable to [..., head, queries, keys]; None: all."""

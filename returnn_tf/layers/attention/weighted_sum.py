@@ -26,6 +26,15 @@ class WeightedSum:
     squeezed: list[int]
     labels: tuple[list[Any], list[Any], list[Any]]
 
+    def all_labels(self, weights: Data) -> tuple[list[Any], list[Any], list[Any]]:
+        """Return ``labels``, with those of squeezed axes of the weights too.
+
+        :param weights: the template of the weights
+        """
+        rest = iter(self.labels[0])
+        of_weights = ["squeezed%d" % i if i in self.squeezed else next(rest) for i in range(weights.rank)]
+        return of_weights, *self.labels[1:]
+
     def emit(self, weights: Any, base: Any) -> Any:
         """Emit the sum; tensors in the layout of their templates."""
         if self.squeezed:

@@ -51,7 +51,7 @@ class FramewiseStatisticsLayer(Layer):
         refuse_in_step(ctx)
         if self.histogram_num_bins < 1:
             raise ctx.error("histogram_num_bins must be at least 1, got %d." % self.histogram_num_bins)
-        if getattr(self.source.layer, "activation", None) != "softmax" or not self.source.layer.target_names:
+        if self.source.layer.activation != "softmax" or not self.source.layer.target_names:
             raise ctx.error(
                 "the source %r must be a softmax layer with 'target', which has the labels." % self.source.path
             )

@@ -17,6 +17,7 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.dumping.loops import refuse_in_step
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
+from returnn_tf.util.events import write_images
 from returnn_tf.util.lazy_tf import tf
 
 _SECONDS_BETWEEN = 30.0
@@ -101,7 +102,7 @@ class ImageSink:
         if self._writer is None:
             self._writer = tf.summary.create_file_writer(self.path)
         with self._writer.as_default():
-            tf.summary.image(self._name, values["pictures"], step=int(values["step"]), max_outputs=len(tags))
+            write_images(self._name, values["pictures"][: len(tags)], int(values["step"]))
 
     def close(self) -> None:
         """Complete the file."""

@@ -12,6 +12,7 @@ from returnn_tf.layers.loops.hypotheses import resize_beam
 from returnn_tf.layers.loops.in_place import InPlace
 from returnn_tf.layers.loops.initial_output import InitialOutput
 from returnn_tf.layers.loops.loop_plan import LoopPlan
+from returnn_tf.layers.shared.packed import pack_factors
 from returnn_tf.layers.shared.per_sequence import PER_SEQUENCE, PerSequence
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -68,12 +69,13 @@ def check_step(state: Lowering) -> None:
 
 
 def read_params(ctx: EmitContext, nodes: Sequence[Node]) -> None:
-    """Read the parameters of layers, including those in inner loops."""
+    """Read the parameters of layers, including those in inner loops, and prepare them for products in a search."""
     for node in nodes:
         inner = type(ctx)(node, ctx.lowering)
         for name, spec in node.params.items():
             if not isinstance(spec, LayerAsParam):
                 inner.param(name)
+        pack_factors(inner)
         read_params(ctx, node.inner)
 
 

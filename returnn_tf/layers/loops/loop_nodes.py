@@ -102,6 +102,10 @@ class ExitLayer(Layer):
             return data
         return data.permuted(self.order_outside(data)).with_dim(0, self._time_dim).replace(time_axis=0)
 
+    def ignores_padding(self) -> bool:
+        """Return True: frames stay what they are."""
+        return True
+
     def order_outside(self, data: Data) -> list[int]:
         """Return the axes of a value of all steps in their order outside."""
         steps = data.axes_of(self._loop_dim)
@@ -151,9 +155,6 @@ class PrevLayer(Layer):
     def __init__(self, of: str) -> None:
         super().__init__()
         self.of = of
-        #: Of a recurrent layer: its state, see `returnn_tf.layers.rec.state`, and the layer itself once it is planned.
-        self.hidden_state: Any = None
-        self.state_of: Optional[Node] = None
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit nothing; the loop provides the value."""
@@ -195,7 +196,7 @@ class ShiftLayer(Layer):
 
     def _with_checked_steps(self, x: Any, axis: int, size: Any) -> Any:
         """Return the values of the source; a target with lengths of its own may have too few."""
-        followed = getattr(self.source.layer, "followed_dims", ())
+        followed = self.source.layer.followed_dims
         if all(dim.as_kind(DimKind.LOOP) is self._loop_dim for dim in followed):
             return x
         steps = tf.shape(x)[axis]
@@ -243,7 +244,7 @@ class AccumLayer(Layer):
 
     def template(self, ctx: Any) -> Data:
         """Infer the output: an additional axis in front."""
-        data = self.of.output.with_axis(0, self._loop_dim)
+        data: Data = self.of.output.with_axis(0, self._loop_dim)
         return data.replace(beam=self._beam if data.batch_axis is not None else None)
 
     def emit(self, ctx: EmitContext) -> Any:

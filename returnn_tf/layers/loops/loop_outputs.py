@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.native.portable import in_portable_ops
-from returnn_tf.ops.frames.stacked import stacked
+from returnn_tf.ops.frames.stacked import first_entries, stacked
 from returnn_tf.ops.xla import xla_limit
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -44,12 +44,12 @@ class StepResult:
         :param count: the number of steps, int32 scalar
         :return: [steps, ...]
         """
+        known = [-1 if size is None else size if _static(size) is None else _static(size) for size in self._sizes]
         if self._is_full or in_portable_ops():
-            known = [-1 if size is None else size if _static(size) is None else _static(size) for size in self._sizes]
             values = stacked(array, known)
             # Other formats can't gather. There, the array has just the entries that were written.
             return values if self._is_full else values[:count]
-        return array.gather(tf.range(count))
+        return first_entries(array, count, known)
 
 
 def sizes_before(lowering: Lowering, data: Data, beam: int) -> list[Any]:

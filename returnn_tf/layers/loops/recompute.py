@@ -29,7 +29,8 @@ def recomputed(func: Callable[..., list[Any]], inputs: list[Any], again: Callabl
             # The outer tensors themselves: an identity of them in the loop would be kept once per step.
             second = [tf.identity(x) for x in [*again(), *outside]]
             # A call, not copies of the ops: the gradients of some (`tf.custom_gradient`) use tensors of their graph.
-            results = step._call_flat(second[: len(inputs)], second[len(inputs) :])
+            step.set_external_captures(second[len(inputs) :])
+            results = step(*second[: len(inputs)])
             return _gradients(results, second, upstream)
 
         return run([tf.identity(x) for x in values]), backward

@@ -1,1 +1,3 @@
 """The losses, one family per file. A new one is one new file with ``@register_loss``."""
+
+ERROR_TOPIC = "targets"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional
 
-from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import above, option
 from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.loss import LossContext, LossPlanContext
@@ -25,7 +24,7 @@ from returnn_tf.ops.cross_entropy import (
 from returnn_tf.ops.many_labels import TargetSpec
 from returnn_tf.util.lazy_tf import tf
 
-INPUT_TYPES = ("prob", "log_prob", "logits")
+_INPUT_TYPES = (None, "prob", "log_prob", "logits")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +59,9 @@ class CrossEntropyLoss(FramewiseLoss):
     label_smoothing: float = option(0.0, help="probability mass taken from the label")
     label_smoothing_gaussian: bool = option(False, help="spread it by a normal distribution over neighbouring labels")
     fake_upper_bound: Optional[float] = option(None, help="upper bound of a frame's value; the gradient is unchanged")
-    input_type: Optional[str] = option(None, help="kind of the layer output: prob, log_prob or logits")
+    input_type: Optional[str] = option(
+        None, choices=_INPUT_TYPES, help="kind of the layer output; by default as its activation says"
+    )
     use_fused: bool = option(True, help="use the values before the softmax if available")
     safe_log_opts: Optional[dict[str, Any]] = option(None, help="options of the logarithm", group=SafeLogOptions)
     debug_dump: bool = option(False, help="print values of every step")
@@ -69,11 +70,6 @@ class CrossEntropyLoss(FramewiseLoss):
         """Check the options that require labels."""
         super().check(ctx)
         assert ctx.target is not None
-        if self.input_type is not None and self.input_type not in INPUT_TYPES:
-            raise ctx.error(
-                "loss option input_type %r is unknown. %s"
-                % (self.input_type, did_you_mean(self.input_type, INPUT_TYPES))
-            )
         if not 0.0 <= self.label_smoothing < 1.0:
             raise ctx.error("label_smoothing must be in [0, 1), got %r." % self.label_smoothing)
         for name in ("focal_loss_factor", "label_smoothing"):

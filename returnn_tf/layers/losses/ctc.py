@@ -24,6 +24,8 @@ from returnn_tf.tensor import Data
 from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
+ERROR_TOPIC = "ctc"
+
 
 @dataclasses.dataclass(frozen=True)
 class CtcOptions:

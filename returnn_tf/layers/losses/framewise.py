@@ -53,6 +53,8 @@ class FramewiseLoss(Loss):
     The default error is the number of frames in which the greatest output is not the label (or the greatest target).
     """
 
+    ignores_padding = True
+
     def check(self, ctx: LossPlanContext) -> None:
         """Check that target and output have the same axes, and that the output has features for labels."""
         assert ctx.target is not None
@@ -146,7 +148,8 @@ def _fit_frames(ctx: LossContext, target: Any, axis: int, outer: Data, dim: Any)
     deps = ctx.require(
         tf.equal(lens, target_lens),
         "the output axis %s and the axis %s of the target differ in their lengths. Both must have the same number of "
-        "frames: check the data, or the layers that change the lengths." % (wanted, dim),
+        "frames: check the data, or the layers that change the lengths. If a label spans several frames, the loss "
+        "is ctc, not ce." % (wanted, dim),
         frames_of_the_output=lens + 0 * target_lens,
         frames_of_the_target=target_lens + 0 * lens,
     )

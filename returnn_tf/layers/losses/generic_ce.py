@@ -35,7 +35,7 @@ class GenericCrossEntropyLoss(FramewiseLoss):
             raise ctx.error(
                 "the loss 'generic_ce' needs labels, but the target %r is dense: %s." % (ctx.target_name, ctx.target)
             )
-        activation = getattr(ctx.node.layer, "activation", None)
+        activation = ctx.node.layer.activation
         if is_over_features(activation) or ctx.node.layer.normalizes_features:
             raise ctx.error(
                 "the loss 'generic_ce' is for elementwise activations such as 'sigmoid' or 'exp', but this layer has "

@@ -24,7 +24,7 @@ def has_many_labels(ctx: LossContext) -> bool:
     dim, lowering = ctx.output.dim, ctx.ctx.lowering
     if dim is None or dim < MIN_LABELS or ctx.ctx.aux(ctx.node, PRODUCT) is None:
         return False
-    needed = ctx.node in lowering.read or lowering.check_numerics
+    needed = ctx.node in lowering.readers or lowering.check_numerics
     differentiated_twice = lowering.second_derivatives or lowering.meta_losses
     unfit = in_ops_for_xla() or tf.config.get_visible_devices("GPU")
     return not (needed or differentiated_twice or unfit)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional
 
-from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.graph.loss import LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
@@ -44,7 +43,8 @@ class SamplingLoss(FramewiseLoss):
     num_splits: int = option(1, help="number of parts the frames are split into, each with labels of its own")
     sampler: str = option(
         "log_uniform",
-        help="how labels are drawn: log_uniform, uniform, fixed_unigram, or learned_unigram (as often as so far)",
+        choices=SAMPLER_NAMES,
+        help="how labels are drawn; learned_unigram: as often as so far",
     )
     sampler_args: Optional[dict[str, Any]] = option(None, help="options of fixed_unigram", group=UnigramOptions)
     nce_loss: bool = option(False, help="noise contrastive estimation instead of sampled softmax")
@@ -58,8 +58,6 @@ class SamplingLoss(FramewiseLoss):
         """Check for labels, and for weights by label."""
         super().check(ctx)
         assert ctx.target is not None
-        if self.sampler not in SAMPLER_NAMES:
-            raise ctx.error("unknown sampler %r. %s" % (self.sampler, did_you_mean(self.sampler, SAMPLER_NAMES)))
         if self.sampler == "fixed_unigram":
             counts = (self.sampler_args or {}).get("unigrams") or ()
             if len(counts) != ctx.target.dim or min(counts) < 0 or not sum(counts) > 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Optional, Union
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config import ConfigError
 from returnn_tf.config.options import check_options, declared_options, option
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
 from returnn_tf.graph.registry import LOSSES, register_loss
@@ -50,7 +50,7 @@ class ExpectedLoss(Loss):
     loss: Union[str, dict[str, Any]] = option(
         help="the loss of each hypothesis: its name, or {'class': name, option: value}"
     )
-    loss_kind: str = option(help="which part of that loss to average: 'error', or 'value' (or 'loss')")
+    loss_kind: str = option(choices=_KINDS, help="which part of that loss to average; loss: the same as value")
     norm_scores: bool = option(True, help="divide the probabilities by that of the whole beam")
     norm_scores_stop_gradient: bool = option(True, help="treat that divisor as a constant")
     divide_beam_size: bool = option(True, help="divide by the number of hypotheses")
@@ -66,8 +66,6 @@ class ExpectedLoss(Loss):
         """Check that there are hypotheses, and that the other loss fits."""
         if ctx.output.beam is None and ctx.train:
             raise ctx.error(_NO_HYPOTHESES % ctx.output)
-        if self.loss_kind not in _KINDS:
-            raise ctx.error("unknown loss_kind %r. %s" % (self.loss_kind, did_you_mean(self.loss_kind, _KINDS)))
         self._inner = self._inner_loss()
         self._inner.check(ctx)
         try:

@@ -76,8 +76,6 @@ class MaskedComputationLayer(Layer):
         None, help="in a loop: the output before the first selected frame", refs=True, keywords=KEYWORDS
     )
 
-    #: The output of the unit; its hidden state is that of this layer.
-    inner: Any = None
     #: The dim of the packed frames, if the output has it.
     frames: Optional[Dim] = None
 
@@ -170,7 +168,7 @@ class MaskedComputationLayer(Layer):
     def _check_fixed_shape(self, ctx: PlanContext) -> None:
         """Reject a growing history axis in the output, which cannot be held from step to step."""
         for node in self._unit_nodes:
-            history = getattr(node.layer, "history", None)
+            history = node.layer.history
             if history in self.inner.output.dims:
                 raise ctx.error(
                     "the output of the unit, %s, has the history %r of layer %r, which grows from step to step, so it "

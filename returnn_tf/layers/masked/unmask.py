@@ -150,7 +150,7 @@ class UnmaskLayer(Layer):
 def _masked_layer(node: Node) -> Optional[MaskedComputationLayer]:
     """Return the layer that selected the frames of a node, found along the first sources."""
     while not isinstance(node.layer, MaskedComputationLayer):
-        inner = getattr(node.layer, "inner", None)
+        inner = node.layer.inner
         if isinstance(inner, Node):
             node = inner
         elif node.sources:

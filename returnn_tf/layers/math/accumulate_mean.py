@@ -42,7 +42,7 @@ class AccumulateMeanLayer(ConcatInputLayer):
         out = with_feature_default(data.without_axes(self.reduced))
         initial = self.initial_value
         if initial is None:
-            is_softmax = getattr(self.source.layer, "activation", None) == "softmax"
+            is_softmax = self.source.layer.activation == "softmax"
             is_prob = is_softmax if self.is_prob_distribution is None else self.is_prob_distribution
             initial = 1.0 / ctx.need_static(ctx.need_feature(out), "the feature axis") if is_prob else 0.0
         # The name in checkpoints of the reference, where an op of the layer is already called "mean".

@@ -17,6 +17,7 @@ from returnn_tf.ops.activations import (
     changes_dtype,
     check_activation,
     get_activation,
+    is_named,
     is_of_complex,
     is_over_features,
     may_reduce,
@@ -73,6 +74,10 @@ class ActivationLayer(ConcatInputLayer):
             return bias_and_activation(x, None, self.activation)
         return get_activation(self.activation, self.opts)(x)
 
+    def works_by_frame(self) -> bool:
+        """Return whether the function is a known one."""
+        return is_named(self.activation) and not self.opts and self.drops_by_frame()
+
 
 def _check_dtype(ctx: PlanContext, data: Data, activation: Any) -> None:
     needs = needed_type(activation)
@@ -127,3 +132,7 @@ class GatingLayer(ConcatInputLayer):
         if not (may_reduce(self.activation) and may_reduce(self.gate_activation)):
             a, b = full(a), full(b)
         return get_activation(self.activation)(a) * get_activation(self.gate_activation)(b)
+
+    def works_by_frame(self) -> bool:
+        """Return whether the functions are known ones."""
+        return is_named(self.activation) and is_named(self.gate_activation) and self.drops_by_frame()

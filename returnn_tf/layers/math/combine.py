@@ -28,7 +28,7 @@ from returnn_tf.layers.math.binary import (
 from returnn_tf.layers.math.eval_code import compile_code, run_code
 from returnn_tf.layers.shared.out_type import apply_out_type
 from returnn_tf.layers.shared.out_type_function import out_type_of_function
-from returnn_tf.ops.activations import check_activation, get_activation
+from returnn_tf.ops.activations import check_activation, get_activation, is_named
 from returnn_tf.ops.after_product import add
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import common_layout, match_axes
@@ -150,6 +150,11 @@ class CombineLayer(ElementwiseLayer):
         if not is_associative(self.kind) and len(self.sources) != 2:
             raise ctx.error("kind %r needs two sources, got %d." % (self.kind, len(self.sources)))
         return result_dtype(self.kind, dtype)
+
+    def works_by_frame(self) -> bool:
+        """Return whether the function is a known one, of sources with the same axes."""
+        changed = self.out_type is not None or self.eval_for_output_loss
+        return self.kind != "eval" and is_named(self.activation) and not changed
 
     def differentiates_by(self) -> Sequence[Node]:
         """Return what the user's code sees."""

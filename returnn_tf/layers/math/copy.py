@@ -10,7 +10,8 @@ from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.layers.shared.attention_parts import note_copy
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer, dropout_noise_shape
 from returnn_tf.tensor import Data
 
 
@@ -43,9 +44,20 @@ class CopyLayer(ConcatInputLayer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit no op for a single source."""
+        x = self.emit_input(ctx)
         if len(self.sources) == 1:
             ctx.forward_aux()
-        return self.emit_input(ctx)
+            if not self.dropout or dropout_noise_shape(ctx, self.input, self) is None:
+                note_copy(ctx, x, self.dropout, ctx.seed("dropout", of=self.mask_name()) if self.dropout else None)
+        return x
+
+    def works_by_frame(self) -> bool:
+        """Return whether dropout does."""
+        return self.drops_by_frame()
+
+    def masks_padding(self) -> bool:
+        """Return whether its source does."""
+        return len(self.sources) == 1 and self.source.layer.masks_padding()
 
 
 @register_layer("dropout")

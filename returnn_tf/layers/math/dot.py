@@ -10,10 +10,12 @@ from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.option_types import Axes
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.attention_parts import attended, note_product
 from returnn_tf.layers.shared.dot_axes import match_leftovers, prefer_axes
 from returnn_tf.layers.shared.per_sequence import PER_SEQUENCE
 from returnn_tf.ops.dense.dot import axis_letters, contract, gather_rows
 from returnn_tf.ops.dense.in_beam import product_in_beam
+from returnn_tf.ops.dense.labelled_attention import Factor
 from returnn_tf.ops.frames.reduce import fill_masked
 from returnn_tf.tensor import Data, Dim, DimKind
 from returnn_tf.util.lazy_tf import tf
@@ -130,8 +132,28 @@ class DotLayer(Layer):
             which, mask = self._mask(ctx)
             y = self._contracted_in_beam(ctx, which, mask)
             if y is None:
+                y = self._attended(ctx, (x1, x2))
+            if y is None:
                 y = contract(*_masked(x1, x2, which, mask), axes)
-        return tf.expand_dims(y, -1) if self._add_axis else y
+        y = tf.expand_dims(y, -1) if self._add_axis else y
+        if self._sparse is None:
+            first, second, out = axis_letters(axes)
+            labels = [*out, "added"] if self._add_axis else out
+            note_product(ctx, y, Factor(x1, tuple(first)), Factor(x2, tuple(second)), labels)
+        return y
+
+    def ignores_padding(self) -> bool:
+        """Return whether frames after the end of a sequence count as 0."""
+        return self.use_mask
+
+    def _attended(self, ctx: EmitContext, x: tuple[Any, Any]) -> Optional[Any]:
+        """Return the product if one source has attention weights, of which those after the end of a sequence are 0."""
+        *letters, out = axis_letters(self._axes)
+        for i in range(2):
+            y = attended(ctx, self.sources[i], letters[i], letters[1 - i], out, x[1 - i])
+            if y is not None:
+                return y
+        return None
 
     def _contracted_in_beam(self, ctx: EmitContext, which: int, mask: Any) -> Optional[Any]:
         """Return the product if one source is the same for all hypotheses of a search; None: it is not."""

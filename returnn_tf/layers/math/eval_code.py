@@ -26,6 +26,8 @@ from returnn_tf.ops.tf1_names import Tf1Names
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
+ERROR_TOPIC = "code-in-configs"
+
 #: The names that every string sees.
 _NAMES = ("tf", "np", "numpy", "source", "self", *HELPERS)
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import PRE_ACTIVATION, PRODUCT, PreActivation, Product
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.option_types import Activation, Init
-from returnn_tf.graph.param_parts import Parts
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.layers.shared.packed import product_with_packed
 from returnn_tf.native.portable import in_portable_ops
-from returnn_tf.ops.activations import check_activation, get_activation, is_over_features, may_reduce
+from returnn_tf.ops.activations import check_activation, get_activation, is_named, is_over_features, may_reduce
 from returnn_tf.ops.after_product import bias_and_activation
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.gradients import drop_large_gradients
 from returnn_tf.ops.mixed_precision import full
 from returnn_tf.tensor import Data
+from returnn_tf.tensor.parts import Parts
 from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
@@ -78,7 +79,8 @@ class LinearLayer(ConcatInputLayer):
         if self.input.sparse_dim is not None:
             y = tf.gather(tf.transpose(w) if self.use_transposed_weights else w, x)
         else:
-            y = self._product(x, w)
+            y = product_with_packed(ctx, "W", x) if self._is_of_rows(x) else None
+            y = self._product(x, w) if y is None else y
             if self._is_plain_product():
                 ctx.set_aux(self.node, PRODUCT, Product(x, w, bias, self.use_transposed_weights))
         product, fuses = y, ctx.train and self.grad_filter is None
@@ -100,16 +102,33 @@ class LinearLayer(ConcatInputLayer):
     def _product(self, x: Any, w: Any) -> Any:
         """Return the product, with its features last."""
         axis = self.input.feature_axis
-        if x.shape.rank == 2 and axis == 1 and not in_portable_ops():
+        if self._is_of_rows(x) and not in_portable_ops():
             # TensorFlow fuses it with the bias and the activation, which it does not do for tensordot.
             return tf.matmul(x, w, transpose_b=self.use_transposed_weights)
         return tf.tensordot(x, w, [[axis], [1 if self.use_transposed_weights else 0]])
+
+    def _is_of_rows(self, x: Any) -> bool:
+        """Return whether the input is [rows, features]."""
+        return x.shape.rank == 2 and self.input.feature_axis == 1
+
+    def factors(self) -> Mapping[str, bool]:
+        """Return W, unless its rows are looked up."""
+        return {} if self.input.sparse_dim is not None else {"W": self.use_transposed_weights}
 
     def _is_plain_product(self) -> bool:
         """Return whether the values before the activation are a `Product`, with the features last."""
         node, data = self.node, self.node.output
         changed = self.grad_filter is not None or self.batch_norm or self.control_dependencies_on_output
         return not changed and node.own_output is None and data.feature_axis == data.rank - 1 == self.input.feature_axis
+
+    def works_by_frame(self) -> bool:
+        """Return whether the features are the last axis before and after."""
+        last = self.input.sparse_dim is None and self.input.feature_axis == self.input.rank - 1
+        return is_named(self.activation) and last and self.grad_filter is None and self.drops_by_frame()
+
+    def work_per_frame(self) -> int:
+        """Return the size of W."""
+        return (self.input.dim or 0) * (self.node.output.dim or 0)
 
     def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Parts) -> Parts:
         """Return the inputs for the rows of W."""

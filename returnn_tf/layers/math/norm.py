@@ -48,12 +48,16 @@ class LayerNormLayer(ConcatInputLayer):
         axis = self.input.feature_axis
         assert axis is not None
         x = self.emit_input(ctx)
-        if ctx.train and axis == self.input.rank - 1:
+        if (ctx.train or ctx.lowering.in_place) and axis == self.input.rank - 1:
             return layer_norm(x, ctx.param("scale"), ctx.param("bias"), self.epsilon)
         mean, variance = moments(x, [axis])
         others = range(axis + 1, self.input.rank)
         scale, bias = (_behind(ctx.param(name), len(others)) for name in ("scale", "bias"))
         return normalize(x, mean, variance, self.epsilon, scale, bias)
+
+    def works_by_frame(self) -> bool:
+        """Return whether the features are the last axis."""
+        return self.input.feature_axis == self.input.rank - 1 and self.drops_by_frame()
 
 
 def _behind(param: Any, count: int) -> Any:
@@ -103,13 +107,17 @@ class NormLayer(ConcatInputLayer):
         """Emit moments and one multiply-add."""
         x = self.emit_input(ctx)
         last = [self.input.rank - 1]
-        if ctx.train and list(self._axes) == last == self._param_axes:
+        if (ctx.train or ctx.lowering.in_place) and list(self._axes) == last == self._param_axes:
             scale, bias = (ctx.param(name) if on else None for name, on in (("scale", self.scale), ("bias", self.bias)))
             return layer_norm(x, scale, bias, self.epsilon)
         mean, variance = moments(x, self._axes)
         scale = self._param(ctx, "scale") if self.scale else None
         bias = self._param(ctx, "bias") if self.bias else None
         return normalize(x, mean, variance, self.epsilon, scale, bias)
+
+    def works_by_frame(self) -> bool:
+        """Return whether it normalises over the last axis."""
+        return list(self._axes) == [self.input.rank - 1] == self._param_axes and self.drops_by_frame()
 
     def _param(self, ctx: EmitContext, name: str) -> Optional[Any]:
         return param_in_layout(ctx.param(name), self._param_axes, self.input)

@@ -43,6 +43,11 @@ class ScaledGradientLayer(CopyLayer):
             self._clip_axis = ctx.axis(data, self.clip_max_axis)
         return data
 
+    def works_by_frame(self) -> bool:
+        """Return whether the gradient of a frame does too, and that of padding stays 0."""
+        over_frames = self._clip_axis not in (None, self.input.feature_axis)
+        return not over_frames and not self.shift and super().works_by_frame()
+
     def emit(self, ctx: EmitContext) -> Any:
         """Emit identity with its own gradient."""
 

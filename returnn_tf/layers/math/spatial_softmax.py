@@ -10,6 +10,7 @@ from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.attention_parts import note_weights
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.ops.frames.shape import expand_at, move_axis, moved_axis_perm, to_layout
 from returnn_tf.ops.softmax import masked_softmax
@@ -75,10 +76,29 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit transpose, masks, softmax over the last axis."""
-        x = move_axis(self.emit_input(ctx), self.input.rank, self._axis, self.input.rank - 1)
+        energies = self.emit_input(ctx)
+        x = move_axis(energies, self.input.rank, self._axis, self.input.rank - 1)
         if self.energy_factor is not None and self.energy_factor != 1:
             x = x * self.energy_factor
-        return masked_softmax(x, self._mask(ctx), log_space=self.log_space)
+        y = masked_softmax(x, self._mask(ctx), log_space=self.log_space)
+        if self._sees_all_frames():
+            perm = moved_axis_perm(self.input.rank, self._axis, self.input.rank - 1)
+            note_weights(ctx, y, energies, self._moved, perm, 1.0 if self.energy_factor is None else self.energy_factor)
+        return y
+
+    def masks_padding(self) -> bool:
+        """Return whether frames after the end of a sequence have no weight."""
+        over_frames = self.input.dims[self._axis].is_dynamic
+        return over_frames and self.use_time_mask is not False and not self.log_space
+
+    def ignores_padding(self) -> bool:
+        """Return whether they have none."""
+        return self.use_time_mask is not False and (not self.dropout or self.drops_by_frame())
+
+    def _sees_all_frames(self) -> bool:
+        """Return whether these are weights of all frames of one source, and of no others."""
+        limited = self.start is not None or self.window_start is not None or self.use_time_mask is False
+        return not (limited or self.log_space or self.dropout or len(self.sources) != 1)
 
     def _mask(self, ctx: EmitContext) -> Optional[Any]:
         """Return the mask of valid frames [..., axis]; None if all are."""

@@ -158,14 +158,12 @@ class VariableAssignLayer(VariableAccess):
 
     var: LayerRef = option(help="the variable layer", refs=True)
     value: LayerRef = option(help="layer with the value; it is repeated along axes that it lacks", refs=True)
-    op: str = option("assign", help="assign or add")
+    op: str = option("assign", choices=("assign", "add"), help="what to do with the value")
     control_dependencies: Optional[LayerRefs] = option(None, help="layers to compute first", refs=True)
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: a scalar."""
         into = self.layer_of(ctx, self.var).param_data
-        if self.op not in ("assign", "add"):
-            raise ctx.error("op must be 'assign' or 'add', got %r." % self.op)
         value = self.value.output
         missing = [d for d, target in zip(value.dims, match_axes(value, into)) if target is None and d.size != 1]
         if missing:

@@ -58,8 +58,8 @@ class SubnetworkLayer(ConcatInputLayer):
 
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the inner output."""
-        self.inner = ctx.subnetwork(self.subnetwork, self._inputs(ctx))
-        return self.inner.output
+        inner = self.inner = ctx.subnetwork(self.subnetwork, self._inputs(ctx))
+        return inner.output
 
     def _inputs(self, ctx: PlanContext) -> dict[str, Node]:
         if not self.sources:

@@ -1,1 +1,3 @@
 """Recurrent layers."""
+
+ERROR_TOPIC = "options"

@@ -15,7 +15,9 @@ from returnn_tf.layers.rec.initial_state import (
     plan_initial_state,
 )
 from returnn_tf.ops.cells import Cell, unit_class
+from returnn_tf.ops.cells.params import INPUT
 from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.parts import Parts, total_size
 from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
@@ -38,6 +40,19 @@ class PlannedCell:
     def params(self, ctx: EmitContext) -> dict[str, Any]:
         """Return the values of the parameters by their name in the cell."""
         return {spec.name: ctx.param(self.prefix + spec.name) for spec in self.cell.param_specs()}
+
+    def param_parts(self, name: str, axis: int, inputs: Parts) -> Parts:
+        """Return the parts of an axis of a parameter, or an empty list if it is none of the cell.
+
+        :param name: relative to the scope of the layer
+        :param inputs: the parts of the features of all sources
+        """
+        axes = self.cell.param_axes().get(name[len(self.prefix) :])
+        result: Parts = []
+        for part in () if axes is None else axes[axis]:
+            is_input = part.label == INPUT and part.size == total_size(inputs)
+            result += inputs if is_input else [part]
+        return result
 
     def given_state(self, ctx: EmitContext) -> Optional[tuple[Any, ...]]:
         """Return the given state before the first frame, or None if it is zero."""

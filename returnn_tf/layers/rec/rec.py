@@ -8,9 +8,7 @@ from typing import Annotated, Any, ClassVar, Optional, Union
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import OptionalLayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.hidden_state import HiddenState
 from returnn_tf.graph.option_types import Axis, Init
-from returnn_tf.graph.param_parts import Part, Parts, equal_parts, total_size
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.copy import joined_source
@@ -19,6 +17,7 @@ from returnn_tf.layers.rec.rec_run import RecRun, StepNetworkRun, plan_cell_run
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.nested import base_references
 from returnn_tf.tensor import Data, single_step_dim
+from returnn_tf.tensor.parts import Parts
 
 #: Options that apply only if the unit is a network for one step.
 _STEP_NETWORK_OPTIONS = (
@@ -175,6 +174,7 @@ class RecLayer(ConcatInputLayer):
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: iterated axis first, then batch, then all others; the feature axis replaced and last."""
         self._run = self._planned(ctx)
+        self.hidden_state = None if self._run.cell is None else self._run.cell.state
         return self._run.output
 
     def _planned(self, ctx: PlanContext) -> RecRun:
@@ -187,12 +187,6 @@ class RecLayer(ConcatInputLayer):
             return run
         self._check_options(ctx)
         return plan_cell_run(ctx, self, self.input_template(ctx))
-
-    @property
-    def hidden_state(self) -> Optional[HiddenState]:
-        """Return the state that `hidden_state_of` looks up; None before planning, and for a step network."""
-        cell = self._run.cell if hasattr(self, "_run") else None
-        return None if cell is None else cell.state
 
     def state_name(self, key: str) -> str:
         """Return "state", or e.g. "state/c" for the cell state of an LSTM."""
@@ -236,19 +230,21 @@ class RecLayer(ConcatInputLayer):
         if self.state is not None and self.initial_state is not None:
             raise ctx.error("state gives the state before this one step, so initial_state has no effect. Remove one.")
 
+    def ignores_padding(self) -> bool:
+        """Return whether it is a cell, which skips padding, or a network whose layers all run outside of the loop."""
+        return isinstance(self.unit, str) or not self.node.inner
+
     def input_node(self, ctx: PlanContext) -> Any:
         """Return one node for all sources of a step network."""
         return joined_source(ctx, self)
 
     def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Parts) -> Parts:
-        """Return the inputs, then the state, for the rows, and the gates for the columns and the biases."""
-        n, size = self.node.output.dim or 0, shape[axis]
-        if len(shape) == 2 and axis == 0 and name.rpartition("/")[2] != "W_re":
-            if size == total_size(inputs):
-                return inputs
-            if size == total_size(inputs) + n:
-                return inputs + [Part("state", n)]
-        return equal_parts(size, n, "gate")
+        """Return what the unit declares, with the parts of the sources in place of its input."""
+        return [] if self._run.cell is None else self._run.cell.param_parts(name, axis, inputs)
+
+    def feature_parts(self) -> Parts:
+        """Return the parts of the output of the unit, such as its heads."""
+        return [] if self._run.cell is None else self._run.cell.cell.output_parts()
 
     def sub_node(self, ctx: PlanContext, name: str) -> Any:
         """Return an output layer of the step network, with its values of all steps."""

@@ -22,7 +22,7 @@ def carried_state_of(node: Node) -> Optional[HiddenState]:
 
 def depend_on_state(ctx: PlanContext, node: Node) -> None:
     """Declare that `emit` will use the hidden state of a layer; one of an enclosing loop must be planned first."""
-    plan_state = getattr(recurrent_node(node).layer, "plan_state", None)
+    plan_state = recurrent_node(node).layer.plan_state
     if plan_state is not None:
         ctx.depend(plan_state())
 
@@ -31,13 +31,13 @@ def state_values(ctx: EmitContext, node: Node) -> Any:
     """Return the tensors of the hidden state of a layer; in a loop those after this step, for ``prev:`` before it."""
     owner = recurrent_node(node)
     lowering = ctx.lowering
-    exit_layer: Any = owner.layer
-    if getattr(exit_layer, "plan_state", None) is not None:
+    exit_layer = owner.layer
+    if exit_layer.plan_state is not None:
         last = exit_layer.plan_state()
         if isinstance(last.layer, LastStateLayer):
             return tf.split(ctx.value(last), exit_layer.hidden_state.sizes, axis=last.output.feature_axis)
         return state_values(ctx, last)
-    before = getattr(owner.layer, "state_of", None)
+    before = owner.layer.state_of
     if before is not None:
         return tuple(lowering.loop_inputs[before, key] for key in before.loop_states)
     if owner.loop_states and all((owner, key) in lowering.next_states for key in owner.loop_states):

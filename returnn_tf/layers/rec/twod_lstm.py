@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
@@ -58,7 +57,7 @@ class TwoDLstmLayer(Layer):
 
     inner_scope = "rec"
     computes_all_steps = True
-    pooling: str = option("last", help="how a row becomes one vector: last, max or mean over its valid source frames")
+    pooling: str = option("last", choices=POOLINGS, help="how a row becomes one vector: over its valid source frames")
     size_target: Optional[str] = option(
         None, help="data key with the number of rows", inert="the number of rows is that of the target source"
     )
@@ -75,8 +74,6 @@ class TwoDLstmLayer(Layer):
                 "needs two sources, the source sequence and the target, e.g. 'from': ['base:encoder', 'target_embed'], "
                 "got %d." % len(self.sources)
             )
-        if self.pooling not in POOLINGS:
-            raise ctx.error("unknown pooling %r. %s" % (self.pooling, did_you_mean(self.pooling, POOLINGS)))
         if self.unit_opts:
             raise ctx.error("unit_opts: the cell has no options, got %s. Remove it." % sorted(self.unit_opts))
         source, target = (node.output for node in self.sources)

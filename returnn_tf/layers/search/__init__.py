@@ -1,1 +1,3 @@
 """Beam search: choices, scores, beams."""
+
+ERROR_TOPIC = "search"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Callable, Optional, Union
 
-from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import LayerRef, LayerRefs, OptionError, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
@@ -20,7 +19,7 @@ from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
 _INPUT_TYPES = ("prob", "log_prob", "logits", "regression")
-_RECOMBINE = ("max", "sum")
+_RECOMBINE = (None, "max", "sum")
 
 
 @register_layer("choice")
@@ -70,7 +69,7 @@ class ChoiceLayer(Layer):
     beam_size: int = option(help="number of hypotheses to keep per sequence")
     keep_beams: bool = option(False, help="continue every hypothesis by beam_size / (number of hypotheses) labels")
     search: Optional[bool] = option(None, help="False: follow the target in search too; True: search in training too")
-    input_type: str = option("prob", help="kind of the source values: prob, log_prob, logits or regression")
+    input_type: str = option("prob", choices=_INPUT_TYPES, help="kind of the source values")
     prob_scale: float = option(1.0, help="weight of the log probability of a label")
     base_beam_score_scale: float = option(1.0, help="weight of the score so far")
     random_sample_scale: float = option(0.0, help="scale of Gumbel noise on the scores")
@@ -94,7 +93,9 @@ class ChoiceLayer(Layer):
         choices=(False, True, "exclusive", None),
         help="True: the target is always among the hypotheses; 'exclusive': only once",
     )
-    recombine: Optional[str] = option(None, help="merge equivalent hypotheses: max or sum")
+    recombine: Optional[str] = option(
+        None, choices=_RECOMBINE, help="merge equivalent hypotheses: how to combine their scores"
+    )
     recombine_by: Optional[LayerRef] = option(
         None, help="layer whose number identifies equivalent hypotheses", refs=True
     )
@@ -152,10 +153,6 @@ class ChoiceLayer(Layer):
         return self._search_template(ctx)
 
     def _check_options(self, ctx: PlanContext) -> None:
-        if self.input_type not in _INPUT_TYPES:
-            raise OptionError(
-                "unknown input_type %r. %s" % (self.input_type, did_you_mean(self.input_type, _INPUT_TYPES))
-            )
         if self.beam_size < 1:
             raise OptionError("beam_size must be at least 1, got %d." % self.beam_size)
         if self.cheating and not self.target:
@@ -169,8 +166,6 @@ class ChoiceLayer(Layer):
             )
         if self.recombine is None and (self.recombine_by is not None or self.recombine_blank is not None):
             raise OptionError("recombine_by and recombine_blank need the option 'recombine': 'max' or 'sum'.")
-        if self.recombine is not None and self.recombine not in _RECOMBINE:
-            raise OptionError("unknown recombine %r. %s" % (self.recombine, did_you_mean(self.recombine, _RECOMBINE)))
         if self.recombine and self.recombine_by is None and (self.keep_beams or len(self.sources) > 1):
             raise OptionError("recombine without recombine_by is for a single source and without keep_beams.")
         self._gold_prob = gold_probability(self.scheduled_sampling)

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
 
-from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.datasets.rasr.servers import ServerOptions
 from returnn_tf.graph.aux_values import OUTPUT_LOSS
@@ -66,13 +65,13 @@ class FastBaumWelchLayer(Layer):
                 "input_type": "prob", "from": "p"}}
     """
 
-    align_target: str = option(help="ctc, hmm, staircase, automaton or sprint")
+    align_target: str = option(choices=_ALIGN_TARGETS, help="which paths there are")
     automaton: Optional[Callable[..., Any]] = option(
         None, help="for automaton: function from the labels of a sequence to edges, see above"
     )
     align_target_key: Optional[str] = option(None, help="data key of the labels")
     ctc_opts: Optional[dict[str, Any]] = option(None, help="options of align_target 'ctc'", group=CtcTopologyOptions)
-    input_type: str = option("log_prob", help="kind of the source values: prob or log_prob")
+    input_type: str = option("log_prob", choices=_INPUT_TYPES, help="kind of the source values")
     tdp_scale: float = option(
         1.0, help="scale of the costs of an automaton of the config or of RASR; they are 0 in the other topologies"
     )
@@ -93,11 +92,7 @@ class FastBaumWelchLayer(Layer):
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: time-major."""
-        data = _scores_template(ctx, self.input_type)
-        if self.align_target not in _ALIGN_TARGETS:
-            raise ctx.error(
-                "unknown align_target %r. %s" % (self.align_target, did_you_mean(self.align_target, _ALIGN_TARGETS))
-            )
+        data = _scores_template(ctx)
         if (self.align_target == "automaton") != callable(self.automaton):
             raise ctx.error(
                 "align_target 'automaton' and the option 'automaton', a function from labels to edges, belong "
@@ -187,19 +182,17 @@ class ForcedAlignLayer(Layer):
     """
 
     align_target: LayerRef = option(help="layer or data:key with the labels", refs=True)
-    topology: str = option(help="ctc, rna or automaton")
+    topology: str = option(choices=_TOPOLOGIES, help="which paths there are")
     automaton: Optional[Callable[..., Any]] = option(
         None, help="for automaton: function from the labels of a sequence to edges, see fast_bw"
     )
-    input_type: str = option(help="kind of the source values: prob or log_prob")
+    input_type: str = option(choices=_INPUT_TYPES, help="kind of the source values")
     blank_idx: int = option(-1, help="index of the blank; -1: the last class")
     blank_included: bool = option(False, help="whether the labels include the blank")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: time-major, without the class axis."""
-        data = _scores_template(ctx, self.input_type)
-        if self.topology not in _TOPOLOGIES:
-            raise ctx.error("unknown topology %r. %s" % (self.topology, did_you_mean(self.topology, _TOPOLOGIES)))
+        data = _scores_template(ctx)
         if (self.topology == "automaton") != callable(self.automaton):
             raise ctx.error(
                 "topology 'automaton' and the option 'automaton', a function from labels to edges, belong together; "
@@ -240,11 +233,9 @@ class ForcedAlignLayer(Layer):
         return path
 
 
-def _scores_template(ctx: PlanContext, input_type: str) -> Data:
+def _scores_template(ctx: PlanContext) -> Data:
     """Return the template of the source with time first, batch second, classes last."""
     data = ctx.single_source()
-    if input_type not in _INPUT_TYPES:
-        raise ctx.error("unknown input_type %r. %s" % (input_type, did_you_mean(input_type, _INPUT_TYPES)))
     ctx.need_static(ctx.need_feature(data), "the class axis")
     if data.rank != 3 or data.time_axis is None or data.batch_axis is None or data.time_axis == data.feature_axis:
         raise ctx.error("the source must have batch, time and classes, but it is %s." % data)

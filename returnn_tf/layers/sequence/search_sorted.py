@@ -41,15 +41,13 @@ class SearchSortedLayer(Layer):
     sorted_sequence: LayerRef = option(help="layer with ascending values along the axis", refs=True)
     values: LayerRef = option(help="layer with the values to look up", refs=True)
     axis: Axis = option("T", help="the axis of the sorted sequence")
-    side: str = option("left", help="'left': before equal entries, 'right': after them")
+    side: str = option("left", choices=("left", "right"), help="left: before equal entries, right: after them")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: axes of the values."""
         for name in ("sorted_sequence", "values"):
             if not isinstance(getattr(self, name), Node):
                 raise ctx.error("%s must be a layer, got %r." % (name, getattr(self, name)))
-        if self.side not in ("left", "right"):
-            raise ctx.error("side must be 'left' or 'right', not %r." % self.side)
         seq: Data = self.sorted_sequence.output
         values: Data = self.values.output
         if seq.dtype.startswith(("complex", "bool", "string")):

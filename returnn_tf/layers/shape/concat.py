@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Optional
+from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -35,7 +35,6 @@ class ConcatLayer(Layer):
     out_dim: Optional[Dim] = option(None, help="the new dim, the sum of the dims of the sources")
 
     #: Per source the axis as a tuple of one entry; set by the compiler.
-    source_options: ClassVar[Any]
 
     @classmethod
     def source_list(cls, given: Any) -> list[Any]:

@@ -97,6 +97,10 @@ class MergeDimsLayer(ConcatInputLayer):
         bound = ctx.bind(self.out_dim, dim)
         return data if bound is dim else data.with_dim(self.position, bound)
 
+    def ignores_padding(self) -> bool:
+        """Return whether no frames are merged."""
+        return not any(self.input.dims[axis].is_dynamic for axis in self.merged) and not self.dropout
+
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a transpose, if the axes are not neighbours in the right order, and a reshape."""
         x = self.emit_input(ctx)

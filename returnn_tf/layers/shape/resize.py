@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, Optional, Union
 
-from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import LayerOrNumber, option, probability
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
@@ -39,7 +38,7 @@ class ResizeLayer(ConcatInputLayer):
 
     factor: LayerOrNumber = option(help="factor of the length: a number, or a layer with one", refs=True)
     axis: Axis = option(help="the axis to resize")
-    kind: str = option("nn", help="'nn', 'linear', 'cubic' or 'fill'")
+    kind: str = option("nn", choices=(*RESIZE_KINDS, "fill"), help="how to compute the new frames; nn: the nearest")
     fill_value: Union[None, int, float, bool] = option(None, help="kind 'fill': value of the new frames (default 0)")
     fill_dropout: float = option(
         0.0, check=probability, help="kind 'fill': fraction of the new frames to drop in training"
@@ -65,9 +64,6 @@ class ResizeLayer(ConcatInputLayer):
             raise ctx.error("kind 'fill' needs a whole number as factor, got %s." % self.factor)
 
     def _check_kind(self, ctx: PlanContext, data: Data) -> None:
-        kinds = [*RESIZE_KINDS, "fill"]
-        if self.kind not in kinds:
-            raise ctx.error("unknown kind %r. %s" % (self.kind, did_you_mean(self.kind, kinds)))
         if self.kind != "fill" and (self.fill_value is not None or self.fill_dropout):
             raise ctx.error("fill_value and fill_dropout are for kind 'fill' only.")
         if self.kind in ("linear", "cubic") and data.dtype != "float32":

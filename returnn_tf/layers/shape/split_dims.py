@@ -121,6 +121,10 @@ class SplitDimsLayer(ConcatInputLayer):
         dims = data.dims[:axis] + tuple(parts) + data.dims[axis + 1 :]
         return data.replace(dims=dims, feature_axis=feature, time_axis=time).with_time_axis_default()
 
+    def ignores_padding(self) -> bool:
+        """Return whether no frames are split."""
+        return not self.input.dims[self.split].is_dynamic and not self.dropout
+
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a reshape; of a dynamic axis after padding."""
         x = self.emit_input(ctx)

@@ -179,7 +179,7 @@ class FoldLayer(ConcatInputLayer):
             "output": {"class": "fold", "mode": "mean", "in_spatial_dim": "T", "window_dim": window, "from": "window"}}
     """
 
-    mode: str = option("sum", help="how to combine overlapping windows: 'sum' or 'mean'")
+    mode: str = option("sum", choices=("sum", "mean"), help="how to combine overlapping windows")
     in_spatial_dim: Axis = option("T", help="the axis of the windows")
     window_dim: Axis = option(help="the axis of the frames in a window, static")
     out_spatial_dim: Optional[Dim] = option(None, help="the frame axis of the output")
@@ -190,8 +190,6 @@ class FoldLayer(ConcatInputLayer):
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: one axis less, the frames first."""
-        if self.mode not in ("sum", "mean"):
-            raise ctx.error("mode must be 'sum' or 'mean', not %r." % self.mode)
         data = self.input_template(ctx)
         if data.dtype in ("bool", "string") or (self.mode == "mean" and data.dtype.startswith(("int", "uint"))):
             raise ctx.error("mode %r needs numbers of another type than %s. Cast the source." % (self.mode, data))

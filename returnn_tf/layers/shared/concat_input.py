@@ -52,10 +52,15 @@ class ConcatInputLayer(Layer):
         x = emit_concat(ctx, self.sources, data)
         if self.dropout and (ctx.train or self.dropout_on_forward):
             shape = dropout_noise_shape(ctx, data, self)
-            x = ctx.dropout(x, self.dropout, noise_shape=shape, of=self._shared_mask())
+            x = ctx.dropout(x, self.dropout, noise_shape=shape, of=self.mask_name())
         return x
 
-    def _shared_mask(self) -> str:
+    def drops_by_frame(self) -> bool:
+        """Return whether the dropout has a mask for all frames, or a number for each entry; also without dropout."""
+        usual = self.dropout_axis is None and self.dropout_noise_shape in (None, {"*": None})
+        return self.in_dim is None and (usual or not self.dropout)
+
+    def mask_name(self) -> str:
         """Return the name of the dropout mask: layers with the same sources and options share it."""
         options = (self.dropout, self.dropout_axis, self.dropout_noise_shape)
         return "%s %r" % (" ".join(node.path for node in self.sources), options)

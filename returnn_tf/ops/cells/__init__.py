@@ -1,6 +1,7 @@
 """Recurrent cells as pure functions: parameters, input projection, one step, and the run over whole sequences."""
 
-from returnn_tf.ops.cells.base import Cell, CellParam
+from returnn_tf.ops.cells.base import Cell
+from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import UNITS, register_cell, unit_class, unit_names
 from returnn_tf.ops.cells.run import run_cell
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, ClassVar, Optional, Union
-
-from numpy.typing import NDArray
+from typing import Any, Callable, ClassVar, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import from_options
 from returnn_tf.native.product import matmul
+from returnn_tf.ops.cells.params import CellParam, axes_of, whole
 from returnn_tf.ops.mixed_precision import full, reduced
+from returnn_tf.tensor.parts import Parts
 from returnn_tf.util.lazy_tf import tf
 
 State = tuple["tf.Tensor", ...]
@@ -34,24 +34,6 @@ NativeKernel = Callable[
 """``kernel(cell, params, z, lengths, state, seed, reverse)``: as `Kernel`, but ``z``
 and the outputs are in the order of time, also if each sequence is to run from its last frame to its first one, and
 padded output frames are 0."""
-
-
-@dataclass(frozen=True)
-class CellParam:
-    """A parameter of a cell.
-
-    :param name: below ``<layer>/rec/``
-    :param shape: all dims are known
-    :param kind: the user's initialiser that applies: "forward", "recurrent", "bias", or "fixed" for none
-    :param default: initial value if the user gives no initialiser of that kind: a number, one value for each column, an
-        initialiser as configs write it, a function of shape and `numpy.random.Generator`, or None for the general
-        default of weights
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    kind: str
-    default: Union[None, float, str, NDArray[Any], Callable[..., NDArray[Any]]] = None
 
 
 class Cell:
@@ -167,6 +149,14 @@ class Cell:
         """Declare the parameters in the order of their creation."""
         raise NotImplementedError
 
+    def param_axes(self) -> dict[str, tuple[Parts, ...]]:
+        """Return the parts of each axis of each parameter by name, see `CellParam`."""
+        return {param.name: axes_of(param, self.in_dim, self.n_out) for param in self.param_specs()}
+
+    def output_parts(self) -> Parts:
+        """Return the parts of the output, such as its heads."""
+        return whole(self.n_out)
+
     def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
         """Compute the part of a step that depends only on the input, for all frames at once.
 
@@ -211,12 +201,23 @@ class Cell:
         """
         return None
 
-    def parallel_kernel(self) -> Optional[NativeKernel]:
-        """Return a form that computes all frames in parallel, in the same way as `native_kernel`, or None.
+    @property
+    def is_parallel(self) -> bool:
+        """Return whether `all_frames` computes all frames in parallel."""
+        return False
 
-        It gives the numbers of `step`. `run_cell` takes it where there is no native op for the whole cell.
+    def all_frames(
+        self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
+    ) -> tuple[tf.Tensor, State]:
+        """Compute all frames in parallel, with the numbers of `step`; for the rest see `NativeKernel`.
+
+        :param weights: from `prepare`
         """
-        return None
+        raise NotImplementedError
+
+    def parallel_kernel(self) -> Optional[NativeKernel]:
+        """Return `all_frames` as a kernel, or None; `run_cell` takes it where there is no native op."""
+        return _in_parallel if self.is_parallel else None
 
     def loop_kernel(self) -> Optional[Kernel]:
         """Return a loop over all frames that is faster than one of `step`, such as one with its own gradient, or None.
@@ -229,6 +230,19 @@ class Cell:
     def step_noise(self) -> bool:
         """Return whether `step` draws noise in training."""
         return False
+
+
+def _in_parallel(
+    cell: Cell,
+    params: Params,
+    z: tf.Tensor,
+    lengths: Optional[tf.Tensor],
+    state: State,
+    seed: Optional[tf.Tensor],
+    reverse: bool,
+) -> tuple[tf.Tensor, State]:
+    """Run a cell over all frames in parallel; see `NativeKernel`."""
+    return cell.all_frames(cell.prepare(params, batch=tf.shape(z)[1], seed=seed), z, lengths, state, reverse)
 
 
 def all_lengths(lengths: Optional[tf.Tensor], z: tf.Tensor) -> tf.Tensor:

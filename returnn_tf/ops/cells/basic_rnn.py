@@ -8,7 +8,8 @@ from typing import Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.ops.activations import get_activation
-from returnn_tf.ops.cells.base import Cell, CellParam, Params, State
+from returnn_tf.ops.cells.base import Cell, Params, State
+from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
 

@@ -9,7 +9,8 @@ from typing import Optional
 from returnn_tf.config.options import option
 from returnn_tf.native.gru import gru_ops, native_gru
 from returnn_tf.ops.activations import get_activation
-from returnn_tf.ops.cells.base import Cell, CellParam, NativeKernel, Params, State, all_lengths
+from returnn_tf.ops.cells.base import Cell, NativeKernel, Params, State, all_lengths
+from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
 

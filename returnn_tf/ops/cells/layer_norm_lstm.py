@@ -11,7 +11,8 @@ import numpy
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import above, option
 from returnn_tf.ops.activations import get_activation
-from returnn_tf.ops.cells.base import Cell, CellParam, Params, State, drop_rate, dropout, project
+from returnn_tf.ops.cells.base import Cell, Params, State, drop_rate, dropout, project
+from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
 

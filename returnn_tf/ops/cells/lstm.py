@@ -8,18 +8,9 @@ from typing import Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.native.lstm import lstm_ops, native_lstm
-from returnn_tf.ops.cells.base import (
-    Cell,
-    CellParam,
-    Kernel,
-    NativeKernel,
-    Params,
-    State,
-    all_lengths,
-    drop_rate,
-    dropout,
-)
+from returnn_tf.ops.cells.base import Cell, Kernel, NativeKernel, Params, State, all_lengths, drop_rate, dropout
 from returnn_tf.ops.cells.lstm_loop import lstm_loop
+from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.ops.cells.time_axis import state_at
 from returnn_tf.util.lazy_tf import tf

@@ -9,7 +9,8 @@ from typing import Optional
 import numpy
 
 from returnn_tf.config.options import between, option
-from returnn_tf.ops.cells.base import Cell, CellParam, Params, State, drop_rate, dropout
+from returnn_tf.ops.cells.base import Cell, Params, State, drop_rate, dropout
+from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
 

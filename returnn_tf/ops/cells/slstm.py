@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.native.scans.slstm import native_slstm, slstm_ops
-from returnn_tf.ops.cells.base import Cell, CellParam, Kernel, NativeKernel, Params, State, all_lengths
+from returnn_tf.ops.cells.base import Cell, Kernel, NativeKernel, Params, State, all_lengths
+from returnn_tf.ops.cells.params import CellParam, by_head, input_part, whole
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.ops.cells.slstm_loop import TINY, slstm_loop
 from returnn_tf.ops.cells.time_axis import state_at
+from returnn_tf.tensor.parts import Parts, equal_parts
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -63,16 +65,23 @@ class SLstm(Cell):
     def param_specs(self) -> list[CellParam]:
         """Declare the parameters; see `Cell.param_specs`."""
         n, heads = self.n_out, self.opts.num_heads
-        recurrent = CellParam("W_re", (heads, n // heads, 4 * n // heads), "recurrent", _glorot_of_blocks)
+        d = n // heads
+        of_head = (by_head(heads, 1), whole(d), equal_parts(4 * d, d, "gate"))
+        recurrent = CellParam("W_re", (heads, d, 4 * d), "recurrent", _glorot_of_blocks, of_head)
         if not self.input_projection:
             return [recurrent]
-        bias = numpy.zeros([4, heads, n // heads])
-        bias[1] = numpy.linspace(3.0, 6.0, n // heads)
+        bias = numpy.zeros([4, heads, d])
+        bias[1] = numpy.linspace(3.0, 6.0, d)
+        gates = by_head(heads, d, *"ifzo")
         return [
-            CellParam("W", (self.in_dim, 4 * n), "forward"),
+            CellParam("W", (self.in_dim, 4 * n), "forward", axes=(input_part(self.in_dim), gates)),
             recurrent,
-            CellParam("b", (4 * n,), "bias", bias.reshape(-1)),
+            CellParam("b", (4 * n,), "bias", bias.reshape(-1), (gates,)),
         ]
+
+    def output_parts(self) -> Parts:
+        """Return the heads."""
+        return by_head(self.opts.num_heads, self.n_out // self.opts.num_heads)
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
         """Return the input weights; see `Cell.input_weights`."""

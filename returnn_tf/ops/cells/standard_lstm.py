@@ -8,8 +8,9 @@ from typing import ClassVar, Optional
 
 from returnn_tf.config.options import above, option
 from returnn_tf.ops.activations import get_activation
-from returnn_tf.ops.cells.base import CellParam, Params, State
+from returnn_tf.ops.cells.base import Params, State
 from returnn_tf.ops.cells.lstm import LstmCell
+from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
 

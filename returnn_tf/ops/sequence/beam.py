@@ -85,15 +85,17 @@ def read_backwards(source_beams: Any, last_beam: int) -> Any:
     :param source_beams: [steps, batch, beam]: for the entries at the end of a step, their entry at its start
     :return: [steps, batch, beam]: for each final hypothesis, its entry at the end of each step
     """
-    batch = tf.shape(source_beams)[1]
+    _, batch, beam = tf.unstack(tf.shape(source_beams))
     final = tf.tile(tf.expand_dims(tf.range(last_beam), 0), [batch, 1])
 
     def back(entry: Any, source: Any) -> Any:
         return tf.gather(source, entry, batch_dims=1)
 
-    # The entry at the end of step t is the one at the start of step t + 1.
-    starts = tf.scan(back, tf.reverse(source_beams, [0]), initializer=final)  # reverse=True can't be converted
-    return tf.concat([tf.reverse(starts, [0])[1:], tf.expand_dims(final, 0)], axis=0)
+    # The entry at the end of step t is the one at the start of step t + 1. After the last step nothing is reordered:
+    # that row comes first, so that there is one where no step was taken.
+    same = tf.tile(tf.range(beam)[None, None], [1, batch, 1])
+    sources = tf.concat([same, tf.reverse(source_beams, [0])], axis=0)  # reverse=True can't be converted
+    return tf.reverse(tf.scan(back, sources, initializer=final)[:-1], [0])
 
 
 def along_hypotheses(values: Any, entries: Any, batch_axis: int) -> Any:

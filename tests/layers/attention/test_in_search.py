@@ -6,6 +6,7 @@ import numpy
 import pytest
 
 from returnn_tf.config import Config
+from returnn_tf.native.portable import portable_ops
 from returnn_tf.network.network import Network
 from returnn_tf.tensor import FeatureDim, SpatialDim
 from tests.layers.nets import EXTERN_DATA, feed
@@ -67,3 +68,17 @@ def test_relative_positions() -> None:
     one.set_param_values({k: v for k, v in params.items() if k != name})
     first, second = (net.run(feed()).layers["dec"].value for net in (one, two))
     numpy.testing.assert_array_equal(first, second)
+
+
+def test_relative_positions_in_place() -> None:
+    """The native op, where keys and values stay in place, against histories that are copied."""
+    net = search_net({"shift": SHIFT, "sa": {**SELF, "key_shift": "shift"}})
+    rng = numpy.random.default_rng(6)
+    net.set_param_values({k: rng.normal(size=v.shape).astype("float32") for k, v in net.get_param_values().items()})
+    found = net.run(feed()).layers["dec"]
+    with portable_ops():
+        plain = search_net({"shift": SHIFT, "sa": {**SELF, "key_shift": "shift"}})
+        plain.set_param_values(net.get_param_values())
+        expected = plain.run(feed()).layers["dec"]
+    numpy.testing.assert_array_equal(found.value, expected.value)
+    numpy.testing.assert_allclose(found.beam_scores, expected.beam_scores, rtol=1e-5)

@@ -13,7 +13,7 @@ LENS = numpy.array([5, 3, 4], "int32")
 
 
 def feed_of(dim: int = 4, labels: int = 3, dense_target: int = 3, seed: int = 1) -> dict[str, Any]:
-    """data, classes (sparse) and target (dense) with the same lengths; junk in the padding."""
+    """Return data, classes (sparse) and target (dense) with the same lengths; junk in the padding."""
     rng = numpy.random.default_rng(seed)
     feed = {
         "data": rng.normal(size=(3, 5, dim)).astype("float32"),
@@ -31,7 +31,7 @@ def network_of(
     others: Optional[dict[str, Any]] = None,
     **settings: Any,
 ) -> Network:
-    """A network whose layer "output" is the given one."""
+    """Return a network whose layer "output" is the given one."""
     data = {"data": {"dim": 4}, "classes": {"dim": 3, "sparse": True}, "target": {"dim": 3}}
     config = {
         "behavior_version": 21,
@@ -43,23 +43,23 @@ def network_of(
 
 
 def linear(loss: str, target: str = "classes", *, activation: Any = None, **options: Any) -> dict[str, Any]:
-    """A linear layer with a loss."""
+    """Return a linear layer with a loss."""
     return {"class": "linear", "activation": activation, "n_out": 3, "loss": loss, "target": target, **options}
 
 
 def frames(net: Network, feed: dict[str, Any]) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """([frames, in] inputs, [frames, out] values before the activation) of the valid frames."""
+    """Return ([frames, in] inputs, [frames, out] values before the activation) of the valid frames."""
     x = numpy.concatenate([feed["data"][b, :n] for b, n in enumerate(LENS)]).astype("float64")
     params = net.get_param_values()
     return x, x @ params["output/W"] + params["output/b"]
 
 
 def valid(array: numpy.ndarray) -> numpy.ndarray:
-    """The valid frames one after the other."""
+    """Return the valid frames one after the other."""
     return numpy.concatenate([array[b, :n] for b, n in enumerate(LENS)])
 
 
 def log_softmax(z: numpy.ndarray) -> numpy.ndarray:
-    """Over the last axis."""
+    """Return log softmax over the last axis."""
     z = z - z.max(axis=-1, keepdims=True)
     return z - numpy.log(numpy.exp(z).sum(axis=-1, keepdims=True))

@@ -44,7 +44,7 @@ CASES = [
     ),
     (_softmax(loss_opts={"label_smoothing": 1.5}), "label_smoothing must be in .0, 1."),
     (_softmax(loss_opts={"label_smothing": 0.1}), "unknown option 'label_smothing'. Did you mean 'label_smoothing'"),
-    (_softmax(loss_opts={"input_type": "logit"}), "input_type 'logit' is unknown. Did you mean 'logits'"),
+    (_softmax(loss_opts={"input_type": "logit"}), "'input_type' is 'logit'. Did you mean 'logits'"),
     (_softmax(loss_opts={"safe_log_opts": {"epsilon": 1}}), "safe_log_opts: unknown option 'epsilon'"),
     (_softmax(loss="crossentropy"), "unknown loss 'crossentropy'"),
     ({"class": "copy", "from": "data:classes", "loss": "ce", "target": "classes"}, "needs dense float output"),
@@ -65,7 +65,7 @@ CASES = [
     (_softmax(loss="ctc", loss_opts={"ctc_opts": {"ignore_longer": True}}), "ctc_opts: unknown option 'ignore_longer'"),
     (
         _softmax(loss="sampling_loss", use_transposed_weights=True, loss_opts={"sampler": "loguniform"}),
-        "unknown sampler 'loguniform'. Did you mean 'log_uniform'",
+        "'sampler' is 'loguniform'. Did you mean 'log_uniform'",
     ),
     (_softmax(loss="via_layer"), "needs one of the loss_opts align_layer and error_signal_layer"),
     (
@@ -76,7 +76,7 @@ CASES = [
         {"class": "fast_bw", "align_target": "sprint", "from": "h"},
         "sprint_opts: the option 'sprintExecPath' is missing",
     ),
-    ({"class": "fast_bw", "align_target": "ctcc", "from": "h"}, "unknown align_target 'ctcc'. Did you mean 'ctc'"),
+    ({"class": "fast_bw", "align_target": "ctcc", "from": "h"}, "'align_target' is 'ctcc'. Did you mean 'ctc'"),
     (
         {"class": "fast_bw", "align_target": "ctc", "align_target_key": "classes", "from": "h"},
         "the source has 5 classes, but 'classes' has 12 labels",
@@ -87,7 +87,7 @@ CASES = [
     ),
     (
         {"class": "forced_align", "align_target": "data:classes", "topology": "hmm", "input_type": "prob", "from": "h"},
-        "unknown topology 'hmm'",
+        "'topology' is 'hmm'",
     ),
     ({"class": "ctc_loss", "logits": "h", "targets": "data:target"}, "targets must be sparse sequences"),
     ({"class": "ctc_loss", "logits": "h", "targets": "data:classes", "blank_index": 9}, "blank_index 9"),

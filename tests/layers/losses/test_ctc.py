@@ -24,7 +24,7 @@ def _feed(labels: numpy.ndarray = LABELS, label_lens: numpy.ndarray = LABEL_LENS
 
 
 def _paths(log_p: numpy.ndarray, labels: Sequence[int], blank: int, loop: bool) -> list[tuple[float, tuple[int, ...]]]:
-    """(score, path) of all paths which stand for these labels."""
+    """Return (score, path) of all paths which stand for these labels."""
     result = []
     for path in itertools.product(range(log_p.shape[1]), repeat=len(log_p)):
         emitted = [c for c, _ in itertools.groupby(path)] if loop else list(path)
@@ -36,7 +36,7 @@ def _paths(log_p: numpy.ndarray, labels: Sequence[int], blank: int, loop: bool) 
 def _expected(
     feed: dict[str, Any], blank: int, loop: bool = True, best: bool = False
 ) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """([batch] losses, [batch, time, classes] gradient w.r.t. the logits)."""
+    """Return ([batch] losses, [batch, time, classes] gradient w.r.t. the logits)."""
     losses, grad = numpy.zeros(3), numpy.zeros([3, 4, 3])
     for b, (n, m) in enumerate(zip(LENS, feed["classes/size0"])):
         log_p = log_softmax(feed["data"][b, :n].astype("float64"))
@@ -56,7 +56,7 @@ def _expected(
 def _run(
     layer: dict[str, Any], feed: dict[str, Any], version: int = 21, **others: dict[str, Any]
 ) -> tuple[Any, numpy.ndarray]:
-    """(result, gradient w.r.t. the logits): those are data times the unit matrix plus 0."""
+    """Return (result, gradient w.r.t. the logits): those are data times the unit matrix plus 0."""
     linear = {"class": "linear", "activation": None, "n_out": 3, "from": "data"}
     net = network_of(
         {"from": "z", **layer}, others={"z": linear, **others}, extern_data=EXTERN, behavior_version=version

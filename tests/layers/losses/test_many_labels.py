@@ -17,7 +17,7 @@ FUSED = [opts for opts in OPTIONS if "use_fused" not in opts]
 
 @pytest.fixture
 def fused(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Three labels are many; for each loss so computed the list gets an entry."""
+    """Treat three labels as many; the list gets an entry for each loss computed so."""
     calls: list[int] = []
     sums = many_labels.sums_over_frames
 
@@ -31,7 +31,7 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def run(layer: dict[str, Any], train: bool, feed: Any = None, **settings: Any) -> Any:
-    """Losses, errors and gradients of a network of this layer; its parameters are always the same."""
+    """Return losses, errors and gradients of a network of this layer; its parameters are always the same."""
     net = network_of(layer, train=train, **settings)
     rng = numpy.random.RandomState(1)
     net.set_param_values({name: rng.normal(0, 1, value.shape) for name, value in net.get_param_values().items()})

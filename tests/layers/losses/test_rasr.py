@@ -25,7 +25,7 @@ def _options(mode: str, **options: Any) -> dict[str, Any]:
 
 
 def _network(layers: dict[str, Any], extern: Any = None, **settings: Any) -> Network:
-    """A network whose layer "z" passes the data on."""
+    """Return a network whose layer "z" passes the data on."""
     z = {"class": "linear", "activation": None, "with_bias": False, "n_out": DIM, "from": "data"}
     config = {
         "behavior_version": 21,
@@ -48,7 +48,7 @@ def _softmax(loss: str, opts: dict[str, Any], **options: Any) -> dict[str, Any]:
 
 
 def _grad_of_weights(signal: numpy.ndarray, x: numpy.ndarray) -> numpy.ndarray:
-    """The gradient of the identity weights for one of the values before the softmax, [batch, time, dim]."""
+    """Return the gradient of the identity weights for one of the values before the softmax, [batch, time, dim]."""
     return sum(x[b, :n].T @ signal[b, :n] for b, n in enumerate(LENS))
 
 
@@ -70,7 +70,7 @@ def test_loss_and_gradient_of_rasr(scale: float) -> None:
 
 
 def _full_sum(logp: numpy.ndarray, length: int, size: int, tdp: float) -> float:
-    """-log of the sum over all ways through the automaton of a name with this many characters."""
+    """Return -log of the sum over all ways through the automaton of a name with this many characters."""
     alpha = numpy.full(size + 1, -numpy.inf)
     alpha[0] = 0
     for t in range(length):

@@ -54,7 +54,7 @@ def test_many_samples(sampler: str, splits: int) -> None:
 
 
 def _if_drawn_as_expected(net: Any, feed: dict[str, Any], sampler: str, args: Any, count: int) -> float:
-    """The loss if every class were drawn exactly as often as expected."""
+    """Return the loss if every class were drawn exactly as often as expected."""
     x, labels = valid(feed["data"]).astype("float64"), valid(feed["classes"])
     values = net.get_param_values()
     z = x @ values["output/W"].T + values["output/b"]
@@ -157,7 +157,7 @@ def test_learned_unigram_counts_the_labels() -> None:
             r"the 7 labels of the target, but they are \[4, 7\]",
         ),
         ({"class": "copy"}, "but it has none"),
-        ({"loss_opts": {"sampler": "unigram"}}, "unknown sampler 'unigram'"),
+        ({"loss_opts": {"sampler": "unigram"}}, "'sampler' is 'unigram'"),
         ({"loss_opts": {"sampler": "fixed_unigram"}}, "counts of all 7 labels"),
         ({"loss_opts": {"sampler": "fixed_unigram", "sampler_args": {"unigrams": [1, 2]}}}, "counts of all 7 labels"),
         ({"loss_opts": {"sampler_args": {"distortion": 0.5}}}, "sampler_args are for the sampler fixed_unigram"),

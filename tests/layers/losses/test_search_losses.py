@@ -130,7 +130,7 @@ def test_search_score_is_not_reported_without_search() -> None:
         (
             {"class": "copy", "from": "loop", "loss": "expected_loss", "target": "labels",
              "loss_opts": {**RISK, "loss_kind": "eror"}},
-            "unknown loss_kind 'eror'.*'error'",
+            "'loss_kind' is 'eror'.*'error'",
         ),
         (
             {"class": "copy", "from": "loop", "loss": "expected_loss", "target": "labels",

@@ -16,7 +16,7 @@ Network_ = dict[str, Any]
 def free_loop(
     choice: Optional[dict[str, Any]] = None, layers: Optional[dict[str, Any]] = None, **options: Any
 ) -> Network_:
-    """A decoder which ends by label 0."""
+    """Return a decoder which ends by label 0."""
     unit = {
         "emb": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "prev:output"},
         "p": {"class": "softmax", "n_out": 5, "from": ["emb", "base:mean"]},
@@ -35,7 +35,7 @@ def free_loop(
 def frame_loop(
     choice: Optional[dict[str, Any]] = None, layers: Optional[dict[str, Any]] = None, **options: Any
 ) -> Network_:
-    """A label for each frame, which may depend on the one before."""
+    """Return a label for each frame, which may depend on the one before."""
     unit = {
         "emb": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "prev:output"},
         "p": {"class": "softmax", "n_out": 5, "from": ["emb", "data:source"]},
@@ -50,7 +50,7 @@ def frame_loop(
 def search_net(
     network: Network_, *, train: bool = False, search: bool = True, seed: int = 0, scale: float = 1.0
 ) -> Any:
-    """The network with random parameters."""
+    """Return the network with random parameters."""
     config = Config({"extern_data": EXTERN_DATA, "network": network, "behavior_version": 21})
     net = Network.from_config(config, train=train, search=search)
     rng = numpy.random.default_rng(seed)
@@ -60,7 +60,7 @@ def search_net(
 
 
 def one_sequence(index: int, **arrays: Any) -> dict[str, Any]:
-    """The feed with one sequence only, without its padding."""
+    """Return the feed with one sequence only, without its padding."""
     whole = feed(**arrays)
     result = {}
     for key, value in whole.items():
@@ -73,7 +73,7 @@ def one_sequence(index: int, **arrays: Any) -> dict[str, Any]:
 
 
 def hypotheses(layer: Any) -> list[list[Any]]:
-    """Of each sequence (score, labels), best first."""
+    """Return (score, labels) of the hypotheses of each sequence, best first."""
     beam = layer.beam_scores.shape[1]
     lens = next(iter(layer.sizes.values()))
     return [

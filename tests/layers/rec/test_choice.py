@@ -91,7 +91,7 @@ def test_an_ended_hypothesis_repeats_its_last_label() -> None:
 
 
 def collapsed_scores(log_probs: numpy.ndarray, blank: int, kind: str) -> dict[Any, float]:
-    """All label strings without blanks, with the sum or maximum over their alignments."""
+    """Return all label strings without blanks, with the sum or maximum over their alignments."""
     result: dict[Any, list[float]] = {}
     steps, labels = log_probs.shape
     for path in itertools.product(range(labels), repeat=steps):
@@ -286,11 +286,11 @@ def test_function_to_run_before_the_output_is_used() -> None:
         ({"source_beam_sizes": [1, 2]}, "source_beam_sizes must be 1 positive numbers"),
         ({"scheduled_sampling": 1.5}, "scheduled_sampling must be True, a probability"),
         ({"scheduled_sampling": {"gold": 1}}, "scheduled_sampling: unknown option 'gold'.*gold_mixin_prob"),
-        ({"recombine": "maximum"}, "unknown recombine 'maximum'.*max"),
+        ({"recombine": "maximum"}, "'recombine' is 'maximum'.*max"),
         ({"recombine_blank": 1}, "need the option 'recombine'"),
         ({"from": ["p", "p"], "target": "labels"}, "2 sources but 1 targets"),
         ({"from": ["p", "p"], "target": None, "recombine": "max"}, "recombine without recombine_by"),
-        ({"input_type": "probs"}, "unknown input_type 'probs'.*'prob'"),
+        ({"input_type": "probs"}, "'input_type' is 'probs'.*'prob'"),
     ],
 )
 def test_bad_input(choice: dict[str, Any], match: str) -> None:
@@ -389,7 +389,7 @@ def with_end(max_seq_len: Any = 4, **options: Any) -> dict[str, Any]:
 
 
 def longer(arrays: dict[str, Any], steps: int) -> dict[str, Any]:
-    """The feed with the source prolonged, so that no loop runs past it."""
+    """Return the feed with the source prolonged, so that no loop runs past it."""
     data = numpy.concatenate([arrays["data"], numpy.ones([len(arrays["data"]), steps, 3], "float32")], axis=1)
     return {**arrays, "data": data, "data/size0": numpy.full(len(data), data.shape[1], "int32")}
 

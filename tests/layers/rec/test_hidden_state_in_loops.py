@@ -16,7 +16,7 @@ def run(unit, **options):
 
 
 def lstm_states(net, inputs, name="loop/rec/s/rec/", start=0.0):
-    """[time, batch, (c, h)] by numpy: gates j, i, f, o."""
+    """Return [time, batch, (c, h)] by numpy: gates j, i, f, o."""
     w, w_re, b = (net.params[name + p].numpy() for p in ("W", "W_re", "b"))
     c, h, states = numpy.full([3, 3], start), numpy.full([3, 3], start), []
     for x in inputs:

@@ -11,7 +11,7 @@ from returnn_tf.network.network import Network
 
 
 def decoded(initial_state: Any) -> Any:
-    """The labels and scores of all hypotheses."""
+    """Return the labels and scores of all hypotheses."""
     unit: dict[str, Any] = {
         "output": {"class": "choice", "target": "classes", "beam_size": 3, "initial_output": 0, "from": "p"},
         "embed": {"class": "linear", "activation": None, "n_out": 4, "from": "prev:output"},

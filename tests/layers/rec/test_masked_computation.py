@@ -27,7 +27,7 @@ SUBNET = {
 
 
 def loop(unit, *, moved=True, mask=MASK, feedback=False, more=None, **options):
-    """A network with a loop whose layer "mc" is masked."""
+    """Return a network with a loop whose layer "mc" is masked."""
     masked = {"class": "masked_computation", "mask": "m", "from": "data:source", "unit": unit, **options}
     last = [{"class": "copy", "from": "mc"}, {**LINEAR, "from": ["mc", "prev:output"]}][feedback]
     return {
@@ -50,7 +50,7 @@ def loop(unit, *, moved=True, mask=MASK, feedback=False, more=None, **options):
 
 
 def results(network, arrays=None, with_grad=False, **config):
-    """(output [time, batch, feature] up to the lengths, gradients)."""
+    """Return (output [time, batch, feature] up to the lengths, gradients)."""
     net = net_of(network, **config)
     out = net.run(feed() if arrays is None else arrays, with_grad=with_grad)
     value = out.layers["output"].value  # batch first

@@ -21,12 +21,12 @@ UNITS: dict[str, dict[str, Any]] = {
 
 
 def masked(unit: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """The layer, without a source."""
+    """Return the layer, without a source."""
     return {"class": "masked_computation", "mask": "mask", "from": [], "unit": unit, **options}
 
 
 def params_of(net: Any) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """Random weights for the only matrix and bias."""
+    """Return random weights for the only matrix and bias."""
     rng = numpy.random.default_rng(4)
     values = {name: rng.normal(size=old.shape).astype("float32") for name, old in net.get_param_values().items()}
     net.set_param_values(values)

@@ -17,7 +17,7 @@ def subnetwork(**layers):
 
 
 def inner(unit):
-    """The unit in a mask of its own."""
+    """Return the unit in a mask of its own."""
     return subnetwork(
         sum={"class": "reduce", "mode": "sum", "axes": "F", "from": "data"},
         m={"class": "compare", "kind": "greater", "value": 1.0, "from": "sum"},

@@ -17,7 +17,7 @@ State = tuple[Value, ...]
 
 
 def sigmoid(x: Value) -> Value:
-    """The logistic function."""
+    """Return the logistic function."""
     return 1 / (1 + numpy.exp(-x))
 
 
@@ -49,7 +49,7 @@ def random_params(net: Any) -> dict[str, Value]:
 
 
 def initial(unit: str, params: dict[str, Value], scope: str, given: Any, shape: tuple[int, ...]) -> State:
-    """The state before the first step."""
+    """Return the state before the first step."""
     start: list[Any] = [0.0 if given in (None, "zeros") else 1.0] * len(UNITS[unit][1])
     if given == "var":
         start = [params["%sinitial_%s" % (scope, key or "var")] for key in UNITS[unit][1]]

@@ -21,12 +21,12 @@ HEAD, TAIL = (
 
 
 def states_of(name: str) -> dict[str, Any]:
-    """Layers with the states of a layer."""
+    """Return layers with the states of a layer."""
     return {key: {"class": "get_last_hidden_state", "from": name, "key": key, "n_out": SIZES[key]} for key in SIZES}
 
 
 def tail_of(value: Any, start: int) -> list[Any]:
-    """The valid frames of each sequence from frame ``start`` on."""
+    """Return the valid frames of each sequence from frame ``start`` on."""
     frames = value if value.shape[0] == len(LENS) else numpy.moveaxis(value, 0, 1)
     return [row[max(0, start) : length] for row, length in zip(frames, LENS)]
 

@@ -53,7 +53,7 @@ each_unit = pytest.mark.parametrize(
 
 
 def params_of(cell: Any, rng: Any) -> dict[str, Any]:
-    """Values near the initial ones, and none that is 0."""
+    """Return values near the initial ones, and none that is 0."""
     values = {}
     for spec in cell.param_specs():
         start = numpy.zeros(spec.shape) if spec.default is None else get_initializer(spec.default)(spec.shape, rng)

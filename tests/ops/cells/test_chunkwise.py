@@ -13,7 +13,7 @@ HEADS, KEYS, VALUES = 2, 3, 4
 
 
 def in_numpy(q, k, v, g, state, lengths, reverse, bonus):
-    """Outputs and last states by the recurrence itself."""
+    """Return the outputs and last states by the recurrence itself."""
     o, last = numpy.zeros(v.shape), numpy.array(state)
     for b, length in enumerate(lengths):
         for t in range(length)[:: -1 if reverse else 1]:

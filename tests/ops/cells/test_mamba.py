@@ -25,7 +25,7 @@ def silu(x: Any) -> Any:
 
 
 def mamba(p: Any, frames: Any, h: Any, past: Any) -> Any:
-    """One sequence: outputs, and the states after it."""
+    """Return one sequence: outputs, and the states after it."""
     outputs = []
     for frame in frames:
         x, g = numpy.split(frame @ p["in_proj"], 2)

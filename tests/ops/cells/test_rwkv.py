@@ -21,7 +21,7 @@ def norm_of_head(y, scale, bias):
 
 
 def rwkv6(p, x, last, states):
-    """2404.05892: one frame; states is a list of matrices [key, value]."""
+    """Compute one frame of arXiv 2404.05892; states is a list of matrices [key, value]."""
     d = last - x
     hidden = np.tanh((x + d * p["mix_x"]) @ p["mix_A"]).reshape(5, 2)
     mixed = {c: x + d * (p["mix_" + c] + hidden[i] @ p["mix_B"][i]) for i, c in enumerate("wkvrg")}
@@ -37,7 +37,7 @@ def rwkv6(p, x, last, states):
 
 
 def rwkv7(p, x, last, states):
-    """2503.14456: one frame, with the matrices transposed to those of the paper, [key, value]."""
+    """Compute one frame of arXiv 2503.14456, with the matrices transposed to those of the paper, [key, value]."""
     mixed = {c: x + (last - x) * p["mix_" + c] for c in "rwkvag"}
     r, k, v = (mixed[c] @ p["W_" + c] for c in "rkv")
     a = sigmoid(mixed["a"] @ p["rate_A"] @ p["rate_B"] + p["rate"])

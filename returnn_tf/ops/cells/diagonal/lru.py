@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError
 from returnn_tf.config.option_checks import above, at_least, between
 from returnn_tf.config.options import option
-from returnn_tf.ops.cells.base import Cell, CellParam, NativeKernel, Params, State, project
+from returnn_tf.ops.cells.base import Cell, Params, State, project
+from returnn_tf.ops.cells.params import CellParam, input_part, whole
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.ops.cells.time_axis import zero_padding
 from returnn_tf.ops.initializers import Initializer
@@ -73,15 +74,15 @@ class Lru(Cell):
     def param_specs(self) -> list[CellParam]:
         """Declare the parameters; see `Cell.param_specs`."""
         m, n, dim = self.width, self.n_out, self.in_dim
-        radii = self._initial_radii()
+        radii, inputs, states = self._initial_radii(), input_part(dim), whole(m)
         return [
-            CellParam("nu_log", (m,), "fixed", numpy.log(-numpy.log(radii))),
-            CellParam("theta_log", (m,), "fixed", _log_uniform(self.opts.max_phase)),
-            CellParam("gamma_log", (m,), "fixed", 0.5 * numpy.log1p(-(radii**2))),
-            CellParam("B_re", (dim, m), "forward", _normal(2 * dim)),
-            CellParam("B_im", (dim, m), "forward", _normal(2 * dim)),
-            CellParam("C_re", (m, n), "forward", _normal(m)),
-            CellParam("C_im", (m, n), "forward", _normal(m)),
+            CellParam("nu_log", (m,), "fixed", numpy.log(-numpy.log(radii)), (states,)),
+            CellParam("theta_log", (m,), "fixed", _log_uniform(self.opts.max_phase), (states,)),
+            CellParam("gamma_log", (m,), "fixed", 0.5 * numpy.log1p(-(radii**2)), (states,)),
+            CellParam("B_re", (dim, m), "forward", _normal(2 * dim), (inputs, states)),
+            CellParam("B_im", (dim, m), "forward", _normal(2 * dim), (inputs, states)),
+            CellParam("C_re", (m, n), "forward", _normal(m), (states, whole(n))),
+            CellParam("C_im", (m, n), "forward", _normal(m), (states, whole(n))),
             CellParam("D", (dim, n), "forward", _normal(dim)),
         ]
 
@@ -115,21 +116,16 @@ class Lru(Cell):
         parts: list[tf.Tensor] = tf.split(z, [self.width, self.width, self.n_out], axis=-1)
         return parts
 
-    def parallel_kernel(self) -> Optional[NativeKernel]:
-        """Return the form over all frames in parallel; see `Cell.parallel_kernel`."""
-        return self._all_frames
+    @property
+    def is_parallel(self) -> bool:
+        """Return True; see `Cell.is_parallel`."""
+        return True
 
-    def _all_frames(
-        self,
-        cell: Cell,
-        params: Params,
-        z: tf.Tensor,
-        lengths: Optional[tf.Tensor],
-        state: State,
-        seed: Optional[tf.Tensor],
-        reverse: bool,
+    def all_frames(
+        self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
     ) -> tuple[tf.Tensor, State]:
-        a_re, a_im, c_re, c_im = self.prepare(params, batch=tf.shape(z)[1], seed=seed)
+        """Compute all frames; see `Cell.all_frames`."""
+        a_re, a_im, c_re, c_im = weights
         b_re, b_im, skip = self._split(z)
         (re, im), last = recurrence_of_parts((a_re, a_im), (b_re, b_im), state, lengths, reverse)
         y = project(re, c_re) - project(im, c_im) + skip

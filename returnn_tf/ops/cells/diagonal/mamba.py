@@ -11,13 +11,15 @@ import numpy
 from returnn_tf.config import ConfigError
 from returnn_tf.config.option_checks import above, at_least
 from returnn_tf.config.options import option
-from returnn_tf.ops.cells.base import Cell, CellParam, NativeKernel, Params, State, project
+from returnn_tf.ops.cells.base import Cell, Params, State, project
 from returnn_tf.ops.cells.matrix.causal_convolution import causal_convolution
 from returnn_tf.ops.cells.matrix.recent_frames import shift_in
+from returnn_tf.ops.cells.params import CellParam, input_part, taps, whole
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.ops.cells.step_sizes import step_biases
 from returnn_tf.ops.cells.time_axis import running_order, zero_padding
 from returnn_tf.ops.sequence.selective_scan import selective_scan
+from returnn_tf.tensor.parts import Part, total_size
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -89,17 +91,20 @@ class Mamba(Cell):
         """Declare the parameters; see `Cell.param_specs`."""
         width, opts = self.channels, self.opts
         a_log = numpy.repeat(numpy.log(numpy.arange(1, opts.d_state + 1))[:, None], width, axis=1)
-        first = [CellParam("in_proj", (self.in_dim, 2 * width), "forward")] if self.input_projection else []
+        channels = whole(width)
+        selection = [Part("step size", self.rank), Part("B", opts.d_state), Part("C", opts.d_state)]
+        columns, filter_axes = [Part("x", width), Part("gate", width)], (taps(opts.d_conv), channels)
+        in_proj = CellParam("in_proj", (self.in_dim, 2 * width), "forward", axes=(input_part(self.in_dim), columns))
         return [
-            *first,
-            CellParam("conv/W", (opts.d_conv, width), "fixed", _uniform(opts.d_conv**-0.5)),
-            CellParam("conv/b", (width,), "bias", _uniform(opts.d_conv**-0.5)),
-            CellParam("x_proj", (width, self.rank + 2 * opts.d_state), "forward"),
-            CellParam("dt_proj", (self.rank, width), "fixed", _uniform(self.rank**-0.5)),
-            CellParam("dt_bias", (width,), "fixed", step_biases(opts.dt_min, opts.dt_max)),
-            CellParam("A_log", (opts.d_state, width), "fixed", a_log),
-            CellParam("D", (width,), "fixed", 1.0),
-            CellParam("out_proj", (width, self.n_out), "forward"),
+            *([in_proj] if self.input_projection else []),
+            CellParam("conv/W", (opts.d_conv, width), "fixed", _uniform(opts.d_conv**-0.5), filter_axes),
+            CellParam("conv/b", (width,), "bias", _uniform(opts.d_conv**-0.5), (channels,)),
+            CellParam("x_proj", (width, total_size(selection)), "forward", axes=(channels, selection)),
+            CellParam("dt_proj", (self.rank, width), "fixed", _uniform(self.rank**-0.5), (whole(self.rank), channels)),
+            CellParam("dt_bias", (width,), "fixed", step_biases(opts.dt_min, opts.dt_max), (channels,)),
+            CellParam("A_log", (opts.d_state, width), "fixed", a_log, (whole(opts.d_state), channels)),
+            CellParam("D", (width,), "fixed", 1.0, (channels,)),
+            CellParam("out_proj", (width, self.n_out), "forward", axes=(channels, whole(self.n_out))),
         ]
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
@@ -134,31 +139,25 @@ class Mamba(Cell):
         low, b, c = tf.split(project(x, w_x), [self.rank, self.opts.d_state, self.opts.d_state], axis=-1)
         return tf.nn.softplus(project(low, w_dt, dt_bias)), b, c
 
-    def parallel_kernel(self) -> Optional[NativeKernel]:
-        """Return the form over all frames in parallel; see `Cell.parallel_kernel`."""
-        return self._all_frames
+    @property
+    def is_parallel(self) -> bool:
+        """Return True; see `Cell.is_parallel`."""
+        return True
 
-    def _all_frames(
-        self,
-        cell: Cell,
-        params: Params,
-        z: tf.Tensor,
-        lengths: Optional[tf.Tensor],
-        state: State,
-        seed: Optional[tf.Tensor],
-        reverse: bool,
+    def all_frames(
+        self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
     ) -> tuple[tf.Tensor, State]:
-        batch = tf.shape(z)[1]
-        conv, conv_bias, w_x, w_dt, dt_bias, a, d, w_out = self.prepare(params, batch=batch, seed=seed)
+        """Compute all frames; see `Cell.all_frames`."""
+        conv, conv_bias, w_x, w_dt, dt_bias, a, d, w_out = weights
         z = running_order(z if lengths is None else zero_padding(z, lengths), lengths, reverse)
         x, gate = tf.split(z, 2, axis=-1)
         filtered, last_frames = causal_convolution(x, conv, state[1], lengths)
         x = tf.nn.silu(filtered + conv_bias)
         delta, b, c = self._selection(x, w_x, w_dt, dt_bias)
-        h0 = tf.reshape(state[0], [batch, self.opts.d_state, self.channels])
+        h0 = tf.reshape(state[0], [-1, self.opts.d_state, self.channels])
         y, h_last = selective_scan(x, delta, a, b, c, d, h0, lengths)
         out = running_order(project(y * tf.nn.silu(gate), w_out), lengths, reverse)
-        return out, (tf.reshape(h_last, [batch, self.state_sizes()[0]]), last_frames)
+        return out, (tf.reshape(h_last, [-1, self.state_sizes()[0]]), last_frames)
 
 
 #: The parameters behind the input projection, in the order in which `Mamba.prepare` returns them.

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Optional
 
 from returnn_tf.config.options import option
-from returnn_tf.ops.cells.base import Cell, CellParam, NativeKernel, Params, State
+from returnn_tf.ops.cells.base import Cell, Params, State
+from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.ops.sequence.linear_recurrence import linear_recurrence
 from returnn_tf.util.lazy_tf import tf
@@ -58,22 +59,17 @@ class MinGru(Cell):
         u, c = tf.split(z, 2, axis=-1)
         return tf.sigmoid(-u), tf.sigmoid(u) * (positive(c) if self.opts.positive else c)
 
-    def parallel_kernel(self) -> Optional[NativeKernel]:
-        """Return the form over all frames in parallel; see `Cell.parallel_kernel`."""
+    @property
+    def is_parallel(self) -> bool:
+        """Return True; see `Cell.is_parallel`."""
+        return True
 
-        def run(
-            cell: Cell,
-            params: Params,
-            z: tf.Tensor,
-            lengths: Optional[tf.Tensor],
-            state: State,
-            seed: Optional[tf.Tensor],
-            reverse: bool,
-        ) -> tuple[tf.Tensor, State]:
-            h, last = linear_recurrence(*self.terms(z), state[0], lengths, reverse)
-            return h, (last,)
-
-        return run
+    def all_frames(
+        self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
+    ) -> tuple[tf.Tensor, State]:
+        """Compute all frames; see `Cell.all_frames`."""
+        h, last = linear_recurrence(*self.terms(z), state[0], lengths, reverse)
+        return h, (last,)
 
 
 def projection_specs(cell: Cell) -> list[CellParam]:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError
 from returnn_tf.config.option_checks import above
 from returnn_tf.config.options import option
-from returnn_tf.ops.cells.base import Cell, CellParam, NativeKernel, Params, State
+from returnn_tf.ops.cells.base import Cell, Params, State
 from returnn_tf.ops.cells.diagonal.time_invariant import time_invariant
+from returnn_tf.ops.cells.params import CellParam, whole
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.ops.cells.step_sizes import log_steps
 from returnn_tf.ops.cells.time_axis import running_order, zero_padding
@@ -77,15 +78,16 @@ class S4d(Cell):
     def param_specs(self) -> list[CellParam]:
         """Declare the parameters; see `Cell.param_specs`."""
         n, shape, opts = self.n_out, (self.pairs, self.n_out), self.opts
+        axes = (whole(self.pairs), whole(n))
         normal = "random_normal(0.0, %r)" % 0.5**0.5
         inputs = [CellParam("W", (self.in_dim, n), "forward"), CellParam("b", (n,), "bias", 0.0)]
         return [
             *(inputs if self.input_projection else []),
             CellParam("log_step", (n,), "fixed", log_steps(opts.dt_min, opts.dt_max)),
-            CellParam("A_log_re", shape, "fixed", float(numpy.log(0.5))),
-            CellParam("A_im", shape, "fixed", self._initial_frequencies()),
-            CellParam("C_re", shape, "fixed", normal),
-            CellParam("C_im", shape, "fixed", normal),
+            CellParam("A_log_re", shape, "fixed", float(numpy.log(0.5)), axes),
+            CellParam("A_im", shape, "fixed", self._initial_frequencies(), axes),
+            CellParam("C_re", shape, "fixed", normal, axes),
+            CellParam("C_im", shape, "fixed", normal, axes),
             CellParam("D", (n,), "fixed", "random_normal(0.0, 1.0)"),
         ]
 
@@ -125,21 +127,16 @@ class S4d(Cell):
         y = tf.reduce_sum(c_re * re - c_im * im, axis=1) + d * z
         return y, tuple(tf.reshape(part, [-1, self.pairs * self.n_out]) for part in (re, im))
 
-    def parallel_kernel(self) -> Optional[NativeKernel]:
-        """Return the form over all frames in parallel; see `Cell.parallel_kernel`."""
-        return self._all_frames
+    @property
+    def is_parallel(self) -> bool:
+        """Return True; see `Cell.is_parallel`."""
+        return True
 
-    def _all_frames(
-        self,
-        cell: Cell,
-        params: Params,
-        z: tf.Tensor,
-        lengths: Optional[tf.Tensor],
-        state: State,
-        seed: Optional[tf.Tensor],
-        reverse: bool,
+    def all_frames(
+        self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
     ) -> tuple[tf.Tensor, State]:
-        a_re, a_im, c_re, c_im, d = self.prepare(params, batch=tf.shape(z)[1], seed=seed)
+        """Compute all frames; see `Cell.all_frames`."""
+        a_re, a_im, c_re, c_im, d = weights
         z = running_order(z if lengths is None else zero_padding(z, lengths), lengths, reverse)
         y, last = time_invariant((a_re, a_im), (c_re, c_im), z, state, lengths)
         y = y + d * z

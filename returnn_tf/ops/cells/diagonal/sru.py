@@ -10,8 +10,9 @@ from typing import Optional
 import numpy
 
 from returnn_tf.config.options import option
-from returnn_tf.ops.cells.base import Cell, CellParam, Kernel, NativeKernel, Params, State, project
+from returnn_tf.ops.cells.base import Cell, Kernel, Params, State, project
 from returnn_tf.ops.cells.diagonal.sru_loop import sru_loop
+from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.ops.cells.time_axis import state_at, zero_padding
 from returnn_tf.ops.sequence.linear_recurrence import linear_recurrence
@@ -108,30 +109,23 @@ class Sru(Cell):
         x = x * scale
         return x + r * (after - x)
 
-    def parallel_kernel(self) -> Optional[NativeKernel]:
-        """Return the form over all frames in parallel; see `Cell.parallel_kernel`."""
-        return None if self.opts.recurrent_vectors else _run_parallel
+    @property
+    def is_parallel(self) -> bool:
+        """Return whether no gate depends on the cell of the frame before; see `Cell.is_parallel`."""
+        return not self.opts.recurrent_vectors
+
+    def all_frames(
+        self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
+    ) -> tuple[tf.Tensor, State]:
+        """Compute all frames; see `Cell.all_frames`."""
+        x, f, _, _ = tf.split(z, 4, axis=-1)
+        c, last = linear_recurrence(tf.sigmoid(f), tf.sigmoid(-f) * x, state[0], lengths, reverse)
+        h = self._output(weights, z, c, c)
+        return h if lengths is None else zero_padding(h, lengths), (last,)
 
     def loop_kernel(self) -> Optional[Kernel]:
         """Return the loop over f and c'; see `Cell.loop_kernel`."""
         return _run_loop if self.opts.recurrent_vectors else None
-
-
-def _run_parallel(
-    cell: Cell,
-    params: Params,
-    z: tf.Tensor,
-    lengths: Optional[tf.Tensor],
-    state: State,
-    seed: Optional[tf.Tensor],
-    reverse: bool,
-) -> tuple[tf.Tensor, State]:
-    """Run all frames in parallel; see `NativeKernel`."""
-    assert isinstance(cell, Sru)
-    x, f, _, _ = tf.split(z, 4, axis=-1)
-    c, last = linear_recurrence(tf.sigmoid(f), tf.sigmoid(-f) * x, state[0], lengths, reverse)
-    h = cell._output([], z, c, c)
-    return h if lengths is None else zero_padding(h, lengths), (last,)
 
 
 def _run_loop(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from returnn_tf.config.options import at_least, option
-from returnn_tf.ops.cells.base import CellParam, Params, project
+from returnn_tf.ops.cells.base import Params, project
 from returnn_tf.ops.cells.matrix.causal_convolution import causal_convolution
 from returnn_tf.ops.cells.matrix.chunkwise import chunk_option
 from returnn_tf.ops.cells.matrix.delta_rule import delta_rule
@@ -14,6 +14,7 @@ from returnn_tf.ops.cells.matrix.head_frames import HeadFrames
 from returnn_tf.ops.cells.matrix.head_ops import join_heads, normed, split_heads
 from returnn_tf.ops.cells.matrix.matrix_cell import MatrixCell
 from returnn_tf.ops.cells.matrix.recent_frames import shift_in
+from returnn_tf.ops.cells.params import CellParam, by_head, input_part, taps, whole
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
 
@@ -73,16 +74,20 @@ class DeltaNet(MatrixCell):
     def param_specs(self) -> list[CellParam]:
         """Declare the parameters; see `Cell.param_specs`."""
         bound = self.opts.conv_size**-0.5
+        convolved = [*by_head(self.heads, self.keys, *"qk"), *by_head(self.heads, self.values, "v")]
+        columns = [*convolved, *by_head(self.heads, 1, "rate")]
+        values = by_head(self.heads, self.values)
         return [
-            CellParam("W", (self.in_dim, self.projected_dim), "forward"),
+            CellParam("W", (self.in_dim, self.projected_dim), "forward", axes=(input_part(self.in_dim), columns)),
             CellParam(
                 "conv",
                 (self.opts.conv_size, self.shift_dim),
                 "fixed",
                 "random_uniform_initializer(minval=%r, maxval=%r)" % (-bound, bound),
+                (taps(self.opts.conv_size), convolved),
             ),
             CellParam("norm/scale", (self.values,), "fixed", 1.0),
-            CellParam("W_o", (self.heads * self.values, self.n_out), "forward"),
+            CellParam("W_o", (self.heads * self.values, self.n_out), "forward", axes=(values, whole(self.n_out))),
         ]
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Optional
 
 from returnn_tf.config.options import above, at_least, option
-from returnn_tf.ops.cells.base import Cell, CellParam, Params, State, project
+from returnn_tf.ops.cells.base import Cell, Params, State, project
 from returnn_tf.ops.cells.matrix.chunkwise import chunk_option, chunkwise
 from returnn_tf.ops.cells.matrix.head_ops import join_heads, normed, one_frame, split_heads
 from returnn_tf.ops.cells.matrix.heads_cell import HeadsCell
+from returnn_tf.ops.cells.params import CellParam, by_head, input_part, whole
 from returnn_tf.ops.cells.registry import register_cell
+from returnn_tf.tensor.parts import total_size
 from returnn_tf.util.lazy_tf import tf
 
 _INPUT_WEIGHTS = ("W_q", "W_k", "W_v", "W_r", "W_alpha_1")
@@ -65,15 +67,20 @@ class GatedLinearAttention(HeadsCell):
 
     def param_specs(self) -> list[CellParam]:
         """Declare the parameters; see `Cell.param_specs`."""
-        n, head, keys = self.n_out, self.values, self.heads * self.keys
+        n, head, keys, rank = self.n_out, self.values, self.heads * self.keys, self.opts.gate_rank
+        of_keys, of_values, inputs = by_head(self.heads, self.keys), by_head(self.heads, head), input_part(self.in_dim)
+        columns = (of_keys, of_keys, of_values, of_values, whole(rank))
         return [
-            *(CellParam(name, (self.in_dim, dim), "forward") for name, dim in zip(_INPUT_WEIGHTS, self._splits)),
-            CellParam("W_alpha_2", (self.opts.gate_rank, keys), "forward"),
-            CellParam("b_alpha", (keys,), "bias", 0.0),
-            CellParam("b_r", (n,), "bias", 0.0),
+            *(
+                CellParam(name, (self.in_dim, total_size(parts)), "forward", axes=(inputs, parts))
+                for name, parts in zip(_INPUT_WEIGHTS, columns)
+            ),
+            CellParam("W_alpha_2", (rank, keys), "forward", axes=(whole(rank), of_keys)),
+            CellParam("b_alpha", (keys,), "bias", 0.0, (of_keys,)),
+            CellParam("b_r", (n,), "bias", 0.0, (of_values,)),
             CellParam("norm/scale", (head,), "fixed", 1.0),
             *([CellParam("norm/bias", (head,), "bias", 0.0)] if self.opts.norm == "layer" else []),
-            CellParam("W_o", (n, n), "forward"),
+            CellParam("W_o", (n, n), "forward", axes=(of_values, whole(n))),
         ]
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:

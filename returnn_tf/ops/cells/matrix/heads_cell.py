@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Optional
 
 from returnn_tf.config import ConfigError
-from returnn_tf.ops.cells.base import Cell, NativeKernel, Params, State
+from returnn_tf.ops.cells.base import Cell, State
 from returnn_tf.ops.cells.time_axis import zero_padding
 from returnn_tf.util.lazy_tf import tf
 
@@ -33,7 +33,7 @@ class HeadsCell(Cell):
     def over_time(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
     ) -> tuple[tf.Tensor, State]:
-        """Compute all frames in parallel; see `Cell.parallel_kernel`.
+        """Compute all frames in parallel; see `Cell.all_frames`.
 
         :param weights: from `prepare`
         :param z: [time, batch, projected_dim], 0 in the padding
@@ -66,24 +66,16 @@ class HeadsCell(Cell):
         """Return this state as [batch, heads, keys, values]."""
         return tf.reshape(state, [-1, self.heads, self.keys, self.values])
 
-    def parallel_kernel(self) -> Optional[NativeKernel]:
-        """Return the form in chunks; see `Cell.parallel_kernel`."""
-        return _over_time
+    @property
+    def is_parallel(self) -> bool:
+        """Return True; see `Cell.is_parallel`."""
+        return True
 
-
-def _over_time(
-    cell: Cell,
-    params: Params,
-    z: tf.Tensor,
-    lengths: Optional[tf.Tensor],
-    state: State,
-    seed: Optional[tf.Tensor],
-    reverse: bool,
-) -> tuple[tf.Tensor, State]:
-    """Run a `HeadsCell` over all frames; see `NativeKernel`."""
-    assert isinstance(cell, HeadsCell)
-    weights = cell.prepare(params, batch=tf.shape(z)[1], seed=seed)
-    if lengths is None:
-        return cell.over_time(weights, z, lengths, state, reverse)
-    outputs, last = cell.over_time(weights, zero_padding(z, lengths), lengths, state, reverse)
-    return zero_padding(outputs, lengths), last
+    def all_frames(
+        self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
+    ) -> tuple[tf.Tensor, State]:
+        """Compute all frames; see `Cell.all_frames`."""
+        if lengths is None:
+            return self.over_time(weights, z, lengths, state, reverse)
+        outputs, last = self.over_time(weights, zero_padding(z, lengths), lengths, state, reverse)
+        return zero_padding(outputs, lengths), last

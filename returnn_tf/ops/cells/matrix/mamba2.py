@@ -11,14 +11,16 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import at_least, option
-from returnn_tf.ops.cells.base import Cell, CellParam, Params, State, project
+from returnn_tf.ops.cells.base import Cell, Params, State, project
 from returnn_tf.ops.cells.matrix.chunkwise import chunk_option, chunkwise
 from returnn_tf.ops.cells.matrix.head_ops import join_heads, normed, one_frame, split_heads
 from returnn_tf.ops.cells.matrix.heads_cell import HeadsCell
 from returnn_tf.ops.cells.matrix.recent_frames import shift_in, with_recent_frames
+from returnn_tf.ops.cells.params import CellParam, by_head, input_part, taps, whole
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.ops.cells.step_sizes import step_biases
 from returnn_tf.ops.cells.time_axis import running_order
+from returnn_tf.tensor.parts import Part
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -88,17 +90,22 @@ class Mamba2(HeadsCell):
 
     def param_specs(self) -> list[CellParam]:
         """Declare the parameters; see `Cell.param_specs`."""
-        limit = self.opts.d_conv**-0.5
+        d_conv: int = self.opts.d_conv
+        limit = d_conv**-0.5
         uniform = "random_uniform(%r, %r)" % (-limit, limit)
+        scalars, vectors = by_head(self.heads, 1), by_head(self.heads, self.values)
+        shared = [Part("%s of group %d" % (x, i), self.keys) for x in "BC" for i in range(self.opts.ngroups)]
+        convolved = [*by_head(self.heads, self.values, "x"), *shared]
+        columns = [*by_head(self.heads, self.values, "gate"), *convolved, *by_head(self.heads, 1, "step size")]
         return [
-            CellParam("in_proj", (self.in_dim, self.projected_dim), "forward"),
-            CellParam("conv/W", (self.opts.d_conv, self._conv_dim), "fixed", uniform),
-            CellParam("conv/b", (self._conv_dim,), "fixed", uniform),
-            CellParam("dt_bias", (self.heads,), "fixed", step_biases(0.001, 0.1)),
-            CellParam("A_log", (self.heads,), "fixed", _log_rates),
-            CellParam("D", (self.heads,), "fixed", 1.0),
-            CellParam("norm/scale", (self._width,), "fixed", 1.0),
-            CellParam("out_proj", (self._width, self.n_out), "forward"),
+            CellParam("in_proj", (self.in_dim, self.projected_dim), "forward", axes=(input_part(self.in_dim), columns)),
+            CellParam("conv/W", (d_conv, self._conv_dim), "fixed", uniform, (taps(d_conv), convolved)),
+            CellParam("conv/b", (self._conv_dim,), "fixed", uniform, (convolved,)),
+            CellParam("dt_bias", (self.heads,), "fixed", step_biases(0.001, 0.1), (scalars,)),
+            CellParam("A_log", (self.heads,), "fixed", _log_rates, (scalars,)),
+            CellParam("D", (self.heads,), "fixed", 1.0, (scalars,)),
+            CellParam("norm/scale", (self._width,), "fixed", 1.0, (vectors,)),
+            CellParam("out_proj", (self._width, self.n_out), "forward", axes=(vectors, whole(self.n_out))),
         ]
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:

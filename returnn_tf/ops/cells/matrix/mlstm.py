@@ -10,12 +10,14 @@ import numpy
 from numpy.typing import NDArray
 
 from returnn_tf.config.options import at_least, option
-from returnn_tf.ops.cells.base import Cell, CellParam, Params, State
+from returnn_tf.ops.cells.base import Cell, Params, State
 from returnn_tf.ops.cells.matrix.chunkwise import chunk_option, chunkwise
 from returnn_tf.ops.cells.matrix.head_ops import join_heads, one_frame, split_heads
 from returnn_tf.ops.cells.matrix.heads_cell import HeadsCell
 from returnn_tf.ops.cells.matrix.stabiliser import stabiliser
+from returnn_tf.ops.cells.params import CellParam, by_head, input_part
 from returnn_tf.ops.cells.registry import register_cell
+from returnn_tf.tensor.parts import Parts
 from returnn_tf.util.lazy_tf import tf
 
 #: Limits the exponent in the denominator to +-60, where float32 has neither overflow nor 0: what is divided by more is
@@ -67,13 +69,18 @@ class MLstm(HeadsCell):
 
     def param_specs(self) -> list[CellParam]:
         """Declare the parameters; see `Cell.param_specs`."""
-        n, heads = self.n_out, self.heads
+        n, heads, inputs = self.n_out, self.heads, input_part(self.in_dim)
+        vectors, gates = by_head(heads, self.values, *"qkvo"), by_head(heads, 1, *"if")
         return [
-            CellParam("W", (self.in_dim, 4 * n), "forward"),
-            CellParam("b", (4 * n,), "bias", 0.0),
-            CellParam("W_gates", (self.in_dim, 2 * heads), "fixed", 0.0),
-            CellParam("b_gates", (2 * heads,), "fixed", _gate_biases),
+            CellParam("W", (self.in_dim, 4 * n), "forward", axes=(inputs, vectors)),
+            CellParam("b", (4 * n,), "bias", 0.0, (vectors,)),
+            CellParam("W_gates", (self.in_dim, 2 * heads), "fixed", 0.0, (inputs, gates)),
+            CellParam("b_gates", (2 * heads,), "fixed", _gate_biases, (gates,)),
         ]
+
+    def output_parts(self) -> Parts:
+        """Return the heads."""
+        return by_head(self.heads, self.values)
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
         """Return the input weights; see `Cell.input_weights`."""

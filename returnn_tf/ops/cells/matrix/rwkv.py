@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import at_least, option
-from returnn_tf.ops.cells.base import CellParam, Params, project
+from returnn_tf.ops.cells.base import Params, project
 from returnn_tf.ops.cells.matrix.chunkwise import chunk_option
 from returnn_tf.ops.cells.matrix.head_ops import join_heads, normed, split_heads
 from returnn_tf.ops.cells.matrix.matrix_cell import MatrixCell
+from returnn_tf.ops.cells.params import CellParam, by_head, input_part, whole
+from returnn_tf.tensor.parts import Parts
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -75,14 +77,23 @@ class Rwkv(MatrixCell):
         """Return the place of each output channel, from 0 to 1: [n]."""
         return np.arange(self.n_out) / max(self.n_out - 1, 1)
 
+    @property
+    def channels(self) -> Parts:
+        """Return the parts of an axis of size n: the heads."""
+        return by_head(self.heads, self.values)
+
+    def axes_in_out(self) -> tuple[Parts, Parts]:
+        """Return the parts of the axes of a projection from the input to the heads."""
+        return input_part(self.in_dim), self.channels
+
     def projection_specs(self) -> list[CellParam]:
         """Declare the projections of receptance, key, value and output, and the norm."""
         n = self.n_out
         return [
-            *(CellParam("W_" + name, (self.in_dim, n), "forward") for name in "rkv"),
-            CellParam("W_o", (n, n), "forward"),
-            CellParam("norm/scale", (n,), "fixed", 1.0),
-            CellParam("norm/bias", (n,), "fixed", 0.0),
+            *(CellParam("W_" + name, (self.in_dim, n), "forward", axes=self.axes_in_out()) for name in "rkv"),
+            CellParam("W_o", (n, n), "forward", axes=(self.channels, whole(n))),
+            CellParam("norm/scale", (n,), "fixed", 1.0, (self.channels,)),
+            CellParam("norm/bias", (n,), "fixed", 0.0, (self.channels,)),
         ]
 
     def group_norm(self, params: Params, y: tf.Tensor) -> tf.Tensor:

@@ -8,12 +8,14 @@ from typing import Any, Optional
 import numpy as np
 
 from returnn_tf.config.options import at_least, option
-from returnn_tf.ops.cells.base import CellParam, Params, project
+from returnn_tf.ops.cells.base import Params, project
 from returnn_tf.ops.cells.matrix.chunkwise import chunkwise
 from returnn_tf.ops.cells.matrix.head_frames import HeadFrames
 from returnn_tf.ops.cells.matrix.head_ops import split_heads
 from returnn_tf.ops.cells.matrix.rwkv import Rwkv, low_rank
+from returnn_tf.ops.cells.params import CellParam, whole
 from returnn_tf.ops.cells.registry import register_cell
+from returnn_tf.tensor.parts import equal_parts
 from returnn_tf.util.lazy_tf import tf
 
 _MIXED = "wkvrg"
@@ -52,16 +54,17 @@ class Rwkv6(Rwkv):
         n, in_dim, depth, share = self.n_out, self.in_dim, self.depth, self.channel_share()
         mixes = {"x": self.mix(1), "w": self.mix(1), "k": self.mix(1), "v": self.mix(1, 0.3 * depth)}
         mixes.update(r=self.mix(0.5), g=self.mix(0.5))
+        (inputs, channels), mixed, rank = self.axes_in_out(), len(_MIXED), self.opts.mix_rank
         bonus = depth * (1 - share) + 0.1 * ((np.arange(n) + 1) % 3 - 1)
         return [
-            *(CellParam("mix_" + name, (in_dim,), "fixed", value) for name, value in mixes.items()),
-            CellParam("mix_A", (in_dim, len(_MIXED) * self.opts.mix_rank), "fixed", 0.0),
-            CellParam("mix_B", (len(_MIXED), self.opts.mix_rank, in_dim), "fixed", _SMALL),
-            CellParam("decay", (n,), "fixed", -6 + 5 * share ** (0.7 + 1.3 * depth)),
-            CellParam("decay_A", (in_dim, self.opts.decay_rank), "fixed", 0.0),
-            CellParam("decay_B", (self.opts.decay_rank, n), "fixed", _SMALL),
-            CellParam("bonus", (n,), "fixed", bonus),
-            CellParam("W_g", (in_dim, n), "forward"),
+            *(CellParam("mix_" + name, (in_dim,), "fixed", value, (inputs,)) for name, value in mixes.items()),
+            CellParam("mix_A", (in_dim, mixed * rank), "fixed", 0.0, (inputs, equal_parts(mixed * rank, rank, "mix"))),
+            CellParam("mix_B", (mixed, rank, in_dim), "fixed", _SMALL, (whole(mixed), whole(rank), inputs)),
+            CellParam("decay", (n,), "fixed", -6 + 5 * share ** (0.7 + 1.3 * depth), (channels,)),
+            CellParam("decay_A", (in_dim, self.opts.decay_rank), "fixed", 0.0, (inputs, whole(self.opts.decay_rank))),
+            CellParam("decay_B", (self.opts.decay_rank, n), "fixed", _SMALL, (whole(self.opts.decay_rank), channels)),
+            CellParam("bonus", (n,), "fixed", bonus, (channels,)),
+            CellParam("W_g", (in_dim, n), "forward", axes=(inputs, channels)),
             *self.projection_specs(),
         ]
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from returnn_tf.config.options import at_least, option
-from returnn_tf.ops.cells.base import CellParam, Params, project
+from returnn_tf.ops.cells.base import Params, project
 from returnn_tf.ops.cells.matrix.chunkwise import chunk_option
 from returnn_tf.ops.cells.matrix.delta_rule import delta_rule
 from returnn_tf.ops.cells.matrix.head_frames import HeadFrames
 from returnn_tf.ops.cells.matrix.head_ops import join_heads, split_heads
 from returnn_tf.ops.cells.matrix.rwkv import Rwkv, low_rank
+from returnn_tf.ops.cells.params import CellParam, whole
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
 
@@ -56,14 +57,24 @@ class Rwkv7(Rwkv):
         """Declare the parameters; see `Cell.param_specs`."""
         n, in_dim = self.n_out, self.in_dim
         powers = {"r": 0.2, "w": 0.9, "k": 0.7, "v": 0.7, "a": 0.9, "g": 0.2}
+        inputs, channels = self.axes_in_out()
         decay = -6.5 + 5 * self.channel_share() ** (0.85 + self.depth**0.5)
         vectors = {"decay": decay, "rate": 0.0, "removal": 0.85, "replacement": 1.0, "bonus": 0.0}
         ranks = {"decay": self.opts.decay_rank, "rate": self.opts.rate_rank, "gate": self.opts.gate_rank}
         return [
-            *(CellParam("mix_" + name, (in_dim,), "fixed", self.mix(power)) for name, power in powers.items()),
-            *(CellParam(name, (n,), "fixed", value) for name, value in vectors.items()),
-            *(CellParam(name + "_A", (in_dim, rank), "fixed", 0.0) for name, rank in ranks.items()),
-            *(CellParam(name + "_B", (rank, n), "fixed") for name, rank in ranks.items()),
+            *(
+                CellParam("mix_" + name, (in_dim,), "fixed", self.mix(power), (inputs,))
+                for name, power in powers.items()
+            ),
+            *(CellParam(name, (n,), "fixed", value, (channels,)) for name, value in vectors.items()),
+            *(
+                CellParam(name + "_A", (in_dim, rank), "fixed", 0.0, (inputs, whole(rank)))
+                for name, rank in ranks.items()
+            ),
+            *(
+                CellParam(name + "_B", (rank, n), "fixed", None, (whole(rank), channels))
+                for name, rank in ranks.items()
+            ),
             *self.projection_specs(),
         ]
 

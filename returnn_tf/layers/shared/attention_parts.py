@@ -1,0 +1,186 @@
+"""Attention written as several layers, product, softmax, dropout and product, computed by the native op in training.
+
+Each of these layers emits its ops as usual, and stores from what its value was computed. The last one takes the native
+op where nothing else reads the values between, whose ops then never run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from returnn_tf.graph.aux_values import Aux
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.node import Node
+from returnn_tf.ops.dense.labelled_attention import Factor, Label, Labels, Weights, labelled_attention
+from returnn_tf.tensor import Data
+from returnn_tf.tensor.precision import product_dtype
+from returnn_tf.util.lazy_tf import tf
+
+
+@dataclasses.dataclass(frozen=True)
+class Energies:
+    """The product of two factors, summed over one axis.
+
+    :param value: the product as a tensor
+    :param labels: of its axes
+    """
+
+    value: Any
+    labels: Labels
+    factors: tuple[Factor, Factor]
+
+
+ENERGIES: Aux[Energies] = Aux("energies", enters_search=False)
+WEIGHTS: Aux[Weights] = Aux("attention weights", enters_search=False)
+
+
+def note_product(ctx: EmitContext, value: Any, a: Factor, b: Factor, labels: Sequence[Label]) -> None:
+    """Store that a layer's value is a product, if it may be one of queries and keys.
+
+    :param labels: of the value; labels of none of the factors are axes of size 1
+    """
+    if not _computes_all(ctx) or any(factor.tensor.dtype != tf.float32 for factor in (a, b)):
+        return
+    summed = [label for label in a.labels if label in b.labels and label not in labels]
+    if len(summed) == 1 and all(_summed_size(factor, summed[0]) for factor in (a, b)):
+        ctx.set_aux(ctx.node, ENERGIES, Energies(value, tuple(labels), (a, b)))
+
+
+def note_weights(ctx: EmitContext, value: Any, x: Any, data: Data, perm: Sequence[int], scale: float) -> None:
+    """Store that a layer's value is the softmax over its last axis of scaled energies, if its source has them.
+
+    Frames of this axis after the end of a sequence have no weight, all others have one.
+
+    :param x: the input of the layer
+    :param data: template of the value
+    :param perm: axis of the value -> axis of the input
+    """
+    found = _scaled_energies(ctx, ctx.node.sources[0], x) if _computes_all(ctx) else None
+    if found is None:
+        return
+    energies, factor = found
+    labels = tuple(energies.labels[axis] for axis in perm)
+    dim, lengths, causal = data.dims[-1], None, False
+    if ctx.differs_by_frame(dim):
+        over = ctx.lowering.running.get(dim)
+        causal = over in data.dims and _is_of_queries(energies, labels[-1], labels[data.dims.index(over)])
+        if not causal:
+            return
+    elif dim.is_dynamic:
+        lengths = ctx.lens(dim)
+    ctx.set_aux(ctx.node, WEIGHTS, Weights(value, labels, energies.factors, scale * factor, lengths, causal))
+
+
+def note_copy(ctx: EmitContext, value: Any, dropout: float, seed: Any) -> None:
+    """Store that a layer's value is that of its source, if that has weights.
+
+    :param dropout: rate of entries, each with a number of its own, that became 0
+    """
+    source = ctx.node.sources[0]
+    weights = ctx.aux(source, WEIGHTS)
+    if weights is None or not _only_reader(ctx, source) or (dropout and weights.dropout):
+        return
+    if weights.value is not ctx.value(source):  # the source changed its gradient
+        return
+    if dropout:
+        weights = dataclasses.replace(weights, dropout=dropout, seed=seed)
+    ctx.set_aux(ctx.node, WEIGHTS, dataclasses.replace(weights, value=value))
+
+
+def attended(
+    ctx: EmitContext, node: Node, labels: Sequence[Label], base_labels: Sequence[Label], out: Sequence[Label], base: Any
+) -> Optional[Any]:
+    """Emit the product of attention weights and a base by the native op.
+
+    :param node: the weights
+    :param labels: of their axes; those which neither the base nor the result has are of size 1
+    :param base_labels: of the axes of the base
+    :param out: of the axes of the result
+    :param base: tensor
+    :return: None if the node has no attention weights, or the op does not compute this
+    """
+    weights = ctx.aux(node, WEIGHTS)
+    if weights is None or base.dtype != tf.float32 or not _only_reader(ctx, node) or not _computes_all(ctx):
+        return None
+    if weights.value is not ctx.value(node) or base is weights.value or product_dtype() is not None:
+        return None
+    # The labels of the last product, in terms of those of the first one.
+    names: dict[Label, Label] = dict(zip(labels, weights.labels))
+
+    def named(given: Sequence[Label]) -> Labels:
+        return tuple(names.get(label, ("base", label)) for label in given)
+
+    batch = ctx.node.output.batch_axis
+    if batch is None:
+        return None
+    return labelled_attention(weights, Factor(base, named(base_labels)), named(out), named([out[batch]])[0])
+
+
+def _computes_all(ctx: EmitContext) -> bool:
+    """Return whether this is a training step, outside of loops and beams, in which nothing looks at values between."""
+    lowering = ctx.lowering
+    return ctx.train and ctx.beam == 1 and not (lowering.is_child or lowering.check_numerics)
+
+
+def _only_reader(ctx: EmitContext, node: Node) -> bool:
+    """Return whether nothing but this layer reads a value."""
+    lowering, layer = ctx.lowering, node.layer
+    changed = layer.batch_norm or layer.control_dependencies_on_output or node.own_output is not None
+    return lowering.readers.get(node) == 1 and layer.loss is None and not changed
+
+
+def _summed_size(factor: Factor, label: Label) -> Optional[int]:
+    size: Optional[int] = factor.tensor.shape[factor.labels.index(label)]
+    return size
+
+
+def _is_of_queries(energies: Energies, key: Label, frames: Label) -> bool:
+    """Return whether keys and queries are the same frames: each on one side, of the same sequences."""
+    sides = [[label in factor.labels for factor in energies.factors] for label in (key, frames)]
+    return sides in ([[True, False], [False, True]], [[False, True], [True, False]])
+
+
+def _scaled_energies(ctx: EmitContext, node: Node, x: Any) -> Optional[tuple[Energies, float]]:
+    """Return the energies that a layer has, and by what they were multiplied; None if they are something else.
+
+    :param x: the value of the layer
+    """
+    scale: float = 1.0
+    while _only_reader(ctx, node):
+        energies = ctx.aux(node, ENERGIES)
+        value = ctx.lowering.values[node] if energies is None else energies.value
+        if energies is None and len(node.sources) != 1:
+            return None
+        target = value if energies is not None else ctx.lowering.values[node.sources[0]]
+        factor = _factor_between(target, x)
+        if factor is None:
+            return None
+        scale *= factor
+        if energies is not None:
+            return energies, scale
+        node, x = node.sources[0], target
+    return None
+
+
+def _factor_between(x: Any, y: Any) -> Optional[float]:
+    """Return the number by which ops multiplied x, so that it became y; None if they did something else."""
+    factor = 1.0
+    while y is not x:
+        op = y.op
+        if op.type == "Identity":
+            y = op.inputs[0]
+            continue
+        if op.type not in ("Mul", "RealDiv", "Div"):
+            return None
+        numbers = [tf.get_static_value(given) for given in op.inputs]
+        index = 0 if numbers[0] is None else 1
+        number = numbers[1 - index]
+        if number is None or number.size != 1 or (index == 1 and op.type != "Mul"):
+            return None
+        y, number = op.inputs[index], float(number)
+        if y.shape.rank != op.outputs[0].shape.rank:
+            return None
+        factor = factor * number if op.type == "Mul" else factor / number
+    return factor
