@@ -138,12 +138,12 @@ def declare_batch_norm_option(ctx: PlanContext, opts: Any) -> None:
     if not ctx.node.output.dtype.startswith(("float", "bfloat")):
         raise ctx.error("batch_norm needs a float output, but it is %s." % ctx.node.output)
     declare_batch_norm(ctx, ctx.node.output, parsed)
-    ctx.node.layer.batch_norm_options = parsed  # type: ignore[attr-defined]
+    ctx.node.layer.batch_norm_options = parsed
 
 
 def apply_batch_norm_option(ctx: EmitContext, x: Any) -> Any:
     """Return the normalised output of a layer."""
-    return emit_batch_norm(ctx, x, ctx.output, ctx.node.layer.batch_norm_options)  # type: ignore[attr-defined]
+    return emit_batch_norm(ctx, x, ctx.output, ctx.node.layer.batch_norm_options)
 
 
 def _parse(opts: Any) -> BatchNormOptions:

@@ -17,6 +17,7 @@ from returnn_tf.graph.params.custom import emit_custom
 from returnn_tf.graph.params.reuse import CustomParam
 from returnn_tf.ops.after_product import dropout
 from returnn_tf.ops.frames.shape import to_layout
+from returnn_tf.ops.frames.skipped_padding import FramePacking
 from returnn_tf.ops.mixed_precision import reduced
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -27,11 +28,15 @@ T = TypeVar("T")
 class EmitContext(Lengths):
     """The context passed to `Layer.emit`.
 
+    :param packing: how the frames of all values are packed; None: they are not
     :param may_reduce: whether values and parameters are given in the type of mixed_precision, if the layer supports it
     """
 
-    def __init__(self, node: Node, lowering: Lowering, *, may_reduce: bool = False) -> None:
+    def __init__(
+        self, node: Node, lowering: Lowering, *, may_reduce: bool = False, packing: Optional[FramePacking] = None
+    ) -> None:
         super().__init__(node, lowering)
+        self._packing = packing
         self._reduces = may_reduce and node.layer.reduces_precision
         self.train = lowering.train
         self.search = node.in_search
@@ -54,6 +59,8 @@ class EmitContext(Lengths):
 
         For a layer whose batch axis holds the hypotheses of a search, all values have them.
         """
+        if self._packing is not None and node in self.node.sources:
+            return self.lowering.packed_value(node, self._packing)
         value = self.lowering.values[node] if sub is None else self.lowering.sub_values[node, sub]
         data = node.output if sub is None else node.sub_outputs.get(sub, node.output)
         if self.beam > 1 and data.beam is None and data.batch_axis is not None:
@@ -183,7 +190,7 @@ class EmitContext(Lengths):
             )
         rate = layer.param_dropout
         if rate and value.shape.rank >= (layer.param_dropout_min_ndim or 0):
-            value = self.dropout(value, rate, seed="dropout/" + name)
+            value = dropout(value, rate, self.seed("dropout/" + name))
         return value
 
     def variable(self, name: str) -> Any:
@@ -219,7 +226,8 @@ class EmitContext(Lengths):
         """
         if not rate:
             return x
-        return dropout(x, rate, self.seed(seed, of=of), noise_shape)
+        rows = self._packing.rows if self._packing is not None and noise_shape is None else None
+        return dropout(x, rate, self.seed(seed, of=of), noise_shape, rows)
 
     def update(self, func: Callable[[], Any]) -> None:
         """Schedule a side effect to run once after the outputs of this step are computed, e.g. running means."""
@@ -249,7 +257,9 @@ class EmitContext(Lengths):
             )
 
     def set_aux(self, node: Node, aux: Aux[T], value: T) -> None:
-        """Store an auxiliary value of a node, to be read by `aux`."""
+        """Store an auxiliary value of a node, to be read by `aux`; with the padding, if its frames are packed."""
+        if self._packing is not None:
+            value = aux.each(self._packing.unpack, value)
         self.lowering.set_aux(node, aux, value)
 
     def aux(self, node: Node, aux: Aux[T]) -> Optional[T]:
@@ -265,4 +275,4 @@ class EmitContext(Lengths):
         source = self.node.sources[0] if source is None else source
         for aux, value in self.lowering.aux.get(source, {}).items():
             if aux.forwarded:
-                self.set_aux(self.node, aux, value)
+                self.lowering.set_aux(self.node, aux, value)

@@ -67,6 +67,12 @@ class Lengths:
         self.lowering.lens_over[dim] = tuple(over), lens
         self.lowering.sizes[dim] = size
 
+    def define_running(self, dim: Dim, over: Dim) -> None:
+        """Set the lengths of a dim that has the frames of another one up to the current one: t + 1 in frame t."""
+        size = self.size(over)
+        self.define_lens_over(dim, [over], tf.range(size) + 1, size)
+        self.lowering.running[dim] = over
+
     def define_size(self, dim: Dim, size: Any) -> None:
         """Set the number of entries of a batch dim that this layer defines."""
         self.lowering.sizes[dim] = size

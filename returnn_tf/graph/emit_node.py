@@ -34,10 +34,14 @@ def emit_node(state: Lowering, node: Node) -> None:
 
     :raises LoweringError: with the path of the layer, its sources and its output
     """
-    ctx = EmitContext(node, state, may_reduce=True)
+    packing = state.packing_of(node)
+    ctx = EmitContext(node, state, may_reduce=True, packing=packing)
     with tf.name_scope(op_scope(node.path)), size_tags.using_lengths(ctx.lens):
         try:
             value = node.layer.emit(ctx)
+            if packing is not None:
+                state.packed_frames[node] = value
+                value = packing.unpack(value)
             _check_tensor(node, value)
             value = full(value) if node.output.dtype == "float32" else value
             if node.own_output is not None:

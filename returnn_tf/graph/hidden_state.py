@@ -49,9 +49,9 @@ class HiddenState:
 def recurrent_node(node: Node) -> Node:
     """Return the layer whose hidden state a layer forwards: that of its source or of its inner layer, else its own."""
     while True:
-        layer: Any = node.layer
+        layer = node.layer
         inner = node.sources[0] if layer.forwards_state and len(node.sources) == 1 else layer
-        inner = getattr(layer, "inner", None) if inner is layer else inner
+        inner = layer.inner if inner is layer else inner
         if not isinstance(inner, Node):
             return node
         node = inner
@@ -59,7 +59,8 @@ def recurrent_node(node: Node) -> Node:
 
 def hidden_state_of(node: Node) -> Optional[HiddenState]:
     """Return the hidden state that a planned layer has or forwards; None if there is none."""
-    return getattr(recurrent_node(node).layer, "hidden_state", None)
+    state: Optional[HiddenState] = recurrent_node(node).layer.hidden_state
+    return state
 
 
 def _batch_of_state(node: Node) -> Optional[int]:

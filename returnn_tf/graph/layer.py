@@ -7,7 +7,7 @@ emits its ops (`emit`). `returnn_tf.layers.math.linear` is a model to follow.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
 from returnn_tf.graph.emit_context import EmitContext
@@ -36,6 +36,13 @@ class Layer(LayerBase):
 
     def before_loop(self, ctx: EmitContext) -> None:
         """Compute what all steps share, for a layer in a loop, and store it by ``ctx.set_aux``. May do nothing."""
+
+    def factors(self) -> Mapping[str, bool]:
+        """Return the matrices by which a step multiplies its input, [batch, features], and whether each is transposed.
+
+        A search keeps these in an order that suits products with few rows, see `returnn_tf.layers.shared.packed`.
+        """
+        return {}
 
     def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
         """Return the layer that is reached as ``<this layer>/<name>``, or None."""

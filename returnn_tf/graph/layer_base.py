@@ -12,7 +12,6 @@ from typing import (
     Annotated,
     Any,
     Callable,
-    ClassVar,
     Optional,
     Union,
 )
@@ -22,10 +21,10 @@ from returnn_tf.config.option_checks import axis_size
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import LayerRef, LayerRefs, dropout_rate, option
 from returnn_tf.graph.class_facts import mentions
-from returnn_tf.graph.freezing import Freezable
+from returnn_tf.graph.layer_facts import LayerFacts
 from returnn_tf.graph.option_types import InitialOutput, OutTypeOptions, ReusedParams, ReuseOptions
-from returnn_tf.graph.param_parts import Parts, total_size
 from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.parts import Parts, total_size
 
 
 def _check_device(value: Optional[str]) -> Optional[str]:
@@ -35,62 +34,13 @@ def _check_device(value: Optional[str]) -> Optional[str]:
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class LayerBase(Freezable):
-    """The options of every layer, and the class attributes that the compiler asks for.
+class LayerBase(LayerFacts):
+    """The options of every layer, and the methods that a class may override to say more about itself.
 
     The attributes hold the options. Once the layer is planned, those that name layers hold the planned `Node`, and dims
     that another layer defined are replaced by their definition.
     """
 
-    class_name: ClassVar[str] = ""
-    #: Whether the layer needs sources: then ``from`` is "data" by default in old configs, and required in others.
-    needs_sources: ClassVar[bool] = True
-    #: Whether it only connects a loop with the outside: hidden from users.
-    is_connector: ClassVar[bool] = False
-    #: Parameter scope where the layer is the unit of another one, such as `masked_computation`.
-    scope_as_unit: ClassVar[str] = ""
-    #: The scope inside that of the layer in which its parameters are, and the output of an exported graph; a
-    #: ``name_scope`` replaces both.
-    inner_scope: ClassVar[str] = ""
-    #: Whether a network inside is a part of the network around, so that in a loop ``prev:`` in it refers to its layers.
-    steps_with_loop: ClassVar[bool] = False
-    #: Whether the hidden state of its only source is its own too, as for a copy.
-    forwards_state: ClassVar[bool] = False
-    #: Whether a network as its ``unit`` is computed step by step; a search may do other steps than training.
-    iterates_unit: ClassVar[bool] = False
-    #: Whether the output has no hypotheses of a search, even if a source has them.
-    ends_search: ClassVar[bool] = False
-    #: Whether in a step of a loop the value is about the hypotheses of the search, so that it exists in a search alone.
-    is_about_search: ClassVar[bool] = False
-    #: Whether the state that this layer carries from step to step of a loop grows in each step.
-    history_grows: ClassVar[bool] = False
-    #: Of such a layer: the masks (nodes) that select the steps in its history, see `masked_computation`.
-    history_masks: ClassVar[Sequence[Any]] = ()
-    #: Whether the value depends on previous steps of a loop, even where the sources do not. Set automatically if the
-    #: code of the class shows a call of `PlanContext.loop_state`; otherwise the class must set it.
-    has_memory: ClassVar[bool] = False
-    #: Of a layer with a memory: whether it can also compute all steps at once, along `PlanContext.loop_dim`.
-    computes_all_steps: ClassVar[bool] = False
-    #: Whether the output has as many features as the (first) source.
-    keeps_features: ClassVar[bool] = False
-    #: Whether the output features are the concatenated source features, if the sizes add up.
-    joins_features: ClassVar[bool] = False
-    #: Whether the values are a distribution over the features, whatever the activation is.
-    normalizes_features: ClassVar[bool] = False
-    #: Whether the layer passes values on after each step of a task, see `returnn_tf.graph.after_step.sinks`.
-    has_sink: ClassVar[bool] = False
-    #: Whether the layer has a loss on the gradient at its output, see `returnn_tf.graph.after_step.meta_loss`.
-    has_meta_loss: ClassVar[bool] = False
-    #: Whether the layer computes in the type of the setting mixed_precision, if there is one: a product or activation.
-    reduces_precision: ClassVar[bool] = False
-    #: Whether the layer is a batch normalisation itself, so that the option ``batch_norm`` adds none.
-    normalizes_batch: ClassVar[bool] = False
-    #: Whether the sources may be complex numbers; a class that has parameters refuses them in any case.
-    takes_complex: ClassVar[bool] = True
-    #: Whether sources without labels may be integers or bools; None: if the class has no parameters.
-    takes_ints: ClassVar[Optional[bool]] = None
-    #: The option that sets the number of hypotheses of a search, if the layer creates any.
-    beam_size_option: ClassVar[str] = ""
     #: The `Node` of this layer in the plan; set by the node.
     node: Any = dataclasses.field(init=False)
     n_out: Optional[int] = option(None, check=axis_size, help="size of the new feature axis; from the target if absent")
@@ -254,6 +204,29 @@ class LayerBase(Freezable):
         """
         is_output = len(shape) > 1 and axis == len(shape) - 1
         return inputs if not is_output and shape[axis] == total_size(inputs) else []
+
+    def feature_parts(self) -> Parts:
+        """Return the parts of the feature axis of the output, which grow one by one, or an empty list: it is one."""
+        return []
+
+    def works_by_frame(self) -> bool:
+        """Return whether a frame of the output depends on this frame of the sources alone.
+
+        Then the layer is also given packed frames in training: [1, frames, features] for [batch, time, features].
+        """
+        return False
+
+    def ignores_padding(self) -> bool:
+        """Return whether frames before the end of a sequence depend on such frames of the sources alone."""
+        return self.works_by_frame()
+
+    def masks_padding(self) -> bool:
+        """Return whether the values are weights of frames, which are 0 after the end of a sequence."""
+        return False
+
+    def work_per_frame(self) -> int:
+        """Return the multiply-adds of products for a frame, of a layer that works by frame."""
+        return 0
 
     def gives_initial_output(self) -> bool:
         """Return whether a method ``initial_output_value`` defines the value before the first step of a loop."""

@@ -17,6 +17,8 @@ from returnn_tf.tensor import Data
 from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
+ERROR_TOPIC = "targets"
+
 
 class LossPlanContext:
     """The context passed to `Loss.check`: templates only.
@@ -129,6 +131,8 @@ class Loss(Freezable):
     needs_target: ClassVar[bool] = True
     #: Whether it compares with a target if the layer has the option.
     takes_target: ClassVar[bool] = False
+    #: Whether the padding of the values of the layer, and of the target, never matters.
+    ignores_padding: ClassVar[bool] = False
     #: Whether it needs the names of the sequences.
     needs_seq_tags: ClassVar[bool] = False
     #: Whether the layer has a blank label in addition to those of the target.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
-from typing import Any, Callable, TypeVar
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable, Optional, TypeVar
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.settings import DEFAULT_SEED
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.node import Node
+from returnn_tf.ops.frames.skipped_padding import FramePacking
 from returnn_tf.tensor import Dim
 from returnn_tf.util.lazy_tf import tf
 
@@ -43,8 +45,8 @@ class Lowering:
     with_losses: bool = True
     #: Whether gradients are differentiated again, which ops that compute their own gradient do not support.
     second_derivatives: bool = False
-    #: The layers whose values other layers use.
-    read: frozenset[Node] = frozenset()
+    #: How many layers and losses of others use the value of a layer; those without any are not in it.
+    readers: Mapping[Node, int] = dataclasses.field(default_factory=Counter)
     #: The layers by whose values other layers may take derivatives.
     differentiated: frozenset[Node] = frozenset()
     batch_size: Any = None
@@ -59,6 +61,14 @@ class Lowering:
     sizes: dict[Dim, Any] = dataclasses.field(default_factory=dict)
     #: Dims whose lengths vary with the frames of other dims: dim -> (those dims, batch included; their lengths).
     lens_over: dict[Dim, tuple[tuple[Dim, ...], Any]] = dataclasses.field(default_factory=dict)
+    #: Of these, dims with t + 1 frames in frame t of the one dim: dim -> this one.
+    running: dict[Dim, Dim] = dataclasses.field(default_factory=dict)
+    #: Layers that are computed for packed frames, the native ops for that, the packing of each time dim, and the packed
+    #: values of these layers and their sources.
+    packed_nodes: frozenset[Node] = frozenset()
+    pack_ops: Any = None
+    packings: dict[Dim, FramePacking] = dataclasses.field(default_factory=dict)
+    packed_frames: dict[Node, Any] = dataclasses.field(default_factory=dict)
     #: Parameters read so far, by what provides them; those with dropout or noise by the layer that has it.
     params: dict[Any, Any] = dataclasses.field(default_factory=dict)
     noisy_params: dict[tuple[Node, str], Any] = dataclasses.field(default_factory=dict)
@@ -78,6 +88,8 @@ class Lowering:
     hypotheses: Any = None
     #: In a searching loop: whether layers may keep `InPlace` states, see `returnn_tf.layers.loops.in_place`.
     in_place: bool = False
+    #: In a searching loop: matrices that are packed once, by what provides them; see `returnn_tf.layers.shared.packed`.
+    packed: dict[Any, Any] = dataclasses.field(default_factory=dict)
     #: In the step of any other loop: bool [batch], the sequences that ended before this step; None if none can end.
     ended: Any = None
     #: Final scores [batch, beam] by path of the loop, and the dims whose lengths differ among the hypotheses of a beam.
@@ -93,6 +105,23 @@ class Lowering:
             if field.default_factory is dict:
                 copies[field.name] = dict(getattr(self, field.name))
         return dataclasses.replace(self, **copies)
+
+    def packing_of(self, node: Node) -> Optional[FramePacking]:
+        """Return how the frames of a layer are packed; None if it is computed for all frames."""
+        if node not in self.packed_nodes:
+            return None
+        dim = node.output.dims[1]
+        if dim not in self.packings:
+            lens, batch = self.get_lens(dim), self.get_size(node.output.dims[0])
+            lens = tf.broadcast_to(lens, [batch])
+            self.packings[dim] = FramePacking(self.pack_ops, lens, tf.convert_to_tensor(self.get_size(dim)))
+        return self.packings[dim]
+
+    def packed_value(self, node: Node, packing: FramePacking) -> Any:
+        """Return the value of a node for packed frames."""
+        if node not in self.packed_frames:
+            self.packed_frames[node] = packing.pack(self.values[node])
+        return self.packed_frames[node]
 
     def set_aux(self, node: Node, aux: Aux[T], value: T) -> None:
         """Store an auxiliary value of a node."""

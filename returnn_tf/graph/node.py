@@ -9,6 +9,7 @@ from returnn_tf.graph.after_step.kept_state import KeptSpec
 from returnn_tf.graph.freezing import Freezable, read_only
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.tensor import Data, Dim
+from returnn_tf.util.html import paragraph, table
 
 
 @dataclasses.dataclass(eq=False)
@@ -120,6 +121,13 @@ class Node(Freezable):
 
     def __repr__(self) -> str:
         return "<%s %r>" % (type(self).__name__, self.path)
+
+    def _repr_html_(self) -> str:
+        title = "%s (%s)" % (self.path, "data" if self.extern_key is not None else self.layer.class_name)
+        sources = [("from", ", ".join(source.path for source in self.sources))] if self.sources else []
+        params = [("parameter %s" % spec.name, "%s %s" % (list(spec.shape), spec.dtype)) for spec in self.owned]
+        rows = [("output", self.output if self.planned else "not planned yet"), *sources, *params]
+        return paragraph(title) + table((), rows)
 
 
 #: The fields of a node that are filled while it is planned.

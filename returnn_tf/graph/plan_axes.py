@@ -19,9 +19,12 @@ class PlannedAxes:
         self.builder = builder
         self.behavior_version = builder.behavior_version
 
-    def error(self, message: str) -> ConfigError:
-        """Return an error to raise; the compiler prepends layer path, class and sources."""
-        return ConfigError(message)
+    def error(self, message: str, *, topic: str = "") -> ConfigError:
+        """Return an error to raise; the compiler prepends layer path, class and sources.
+
+        :param topic: page of ``returnn-tf explain``; by default that of the module which raises it
+        """
+        return ConfigError(message, topic=topic)
 
     def axis(self, data: Data, desc: AxisDesc) -> int:
         """Return the index of the one axis that matches."""
@@ -43,7 +46,7 @@ class PlannedAxes:
     def single_source(self) -> Data:
         """Return the template of the only source."""
         if len(self.node.sources) != 1:
-            raise self.error("needs exactly one source in 'from', got %d." % len(self.node.sources))
+            raise self.error("needs exactly one source in 'from', got %d." % len(self.node.sources), topic="sources")
         return self.node.sources[0].output
 
     def need_feature(self, data: Data, what: str = "the source") -> Dim:
@@ -51,7 +54,8 @@ class PlannedAxes:
         if data.sparse_dim is not None:
             raise self.error(
                 "%s is sparse (label indices of %s), but dense features are needed. Embed it by a linear layer first, "
-                "or make it one-hot." % (what, data.sparse_dim)
+                "or make it one-hot." % (what, data.sparse_dim),
+                topic="sparse-data",
             )
         dim = data.feature_dim
         if dim is None:
@@ -63,5 +67,6 @@ class PlannedAxes:
     def need_static(self, dim: Dim, what: str) -> int:
         """Return the static size of a dim."""
         if dim.size is None:
-            raise self.error("%s must have a static size, but %s is dynamic." % (what, dim))
+            merged = " Were frames merged into it, e.g. by merge_dims of T and F?" if dim.is_feature_dim() else ""
+            raise self.error("%s must have a static size, but %s is dynamic.%s" % (what, dim, merged))
         return dim.size

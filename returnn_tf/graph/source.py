@@ -31,8 +31,8 @@ class SourceLayer(Layer):
         if self.sources:
             raise ctx.error("takes no sources: 'from' must be [].")
         if ctx.node.extern_key is None:
-            self.inner = ctx.depend(ctx.builder.extern_node(self.data_key))
-            return self.inner.output
+            inner = self.inner = ctx.depend(ctx.builder.extern_node(self.data_key))
+            return inner.output
         return ctx.node.output
 
     def emit(self, ctx: EmitContext) -> Any:

@@ -11,6 +11,8 @@ from returnn_tf.tensor.dim import Dim
 from returnn_tf.tensor.dim_kind import DimKind
 from returnn_tf.tensor.dim_names import NO_NAMES, DimNames
 
+ERROR_TOPIC = "axes"
+
 AxisDesc = Union[Dim, str, int]
 
 _MARKED: dict[str, Callable[[Data], Optional[int]]] = {

@@ -12,6 +12,7 @@ from typing import Any, Callable, Optional
 from returnn_tf.tensor.dim import Dim
 from returnn_tf.tensor.dim_kind import DimKind
 from returnn_tf.tensor.precision import float_dtype
+from returnn_tf.util.html import paragraph, table
 
 #: Names of the dtypes of tensors.
 NUMERIC_DTYPES = (
@@ -157,6 +158,15 @@ class Data:
             parts.append("B" if kind == "B" and d.description == "batch" else "%s|%s" % (kind, d))
         text = "[%s] %s" % (", ".join(parts), self.dtype)
         return text + " sparse %s" % self.sparse_dim if self.sparse_dim is not None else text
+
+    def _repr_html_(self) -> str:
+        marks = {self.feature_axis: "feature", self.time_axis: "time", self.batch_axis: "batch"}
+        rows = [
+            (axis, marks.get(axis, ""), self._kind(axis), dim, "dynamic" if dim.size is None else dim.size)
+            for axis, dim in enumerate(self.dims)
+        ]
+        labels = "" if self.sparse_dim is None else ", labels %s" % self.sparse_dim
+        return paragraph(self.dtype + labels) + table(("axis", "role", "kind", "dim", "size"), rows, numbers=[0])
 
     # --- derived templates ---
 

@@ -19,6 +19,8 @@ from returnn_tf.tensor.dim_text import EXTERN_PREFIX
 from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.tensor.user_dims import batch_dim
 
+ERROR_TOPIC = "extern-data"
+
 #: The data key of the names of the sequences; it need not be declared, and datasets need not deliver it.
 SEQ_TAG = "seq_tag"
 

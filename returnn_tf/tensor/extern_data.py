@@ -10,6 +10,8 @@ from returnn_tf.config.option_types import fits_type
 from returnn_tf.tensor.data import Data
 from returnn_tf.tensor.data_key import parse_data_key
 
+ERROR_TOPIC = "extern-data"
+
 
 def parse_extern_data(options: Mapping[str, Any]) -> dict[str, Data]:
     """Return the templates by data key.

@@ -85,6 +85,12 @@ def common_layout(
         if not missing:
             continue
         if not allow_broadcast_all:
+            sizes = [data.dims[data.feature_axis].size for data in datas if data.feature_axis is not None]
+            if missing == [data.feature_axis] and len({size for size in sizes if size != 1}) > 1:
+                raise ConfigError(
+                    "The dims don't fit: the sources have different numbers of features, %s. Give them the same n_out, "
+                    "or put a linear layer behind one of them." % ", ".join(map(str, sizes))
+                )
             raise ConfigError(
                 "The dims don't fit: %s has the axis %s, which is in no other source with all axes; the sources "
                 "are %s. "

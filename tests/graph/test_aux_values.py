@@ -41,11 +41,11 @@ class PluginDoubleLayer(Layer):
     """``y = x``, and beside it ``2 x``."""
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source."""
+        """Return that of the source."""
         return ctx.single_source()
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One product."""
+        """Return one product."""
         ctx.set_aux(self.node, DOUBLE, Double(ctx.source() * 2))
         return ctx.source()
 
@@ -55,11 +55,11 @@ class PluginHalfOfDoubleLayer(Layer):
     """What a source has beside its output, halved; emitted after all sources."""
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the first source."""
+        """Return that of the first source."""
         return self.source.output.replace(vocab=None)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One division."""
+        """Return one division."""
         double = ctx.aux(self.source, DOUBLE)
         assert double is not None
         return tf.cast(double.values / 2, ctx.output.dtype)

@@ -14,13 +14,13 @@ from returnn_tf.engine.pretrain.param_axes import axes_of_params
 from returnn_tf.engine.search.beam import with_beam_size
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
-from returnn_tf.graph.param_parts import Part, Parts
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import LAYERS, register_layer
 from returnn_tf.network.network import Network
 from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.tensor import Data
+from returnn_tf.tensor.parts import Part, Parts
 from returnn_tf.util.lazy_tf import tf
 from tests.test_imports import MODULES
 
@@ -95,14 +95,14 @@ class PluginSumByFunctionsLayer(Layer):
     """The same, by functions of the module."""
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source."""
+        """Return that of the source."""
         data = ctx.single_source()
         if ctx.in_step:
             _declare(ctx, data)
         return data
 
     def emit(self, ctx: EmitContext) -> Any:
-        """One addition."""
+        """Return one addition."""
         return _add(ctx) if self.node.loop_states else ctx.source()
 
 
@@ -128,14 +128,14 @@ class PluginPairsLayer(Layer):
     """Its output has two halves."""
 
     def template(self, ctx: PlanContext) -> Data:
-        """The features of the source twice."""
+        """Return the features of the source twice."""
         data = ctx.single_source()
         out = ctx.new_feature(2 * (data.dim or 0))
         ctx.param("W", (data.feature_dim, out), get_initializer(0.0))
         return data.with_feature(data.feature_axis or 0, out)
 
     def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Parts) -> Parts:
-        """The halves in the columns of W."""
+        """Return the halves in the columns of W."""
         return inputs if axis == 0 else [Part("half %d" % i, shape[axis] // 2) for i in range(2)]
 
 
@@ -144,7 +144,7 @@ def config_of(network: dict[str, Any]) -> Config:
 
 
 def loop(layer: str, *, open_end: bool) -> dict[str, Any]:
-    """The sum of the same vector in each of three steps."""
+    """Return the sum of the same vector in each of three steps."""
     unit: dict[str, Any] = {
         "sum": {"class": layer, "from": "base:vector"},
         "output": {"class": "copy", "from": "sum"},
@@ -205,7 +205,7 @@ def test_the_parts_of_a_parameter_of_a_plugin() -> None:
 
 
 def strings(node: ast.AST) -> Iterator[str]:
-    """The strings of a constant, or of a literal list, tuple or set."""
+    """Yield the strings of a constant, or of a literal list, tuple or set."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     elif isinstance(node, (ast.Tuple, ast.List, ast.Set)):
@@ -219,7 +219,7 @@ def strings(node: ast.AST) -> Iterator[str]:
 
 
 def asks_for_class(node: ast.AST) -> bool:
-    """Whether this is ``x.class_name``, ``x["class"]`` or ``x.get("class")``."""
+    """Return whether this is ``x.class_name``, ``x["class"]`` or ``x.get("class")``."""
     if isinstance(node, ast.Attribute):
         return node.attr == "class_name"
     if isinstance(node, ast.Subscript):
@@ -274,3 +274,25 @@ def test_no_module_knows_a_layer_class_by_name(name: str) -> None:
     own = {key for cls in dict(LAYERS.items()).values() if cls.__module__ == name for key in LAYERS.names_of(cls)}
     found = [(line, key) for line, key in comparisons(MODULES[name][1]) if LAYERS.find(key) and key not in own]
     assert not found
+
+
+def layer_lookups(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield line and text of ``getattr(layer, "name", ...)`` and ``hasattr(...)`` on a layer of another node."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr"):
+            text = ast.unparse(node.args[0])
+            is_layer = text == "layer" or text.endswith((".layer", "_layer"))
+            if is_layer and isinstance(node.args[1], ast.Constant):
+                yield node.lineno, ast.unparse(node)
+
+
+def test_lookups_are_found() -> None:
+    """The search above finds such code, and lets names that are computed pass."""
+    code = 'getattr(node.layer, "of", None)\nhasattr(layer, "of")\ngetattr(node.layer, name)\ngetattr(x, "of")'
+    assert [line for line, _ in layer_lookups(ast.parse(code))] == [1, 2]
+
+
+@pytest.mark.parametrize("name", sorted(n for n in MODULES if ".compat" not in n))
+def test_no_attribute_of_a_layer_is_looked_up_by_name(name: str) -> None:
+    """What one layer reads of another one is declared, with a default, by `returnn_tf.graph.layer_facts.LayerFacts`."""
+    assert not list(layer_lookups(MODULES[name][1]))

@@ -1,1 +1,3 @@
 """Views of layers, their outputs and networks for user code, under the names that such code uses."""
+
+ERROR_TOPIC = "code-in-configs"
