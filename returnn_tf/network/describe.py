@@ -8,18 +8,15 @@ from typing import Any, Optional
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import NetworkSettings, TaskSettings
-from returnn_tf.graph.node import Node
 from returnn_tf.layers.loops.loop_run import LoopRunLayer
 from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.logging.log import log
-from returnn_tf.network.draw import draw_svg
 from returnn_tf.network.plan_config import plan_from_config
+from returnn_tf.network.planning.layer_table import HEADER, layer_row, loss_lines, show_axes, totals
 from returnn_tf.network.planning.plan import Plan
-from returnn_tf.tensor import Data
 
 _BOLD, _DIM, _YELLOW, _GREEN, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[32m", "\x1b[0m"
 _LONGEST_CHAIN = 8  # names
-_HEADER = ("layer", "class", "output", "dtype", "parameters", "time")
 
 
 def describe_config(config: Config, *, graph: Optional[str] = None, color: bool = False) -> str:
@@ -38,7 +35,7 @@ def describe_config(config: Config, *, graph: Optional[str] = None, color: bool 
         folder = os.path.dirname(os.path.abspath(graph))
         if not os.path.isdir(folder):
             raise ConfigError("--graph: the folder %s does not exist. Create it first." % folder)
-        picture = draw_svg(plan)
+        picture = plan.svg()
         try:
             with open(graph, "w", encoding="utf8") as file:
                 file.write(picture)
@@ -58,10 +55,10 @@ def log_templates(plan: Plan) -> None:
 def describe_plan(plan: Plan, *, color: bool = False) -> str:
     """Return the table, then losses and totals."""
     nodes = plan.visible_nodes()
-    rows = [_row(node) for node in nodes]
+    rows = [layer_row(node) for node in nodes]
     with_loss = {loss.owner for loss in plan.losses}
-    widths = [max(len(r[i]) for r in [_HEADER, *rows]) for i in range(len(_HEADER))]
-    lines = [_paint(_format(_HEADER, widths), _BOLD, color)]
+    widths = [max(len(r[i]) for r in [HEADER, *rows]) for i in range(len(HEADER))]
+    lines = [_paint(_format(HEADER, widths), _BOLD, color)]
     for node, row in zip(nodes, rows):
         line = _format(row, widths)
         if node.extern_key is not None:
@@ -72,7 +69,7 @@ def describe_plan(plan: Plan, *, color: bool = False) -> str:
             line = _paint(line, _GREEN, color)
         lines.append(line)
     notes = ["note: %s" % mistake for mistake in plan.mistakes]
-    return "\n".join(lines + [""] + _loops(plan) + _losses(plan) + _totals(plan) + notes)
+    return "\n".join(lines + [""] + _loops(plan) + loss_lines(plan.losses) + _totals(plan) + notes)
 
 
 def _loops(plan: Plan) -> list[str]:
@@ -114,62 +111,9 @@ def _shortened(chain: str) -> str:
     return " <- ".join(parts)
 
 
-def _row(node: Node) -> Sequence[str]:
-    data = node.output
-    count = sum(spec.size for spec in node.owned)
-    return (
-        node.path,
-        "data" if node.extern_key is not None else node.layer.class_name,
-        show_axes(data),
-        data.dtype + (" of %s" % (data.sparse_dim.size or "?") if data.sparse_dim is not None else ""),
-        f"{count:,}" if count else "",
-        _time_change(node),
-    )
-
-
-def show_axes(data: Data) -> str:
-    """Return the axes in the form ``[B, T|time, F|40]``."""
-    parts = []
-    for kind, dim in zip(data.axis_kinds, data.dims):
-        if kind == "B":
-            parts.append("B" if dim.expr is None and dim.description == "batch" else "B|%s" % dim)
-        else:
-            parts.append("%s|%s" % (kind, dim.size if dim.size is not None else dim))
-    return "[%s]" % ", ".join(parts)
-
-
-def _time_change(node: Node) -> str:
-    """Return ``old -> new`` if the output has dynamic dims that no source has."""
-    before = [d for s in node.sources for d in s.output.dims if d.is_dynamic]
-    after = [d for d in node.output.dims if d.is_dynamic]
-    new = [d for d in after if d not in before]
-    if node.extern_key is not None or not node.sources or not (new or (before and not after)):
-        return ""
-    gone = list(dict.fromkeys(d for d in before if d not in after))
-    return "%s -> %s" % (", ".join(map(str, gone)) or "-", ", ".join(map(str, new)) or "none")
-
-
-def _losses(plan: Plan) -> list[str]:
-    lines = []
-    for loss in plan.losses:
-        target = "" if loss.target is None else ", target %s" % loss.target.path
-        scale = "" if loss.scale == 1.0 else ", scale %g" % loss.scale
-        lines.append("loss %s on %s%s%s" % (loss.loss.class_name, loss.name, target, scale))
-    return lines
-
-
 def _totals(plan: Plan) -> list[str]:
-    params = plan.params.values()
-    count = sum(p.size for p in params)
-    trainable = sum(p.size for p in params if p.trainable)
-    layers = sum(node.extern_key is None for node in plan.visible_nodes())
     inputs = ", ".join("%s %s" % (key, show_axes(node.output)) for key, node in plan.extern.items())
-    text = "%d layers, %s parameters in %d arrays" % (layers, f"{count:,}", len(plan.params))
-    if trainable != count:
-        text += " (%s trainable)" % f"{trainable:,}"
-    size = count * 4 / 1024.0
-    text += ", %.1f KiB as float32" % size if size < 1024 else ", %.1f MiB as float32" % (size / 1024.0)
-    return [text, "data: %s" % (inputs or "none")]
+    return [totals(plan.visible_nodes(), plan.params), "data: %s" % (inputs or "none")]
 
 
 def _format(row: Sequence[str], widths: Sequence[int]) -> str:

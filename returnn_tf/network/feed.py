@@ -12,6 +12,8 @@ from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.host_tensors import host_tensor
 from returnn_tf.util.lazy_tf import tf
 
+ERROR_TOPIC = "extern-data"
+
 
 class FeedFormat:
     """The feed for some data keys: "<key>" is a batch-major array, "<key>/size<i>" the lengths of its axis i.

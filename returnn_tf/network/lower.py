@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
 
@@ -15,6 +16,7 @@ from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.loss import LossContext, LossNode
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
+from returnn_tf.network.packed_layers import pack_layers
 from returnn_tf.network.planning.plan import Plan, loss_deps
 from returnn_tf.ops.frames.shape import size_of, transpose
 from returnn_tf.tensor import Data, Dim
@@ -105,10 +107,11 @@ def lower(
     state = Lowering(dict(variables), train, plan.search, plan.behavior_version, step=step, seed=seed)
     state.check_numerics, state.process_offset, state.kept = check_numerics, process_offset, kept
     state.with_losses = with_losses
-    state.read = frozenset(dep for node in needed for dep in (*node.deps, *node.param_deps))
-    state.read |= {dep for loss in owners for dep in loss_deps(loss)}
+    state.readers = Counter(dep for node in needed for dep in {*node.deps, *node.param_deps})
+    state.readers.update(dep for loss in owners for dep in loss_deps(loss))
     state.differentiated = frozenset(x for node in plan.all_nodes() for x in _differentiated(node))
     state.second_derivatives = bool(plan.config is not None and UpdateSettings(plan.config).maximize_grad_norm)
+    pack_layers(state, needed, owners)
     for key, node in plan.extern.items():
         if node in needed:
             _feed_key(state, key, node, feed)

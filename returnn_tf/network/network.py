@@ -15,7 +15,7 @@ from returnn_tf.graph import check_numerics
 from returnn_tf.graph.after_step.sinks import OpenSinks
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.layers.search.decide import scores_of
-from returnn_tf.network.feed import FeedFormat, batch_major_order
+from returnn_tf.network.feed import FeedFormat
 from returnn_tf.network.feed_function import FeedFunction
 from returnn_tf.network.for_xla import prepare_for_xla
 from returnn_tf.network.initial_values import InitialValues
@@ -23,7 +23,7 @@ from returnn_tf.network.kept_states import KeptStates
 from returnn_tf.network.lower import Lowered, lower, needed_extern_keys
 from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.network.planning.plan import Plan
-from returnn_tf.network.result import LayerResult, RunResult
+from returnn_tf.network.result import RunResult, layer_result
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.precision import using_precision
 from returnn_tf.util.lazy_tf import tf
@@ -84,6 +84,13 @@ class Network:
         """Plan the network of a config and create its variables, see `plan_from_config`."""
         plan = plan_from_config(config, train=train, search=search, evaluate=evaluate)
         return cls(plan, seed=TrainingSettings(config).random_seed)
+
+    def __repr__(self) -> str:
+        mode = "to train" if self.train else "to search" if self.search else "to evaluate"
+        return "<Network %s, %d parameters>" % (mode, sum(spec.size for spec in self.param_specs.values()))
+
+    def _repr_html_(self) -> str:
+        return self.plan._repr_html_()
 
     # --- parameters ---
 
@@ -247,7 +254,7 @@ class Network:
         total = raw.get("total_loss")
         return RunResult(
             layers={
-                n.path: _layer_result(
+                n.path: layer_result(
                     n.output, raw["values"][n.path], raw["lens"][n.path], raw["beam_scores"].get(n.path)
                 )
                 for n in nodes
@@ -288,13 +295,3 @@ def dense_gradients(tape: Any, objective: Any, params: Mapping[str, Any]) -> dic
     names = list(params)
     grads = tape.gradient(objective, [params[name] for name in names])
     return {name: tf.convert_to_tensor(grad) for name, grad in zip(names, grads) if grad is not None}
-
-
-def _layer_result(data: Data, value: Any, lens: Mapping[str, Any], scores: Optional[Any]) -> LayerResult:
-    order = batch_major_order(data)
-    kinds = data.axis_kinds
-    array = value.numpy()
-    if array.ndim:
-        array = numpy.transpose(array, order)
-    sizes = {order.index(int(axis)): v.numpy() for axis, v in lens.items()}
-    return LayerResult(array, tuple(kinds[a] for a in order), sizes, None if scores is None else scores.numpy())

@@ -31,7 +31,7 @@ def plan_from_config(
     """
     network = network_of(config)
     if network is None:
-        raise ConfigError("The config has no network. Add e.g. network = {'output': {'class': 'softmax', ...}}.")
+        raise no_network()
     settings = NetworkSettings(config)
     declared = {
         "extern_data": settings.extern_data,
@@ -58,3 +58,9 @@ def plan_from_config(
             empty_data_keys=empty_data_keys(declared),
             config=config,
         )
+
+
+def no_network() -> ConfigError:
+    """Return the error for a config without ``network`` and ``get_network``."""
+    text = "The config has no network. Add e.g. network = {'output': {'class': 'softmax', ...}}."
+    return ConfigError(text, topic="config-file")

@@ -61,7 +61,7 @@ class Failure:
 
     @property
     def signature(self) -> tuple[str, str]:
-        """What equal failures have in common."""
+        """Return what equal failures have in common."""
         return (self.kind, self.place)
 
     def __str__(self) -> str:

@@ -110,7 +110,7 @@ def all_places(settings: Settings) -> list[Path]:
 
 
 def _layers(settings: Settings) -> list[Path]:
-    """Paths of all dicts with a class; if there is none any more, of any dict."""
+    """Return the paths of all dicts with a class; if none is left, of any dict."""
     dicts = [path for path in all_places(settings) if isinstance(_get(settings, path), dict)]
     return [path for path in dicts if "class" in _get(settings, path)] or dicts
 

@@ -32,7 +32,7 @@ class Decoder:
     blocks: list[str]
 
     def config(self, *, moved: bool = True, beam: int = 0) -> Config:
-        """The config.
+        """Return the config.
 
         :param moved: the option ``optimize_move_layers_out``
         :param beam: of all choices; 0: as they are
@@ -53,7 +53,7 @@ class Decoder:
         return plain and (self.include_eos or not self.known)
 
     def scored_steps(self, lens: numpy.ndarray, frames: numpy.ndarray) -> numpy.ndarray:
-        """How many steps of each hypothesis were scored.
+        """Return how many steps of each hypothesis were scored.
 
         :param lens: of the hypotheses
         :param frames: length of the sequence of each of them
@@ -65,7 +65,7 @@ class Decoder:
     def scores(
         self, log_probs: list[numpy.ndarray], labels: list[numpy.ndarray], steps: numpy.ndarray, longest: int
     ) -> numpy.ndarray:
-        """What the scores of hypotheses must be.
+        """Return what the scores of hypotheses must be.
 
         :param log_probs: of each choice [hypothesis, step, label]
         :param labels: of each choice [hypothesis, step]
@@ -88,7 +88,7 @@ class Decoder:
 
 
 def random_decoder(seed: int) -> Decoder:
-    """The decoder of a seed."""
+    """Return the decoder of a seed."""
     s = Steps(numpy.random.default_rng([3, seed]))
     known, two, include_eos = s.chance(0.3), s.chance(0.25), s.chance(0.4)
     include_eos = include_eos or (two and not known)  # the label of the second choice at the end must be known
@@ -134,7 +134,7 @@ def _others(s: Steps, name: str) -> list[str]:
 
 
 def _choice(s: Steps, name: str, source: str, sources: list[str], target: str, initial: int) -> Layers:
-    """Adds a choice and what it chooses from; gives its options."""
+    """Add a choice and what it chooses from; return its options."""
     kind, layer = s.one_of(
         ("prob", {"class": "softmax", "target": target, "loss": "ce"}),
         ("prob", {"class": "softmax", "n_out": LABELS}),
@@ -152,17 +152,25 @@ def _choice(s: Steps, name: str, source: str, sources: list[str], target: str, i
     return {"name": name, **s.unit[name]}
 
 
+def param_key(name: str) -> str:
+    """Return the name of a parameter without what depends on the plan.
+
+    As in RETURNN, initial states of cells are in the scope of the unit only where the cell is not in the loop.
+    """
+    return name.replace("/rec/initial_", "/initial_")
+
+
 def random_params(net: Any, seed: int) -> dict[str, numpy.ndarray]:
-    """Values for all parameters, the same for those of equal name in another network."""
+    """Return values for all parameters, the same for those of equal `param_key` in another network."""
     result = {}
     for name, var in net.params.items():
-        rng = numpy.random.default_rng([seed, *name.encode("utf8")])
+        rng = numpy.random.default_rng([seed, *param_key(name).encode("utf8")])
         result[name] = rng.normal(size=var.shape, scale=0.9).astype("float32")
     return result
 
 
 def frames_feed(seed: int, lens: tuple[int, ...]) -> dict[str, numpy.ndarray]:
-    """Frames for "data", random in the padding too."""
+    """Return frames for "data", random in the padding too."""
     rng = numpy.random.default_rng([7, seed])
     data = rng.normal(size=(len(lens), max(lens), EXTERN["data"]["dim"])).astype("float32")
     return {"data": data, "data/size0": numpy.array(lens, "int32")}

@@ -46,7 +46,7 @@ class Steps:
     blocks: list[str] = dataclasses.field(default_factory=list)
 
     def chance(self, p: float) -> bool:
-        """True with probability ``p``."""
+        """Return True with probability ``p``."""
         return bool(self.rng.random() < p)
 
     def one_of(self, *values: Any) -> Any:
@@ -54,7 +54,7 @@ class Steps:
         return values[int(self.rng.integers(len(values)))]
 
     def sources(self, count: Optional[int] = None) -> list[str]:
-        """Names of vectors of this step or of the one before."""
+        """Return names of vectors of this step or of the one before."""
         made = [name for name in self.vectors if ":" not in name]
         pool = list(self.vectors) + ["prev:" + name for name in dict.fromkeys(self.fed_back + made)]
         pool = list(dict.fromkeys(pool))
@@ -62,13 +62,13 @@ class Steps:
         return [str(name) for name in self.rng.choice(pool, min(count, len(pool)), replace=False)]
 
     def vector(self, name: str, dim: int = SIZE) -> str:
-        """A new linear layer for a block that needs a certain dim."""
+        """Return a new linear layer for a block that needs a certain dim."""
         activation = self.one_of("tanh", None, "relu")
         self.unit[name] = {"class": "linear", "activation": activation, "n_out": dim, "from": self.sources()}
         return name
 
     def mask(self, name: str) -> str:
-        """A new layer with a bool per sequence."""
+        """Return a new layer with a bool per sequence."""
         if self.chance(0.5):
             source = self.one_of("prev:output", "output") if "early" in self.blocks else "prev:output"
             self.unit[name] = {"class": "compare", "kind": "not_equal", "value": 1, "from": source}
@@ -229,7 +229,7 @@ def _subnetwork(s: Steps, name: str) -> int:
 
 
 def _nested_loop(s: Steps, name: str) -> int:
-    """Over the frames outside, anew in each step."""
+    """Return a loop over the frames outside, restarted in each step."""
     now = s.vector(name + "_x")
     inner: Layers = {
         "k": {"class": "linear", "activation": "tanh", "n_out": 3, "from": ["data:source"]},
@@ -254,7 +254,7 @@ TRAINING_BLOCKS = {**BLOCKS, "nested": _nested_loop}
 
 
 def outside_layers(rng: numpy.random.Generator, by_frame: bool = False) -> Layers:
-    """What the loop uses of the network around it.
+    """Return what the loop uses of the network around it.
 
     :param by_frame: no frame may depend on others, so that frames of the padding are the same in any batch
     """
@@ -272,7 +272,7 @@ def outside_layers(rng: numpy.random.Generator, by_frame: bool = False) -> Layer
 
 
 def add_blocks(s: Steps, count: int, kinds: tuple[str, ...]) -> None:
-    """Random blocks one after the other, each may take what the others made."""
+    """Add random blocks one after the other; each may take what the others made."""
     for number in range(count):
         kind = str(s.one_of(*kinds))
         name = "%s%d" % (kind, number)

@@ -57,6 +57,10 @@ CASES = {
         },
         r"loss 'ce': unknown option 'lable_smoothing'\. Did you mean 'label_smoothing'\?",
     ),
+    "option of another loss": (
+        {"output": {**LIN, "activation": "softmax", "loss": "ce", "loss_opts": {"ctc_opts": {}}}},
+        r"loss 'ce': unknown option 'ctc_opts'\. Known: .* 'ctc_opts' is an option of: .*ctc",
+    ),
     "cycle": (
         {"a": {**LIN, "from": "b"}, "b": {**LIN, "from": "a"}, "output": {**LIN, "from": "a"}},
         r"in a cycle: a <- b <- a\. Only inside a 'rec' layer",

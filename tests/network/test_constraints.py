@@ -26,7 +26,7 @@ def _loop(layers: dict[str, Any], **options: Any) -> dict[str, Any]:
 
 
 def _energy(frames: numpy.ndarray, shape: Any) -> float:
-    """Spatial smoothing by its definition: minus the mean of the 8 neighbours, borders circular."""
+    """Return spatial smoothing by its definition: minus the mean of the 8 neighbours, borders circular."""
     total = 0.0
     for image in frames.reshape([-1, *shape]):
         for y in range(shape[0]):
@@ -37,7 +37,7 @@ def _energy(frames: numpy.ndarray, shape: Any) -> float:
 
 
 def _constrained(network: dict[str, Any], layer: str) -> Any:
-    """The constraint that a network adds to its loss, and the valid frames of a layer."""
+    """Return the constraint that a network adds to its loss, and the valid frames of a layer."""
     net = Network.from_config(_config(network), train=True)
     feed = random_feed({"data": net.extern_data["data"]})
     out = net.run(feed)

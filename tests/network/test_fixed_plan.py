@@ -29,7 +29,7 @@ class PluginCallLayer(Layer):
     """``y = x``, and whatever the test does meanwhile."""
 
     def template(self, ctx: PlanContext) -> Data:
-        """That of the source."""
+        """Return that of the source."""
         return ctx.single_source()
 
     def emit(self, ctx: EmitContext) -> Any:
@@ -83,7 +83,7 @@ def feed(length: int, seed: int) -> dict[str, Any]:
 
 
 def traced(net: Network, inputs: dict[str, Any]) -> Any:
-    """The function which computes all outputs, traced now."""
+    """Return the function which computes all outputs, traced now."""
     signature = {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype) for name, x in inputs.items()}
     function = tf.function(lambda values: net.lower(values).values, autograph=False)
     return function.get_concrete_function(signature)

@@ -31,20 +31,20 @@ COUNT: dict[str, Any] = {
 
 
 def feed() -> dict[str, numpy.ndarray]:
-    """Frames and labels of different lengths; the first label of each sequence is 1, 2, 3."""
+    """Return frames and labels of different lengths; the first label of each sequence is 1, 2, 3."""
     data = numpy.random.default_rng(5).normal(size=(3, 5, 3)).astype("float32")
     classes = numpy.array([[1, 0, 5], [2, 4, 0], [3, 0, 0]], "int32")
     return {"data": data, "data/size0": LENS, "classes": classes, "classes/size0": LABEL_LENS}
 
 
 def net_of(loop: dict[str, Any], *, train: bool = False, **layers: Any) -> Network:
-    """A network with a loop as output."""
+    """Return a network with a loop as output."""
     config = Config({"extern_data": EXTERN, "network": {"output": loop, **layers}, "behavior_version": 21})
     return Network.from_config(config, train=train)
 
 
 def loop(unit: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """A loop without source over a new dim, of at most 9 steps."""
+    """Return a loop without source over a new dim, of at most 9 steps."""
     return {"class": "rec", "from": [], "axis": SpatialDim("steps"), "max_seq_len": 9, "unit": unit, **options}
 
 

@@ -21,13 +21,13 @@ ATTENTION: dict[str, Any] = {"class": "self_attention", "num_heads": 2, "total_k
 
 
 def loop(cell: dict[str, Any], moved: bool, **options: Any) -> dict[str, Any]:
-    """A loop over the frames, in which the cell is "s"."""
+    """Return a loop over the frames, in which the cell is "s"."""
     unit = {"s": cell, "output": {"class": "copy", "from": "s"}, **options.pop("unit", {})}
     return {"class": "rec", "from": "data", "optimize_move_layers_out": moved, "unit": unit, **options}
 
 
 def layers(state: Any) -> dict[str, dict[str, Any]]:
-    """Networks by name, in which a layer has this initial state."""
+    """Return networks by name, in which a layer has this initial state."""
 
     def rec(unit: str, **options: Any) -> dict[str, Any]:
         return {"class": "rec", "unit": unit, "n_out": DIM, "from": "data", "initial_state": state, **options}
@@ -58,7 +58,7 @@ NAMES = list(layers("zeros"))
 
 
 def net_of(layer: dict[str, Any], **options: Any) -> Network:
-    """A network with a loss, and random parameters."""
+    """Return a network with a loss, and random parameters."""
     network = {"output": layer, "loss": {"class": "eval", "eval": "source(0) ** 2", "from": "output", "loss": "as_is"}}
     config = Config({"extern_data": {"data": {"dim": DIM}}, "network": network, "behavior_version": 21, **options})
     net = Network.from_config(config, train=True)
@@ -69,12 +69,12 @@ def net_of(layer: dict[str, Any], **options: Any) -> Network:
 
 
 def whole() -> numpy.ndarray:
-    """All frames."""
+    """Return all frames."""
     return numpy.random.default_rng(2).normal(size=(len(LENS), max(LENS), DIM)).astype("float32")
 
 
 def piece(begin: int, end: int, rows: slice = slice(None)) -> dict[str, numpy.ndarray]:
-    """The feed of a piece of all sequences, with garbage in the padding."""
+    """Return the feed of a piece of all sequences, with garbage in the padding."""
     lens = numpy.clip(LENS - begin, 0, end - begin)
     data = whole()[:, begin:end].copy()
     data[numpy.arange(end - begin) >= lens[:, None]] = 30.0
@@ -82,7 +82,7 @@ def piece(begin: int, end: int, rows: slice = slice(None)) -> dict[str, numpy.nd
 
 
 def check_pieces(run: Any, expected: numpy.ndarray) -> None:
-    """The output of all pieces is that of the whole sequences."""
+    """Check that the output of all pieces is that of the whole sequences."""
     for begin, end in PIECES:
         value = run(piece(begin, end))
         for b, n in enumerate(LENS):
@@ -91,7 +91,7 @@ def check_pieces(run: Any, expected: numpy.ndarray) -> None:
 
 
 def output_of(net: Network) -> Any:
-    """Returns a function from a feed to the output."""
+    """Return a function from a feed to the output."""
     return lambda feed: net.run(feed, train=False).layers["output"].value
 
 

@@ -122,7 +122,10 @@ def test_a_choice_has_no_initial_output_on_zeros() -> None:
 def test_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     unit = {name: layer for name, layer in SEARCH.items() if name != "end"}
     plan(unit, [], target="labels", search=True)
-    assert "'loop': the loop has no layer 'end', so the search outputs as many labels" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "'loop': the loop has no layer 'end', so the search outputs as many labels" in text and "mean" not in text
+    plan({**unit, "ende": SEARCH["end"]}, [], target="labels", search=True, max_seq_len=3)
+    assert "Did you mean 'end' by 'ende'?" in capsys.readouterr().out
     without_target = {name: value for name, value in SEARCH["output"].items() if name != "target"}
     plan({**unit, "output": without_target}, [], target="labels")
     assert "'loop/output' (class 'choice'): has no target, so it searches in training" in capsys.readouterr().out
@@ -140,7 +143,7 @@ def test_the_error_is_that_of_the_layer_at_fault() -> None:
         "att": {"class": "combine", "kind": "add", "from": ["q", "w"]},
         "output": {"class": "copy", "from": "s"},
     }
-    fails("Layer 'loop/att' \\(class 'combine'\\): The dims don't fit: .*loop/w", unit)
+    fails("(?s)Layer 'loop/att' \\(class 'combine'\\): The dims don't fit: .*loop/w", unit)
 
 
 @pytest.mark.parametrize("name", ["output", "prev:output", "prev:e", "e", "end"])

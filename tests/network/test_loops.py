@@ -131,7 +131,7 @@ def test_score_of_a_hypothesis_is_its_log_probability() -> None:
     train = Network.from_config(_decoder(beam_size=4), train=True)
     train.set_param_values({name: value for name, value in net.get_param_values().items() if name in train.params})
     for k in range(4):
-        # With the end label 0 behind it, as far as the hypothesis ended by itself.
+        # With the end label 0 after it, as far as the hypothesis ended by itself.
         labels = [list(row[:n]) for row, n in zip(result.value[k::4], result.sizes[1][k::4])]
         longest = int(feed["data/size0"].max()) + 2
         labels = [seq + [0] if len(seq) < longest else seq for seq in labels]

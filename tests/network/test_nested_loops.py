@@ -11,7 +11,7 @@ from returnn_tf.network.network import Network
 
 
 def run(**inner: Any) -> Any:
-    """The output of a loop which takes the loop in it from the step before.
+    """Return the output of a loop which takes the loop in it from the step before.
 
     :param inner: options of the loop inside
     """

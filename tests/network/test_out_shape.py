@@ -15,12 +15,12 @@ OTHER = SpatialDim("other")
 
 
 def linear(out_shape: Any, source: str = "data", **options: Any) -> dict[str, Any]:
-    """A layer with the features HID and the option."""
+    """Return a layer with the features HID and the option."""
     return {"class": "linear", "activation": None, "out_dim": HID, "from": source, "out_shape": out_shape, **options}
 
 
 def loop(layer: dict[str, Any], *, moved: bool = True, **options: Any) -> dict[str, Any]:
-    """A loop over the time axis with the layer as "x", which the output adds up."""
+    """Return a loop over the time axis with the layer as "x", which the output adds up."""
     unit = {"x": layer, "output": {"class": "combine", "kind": "add", "from": ["x", "prev:output"]}}
     return {"class": "rec", "from": "data", "optimize_move_layers_out": moved, "unit": unit, **options}
 

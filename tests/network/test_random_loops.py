@@ -15,7 +15,7 @@ from returnn_tf.config import Config
 from returnn_tf.network.describe import describe_plan
 from returnn_tf.network.network import Network
 from returnn_tf.network.plan_config import plan_from_config
-from tests.network.random_decoders import random_params
+from tests.network.random_decoders import param_key, random_params
 from tests.network.random_nets import EXTERN, LABELS, SIZE, TRAINING_BLOCKS, Steps, add_blocks, outside_layers
 
 #: How many more networks to test, e.g. RANDOM_NETS=200 pytest -m long tests/network/test_random_loops.py
@@ -28,7 +28,7 @@ BY_LABEL = ("masked", "switch")
 
 
 def random_loop(seed: int, moved: bool = True) -> Config:
-    """A loop over the frames, or over the labels of the target, with losses in it and behind it."""
+    """Return a loop over the frames, or over the labels of the target, with losses in it and after it."""
     s = Steps(numpy.random.default_rng([5, seed]))
     by_frame = s.chance(0.5)
     s.fed_back = ["emb", "last"]
@@ -59,7 +59,7 @@ def random_loop(seed: int, moved: bool = True) -> Config:
 
 
 def feed_of(seed: int, garbage: float = 0.0) -> dict[str, Value]:
-    """Frames and labels of the same lengths, with ``garbage`` in the padding."""
+    """Return frames and labels of the same lengths, with ``garbage`` in the padding."""
     rng = numpy.random.default_rng([11, seed])
     data = rng.normal(size=(len(LENS), max(LENS), 3)).astype("float32")
     labels = rng.integers(0, LABELS, data.shape[:2]).astype("int32")
@@ -71,22 +71,23 @@ def feed_of(seed: int, garbage: float = 0.0) -> dict[str, Value]:
 
 
 def loop_net(seed: int, moved: bool = True) -> Network:
-    """With random parameters."""
+    """Return the network with random parameters."""
     net = Network.from_config(random_loop(seed, moved), train=True)
     net.set_param_values(random_params(net, seed))
     return net
 
 
 def check_equal(got: Any, wanted: Any) -> None:
-    """Losses, gradients and what is valid of the values."""
+    """Compare losses, gradients and the valid part of the values."""
     assert set(got.losses) == set(wanted.losses) == {"output/p", "square"}
     for name, loss in wanted.losses.items():
         numpy.testing.assert_allclose(got.losses[name], loss, rtol=1e-5, err_msg=name)
     for b, n in enumerate(LENS):
         values = (out.layers["output"].value[b, :n] for out in (got, wanted))
         numpy.testing.assert_allclose(*values, rtol=1e-4, atol=1e-5)
-    for name in sorted({*got.grads, *wanted.grads}):
-        grads = [out.grads[name] if name in out.grads else numpy.zeros(1) for out in (got, wanted)]
+    all_grads = [{param_key(name): grad for name, grad in out.grads.items()} for out in (got, wanted)]
+    for name in sorted({name for grads in all_grads for name in grads}):
+        grads = [grads.get(name, numpy.zeros(1)) for grads in all_grads]
         scale = max(1.0, numpy.abs(grads[1]).max())  # rounding differs by CPU: 5e-5 of the largest was seen
         numpy.testing.assert_allclose(grads[0] / scale, grads[1] / scale, rtol=1e-4, atol=2e-4, err_msg=name)
 
@@ -116,7 +117,7 @@ def links(unit: dict[str, Any]) -> dict[str, set[str]]:
 
 
 def closure(of: str, refs: dict[str, set[str]]) -> set[str]:
-    """All layers that a layer depends on, in any step."""
+    """Return all layers that a layer depends on, in any step."""
     seen: set[str] = set()
     todo = [of]
     while todo:
@@ -167,6 +168,15 @@ def check_all(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_random_loops(seed: int) -> None:
     check_all(seed)
+
+
+def test_values_of_parameters() -> None:
+    """Both plans of a loop get the same values, also as initial states of cells, whose names differ."""
+    nets = [loop_net(107, moved) for moved in (True, False)]
+    moved, kept = ({param_key(name): value for name, value in net.get_param_values().items()} for net in nets)
+    assert set(nets[0].params) != set(nets[1].params) and moved.keys() == kept.keys()
+    for name, value in moved.items():
+        numpy.testing.assert_array_equal(kept[name], value, err_msg=name)
 
 
 @pytest.mark.parametrize("seed", range(4, 40))

@@ -16,7 +16,7 @@ from tests.network.random_nets import LABELS, Layers
 #: How many more networks to test, e.g. RANDOM_NETS=200 pytest -m long tests/network/test_random_search.py
 MANY = int(os.environ.get("RANDOM_NETS", 16))
 LENS = (5, 3, 4)
-#: Scores of candidates that are none: fewer labels than beam entries, or labels behind the end.
+#: Scores of candidates that are none: fewer labels than beam entries, or labels after the end.
 NONE = -1e20
 
 
@@ -27,14 +27,14 @@ def network(decoder: Decoder, *, search: bool, moved: bool = True, beam: int = 0
 
 
 def lens_of(decoder: Decoder) -> tuple[int, ...]:
-    """Ragged; only where frames of the padding are scored, too, a batch without padding."""
+    """Return ragged lengths; without padding where its frames are scored too."""
     if decoder.known and not decoder.include_eos:
         return (4, 4)
     return (4,) if decoder.seed % 5 == 0 else LENS
 
 
 def log_probs(decoder: Decoder, train: Network, feed: dict[str, Any], labels: list[numpy.ndarray]) -> list[Any]:
-    """[sequence, step, label] of each choice, by the graph of the training.
+    """Return [sequence, step, label] of each choice, by the graph of the training.
 
     :param feed: frames, one sequence for each row of ``labels``
     :param labels: of each choice [sequence, step]
@@ -95,7 +95,7 @@ def check_greedy(decoder: Decoder, search: Network, train: Network) -> None:
 
 
 def hypotheses(out: Any, name: str = "output") -> list[tuple[list[int], float]]:
-    """Labels and score of each hypothesis."""
+    """Return the labels and score of each hypothesis."""
     layer = out.layers[name]
     scores = layer.beam_scores.reshape(-1)
     beam = layer.beam_scores.shape[1]

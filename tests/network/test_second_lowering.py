@@ -52,7 +52,7 @@ def _inner_loop(hook: Hook) -> Networks:
 
 
 def _labels(hook: Hook, **options: Any) -> Networks:
-    """A decoder: with its own end, or with as many labels as frames."""
+    """Return a decoder: with its own end, or with as many labels as frames."""
     unit = {
         "emb": _linear("prev:output"),
         "hook": _hook_layer(hook, "emb"),
@@ -91,7 +91,7 @@ def test_lowered_within_a_lowering(name: str, flags: dict[str, bool], moved: boo
     results: list[Any] = []
 
     def lower_again() -> None:
-        """In a thread, which does not know of the graph and the gradient tape of this one."""
+        """Lower in a thread that does not know the graph and the gradient tape of this one."""
         thread = threading.Thread(target=lambda: results.append(inner.run(feed(), with_grad=with_grad)))
         thread.start()
         thread.join()

@@ -169,7 +169,7 @@ def test_dropout_of_sources_that_are_not_concatenated() -> None:
 
 
 def nested(**options: Any) -> dict[str, Any]:
-    """A loop whose step has a layer inside of a layer, with a loss or as a result."""
+    """Return a loop whose step has a layer inside a layer, with a loss or as a result."""
     inner = {"class": "softmax", "from": "data", **options}
     sub = {"class": "subnetwork", "from": ["data:source", "prev:s"], "subnetwork": {"h": inner, "output": {
         "class": "linear", "activation": "tanh", "n_out": 3, "from": "h"}}}  # fmt: skip

@@ -192,10 +192,10 @@ class Crossing:
         zone = self.zones.zones[name]
         inner = self.builders[zone].node(name)
         node = self._exit_of(inner, zone, name)
-        layer: Any = node.layer
         state = hidden_state_of(inner)
         if state is not None:
-            layer.hidden_state, layer.plan_state = state, functools.lru_cache(lambda: self._last_state(name))
+            node.layer.hidden_state = state
+            node.layer.plan_state = functools.lru_cache(lambda: self._last_state(name))
         return node
 
     def _exit_of(self, inner: Node, zone: Zone, name: str) -> Node:

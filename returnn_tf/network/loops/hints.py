@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from returnn_tf.config import nearest_name
 from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.logging.log import log
 from returnn_tf.network.loops.step_layers import StepLayers
@@ -22,6 +23,7 @@ def warn_of_loop(path: str, layers: StepLayers) -> None:
             "Layer %r: the loop has no layer 'end', so the search outputs as many labels as the reference %r has. "
             "Let it find the end, e.g. 'end': {'class': 'compare', 'from': 'output', 'value': 0}."
             % (path, layers.target)
+            + _misspelt_end(layers)
         )
     for spec in choices:
         if not layers.search and "target" not in spec.options and spec.options.get("search") is None:
@@ -29,6 +31,11 @@ def warn_of_loop(path: str, layers: StepLayers) -> None:
                 "%s: has no target, so it searches in training too. Name the labels to follow, e.g. 'target': "
                 "'classes', or write 'target': None if this is meant." % spec.where
             )
+
+
+def _misspelt_end(layers: StepLayers) -> str:
+    near = nearest_name("end", list(layers.specs), cutoff=0.6)
+    return " Did you mean 'end' by %r?" % near if near else ""
 
 
 def _searches(layers: StepLayers, spec: LayerSpec) -> bool:

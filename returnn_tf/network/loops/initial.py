@@ -40,6 +40,12 @@ def plan_initial_output(builder: ZoneBuilder, spec: LayerSpec, node: Node) -> In
                 "Give the label before the first step, e.g. 'initial_output': 0." % (spec.where, spec.name)
             )
         return InitialOutput()
+    labels = node.output.sparse_dim.size if node.output.sparse_dim is not None else None
+    if labels is not None and type(given) is int and not 0 <= given < labels:
+        raise LayerError(
+            "%s: initial_output is %d, but the labels of this layer are 0 to %d (%s)."
+            % (spec.where, given, labels - 1, node.output.sparse_dim)
+        )
     if isinstance(given, (bool, int, float)):
         return InitialOutput(constant=given)
     if isinstance(given, str):

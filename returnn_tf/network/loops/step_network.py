@@ -88,7 +88,7 @@ class StepNetwork(Endings):
             self._prevs, self._slices, self._guessed = {}, {}, set()
             builder.strict = strict
             self._plan_layers(builder, names, errors)
-            errors = builder.errors
+            errors = builder.errors or builder.doubtful
             nodes = {name: self._part(builder, name) for name in self._prevs}
             settled = all(same_template(node.output, self._prevs[name].output) for name, node in nodes.items())
             complete = not self._guessed and not any(prev.output.unknown for prev in self._prevs.values())
@@ -148,7 +148,7 @@ class StepNetwork(Endings):
             self._beam = Beam(loop.beam_size, self.owner.path)
         for name, prev in self._prevs.items():
             if carried_state_of(nodes[name]) is not None:
-                prev.layer.state_of = recurrent_node(nodes[name])  # type: ignore[attr-defined]
+                prev.layer.state_of = recurrent_node(nodes[name])
         run = Node("%s/loop" % self.owner.path, LoopRunLayer(loop), self.scope)
         run.in_search = self.parent.search
         run.inner = list(builder.sink)

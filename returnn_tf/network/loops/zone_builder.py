@@ -79,6 +79,8 @@ class ZoneBuilder(NetworkBuilder):
         self._guesses: set[Node] = set()
         #: The errors of layers whose sources are all known, though the dependencies of those may be guesses.
         self.errors: list[ConfigError] = []
+        #: Those of layers whose sources are guesses themselves.
+        self.doubtful: list[ConfigError] = []
         self._own_sink: list[Node] = []
         self._own_results: list[StepResult] = []
         self._index: Optional[Node] = None
@@ -166,12 +168,12 @@ class ZoneBuilder(NetworkBuilder):
             self._outer_templates.check_out_shape(node)
 
     def _record_error(self, node: Node, error: ConfigError) -> None:
-        if not any(s.output.unknown or s in self._guesses for s in node.deps):
+        if not any(s.output.unknown for s in node.deps):
             try:
                 with located(node.path, node.layer.class_name, node):
                     raise error
             except ConfigError as exc:
-                self.errors.append(exc)
+                (self.doubtful if any(s in self._guesses for s in node.deps) else self.errors).append(exc)
         self._guesses.add(node)
 
 

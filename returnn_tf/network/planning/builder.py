@@ -29,6 +29,8 @@ from returnn_tf.network.planning.set_options import set_options
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.expected_dims import check_dims
 
+ERROR_TOPIC = "sources"
+
 
 class NetworkBuilder(NetworkDims, Results):
     """Plans one network dict; nested networks get builders of their own.

@@ -12,6 +12,8 @@ from returnn_tf.network.planning.extra_names import is_extra
 from returnn_tf.network.planning.parse import describe_place
 from returnn_tf.tensor import Data
 
+ERROR_TOPIC = "sparse-data"
+
 
 class LayerError(ConfigError):
     """A `ConfigError` that already names its layer."""
@@ -33,7 +35,7 @@ def located(path: str, class_name: str, node: Node) -> Iterator[None]:
             steps = [str(dim) for s in node.sources for dim in s.output.dims if dim.is_loop]
             if steps:
                 message += "\n  (The axis %s is the step axis: a layer of a loop sees one step at a time.)" % steps[0]
-        raise LayerError(message) from exc
+        raise LayerError(message, topic=exc.topic) from exc
 
 
 def check_source_dtypes(node: Node) -> None:

@@ -14,6 +14,8 @@ from returnn_tf.network.planning.parse import describe_place
 from returnn_tf.network.planning.sub_output import SubOutputLayer
 from returnn_tf.tensor import SEQ_TAG, Data, Dim, batch_dim
 
+ERROR_TOPIC = "sources"
+
 
 class Names(NetworkLevel):
     """A level of a network that resolves names."""
@@ -58,7 +60,8 @@ class Names(NetworkLevel):
                     "a layer of the loop instead: 'base:%s' means that of the network around." % (where, ref, ref)
                 )
             raise LayerError(
-                "%s: %r needs the previous step of a loop, but this network is not in a 'rec' layer." % (where, ref)
+                "%s: %r needs the previous step of a loop, but this network is not in a 'rec' layer." % (where, ref),
+                topic="loops",
             )
         extra = split_extra(ref)
         if extra is not None and self.extra_network is not None:
@@ -157,7 +160,8 @@ class Names(NetworkLevel):
             known = list(self.specs) + list(self.state.extern_data)
             raise LayerError(
                 "%s: the target %r is neither a layer nor a data key. %s"
-                % (where, target, self.state.key_hint(target, known))
+                % (where, target, self.state.key_hint(target, known)),
+                topic="targets",
             )
         return self.extern_node(target)
 

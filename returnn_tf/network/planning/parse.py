@@ -15,6 +15,8 @@ from returnn_tf.graph.params.reuse import output_references, owner_references
 from returnn_tf.graph.registry import LAYERS, LOSSES
 from returnn_tf.network.planning.code_references import code_references
 
+ERROR_TOPIC = "options"
+
 #: Keys of a layer dict that are not options of the class.
 STRUCTURAL = ("class", "from")
 _SCOPE_SPECIAL = ":(){}&+-*'\" ,"
@@ -144,9 +146,23 @@ def check_loss(spec: LayerSpec) -> None:
     name = spec.options.get("loss")
     if name is not None:
         cls = LOSSES.get(name, spec.where)
-        check_options(cls, spec.options.get("loss_opts") or {}, where="%s: loss %r" % (spec.where, name))
+        given = spec.options.get("loss_opts") or {}
+        try:
+            check_options(cls, given, where="%s: loss %r" % (spec.where, name))
+        except ConfigError as exc:
+            hint = _options_of_other_losses(cls, given)
+            if not hint:
+                raise
+            raise ConfigError(str(exc) + hint) from exc
     elif spec.options.get("loss_opts"):
         raise ConfigError("%s: there are loss_opts, but no loss. Add e.g. 'loss': 'ce'." % spec.where)
+
+
+def _options_of_other_losses(cls: type[Any], given: Any) -> str:
+    """Return which losses have the options that a class lacks; "" if none has."""
+    lacking = [key for key in given if key not in declared_options(cls)] if isinstance(given, dict) else []
+    having = {key: [name for name, other in LOSSES.items() if key in declared_options(other)] for key in lacking}
+    return "".join(" %r is an option of: %s." % (key, ", ".join(names)) for key, names in having.items() if names)
 
 
 def with_default_target(spec: LayerSpec, default_target: str) -> LayerSpec:

@@ -12,11 +12,14 @@ from returnn_tf.graph.after_step.kept_state import KeptSpec
 from returnn_tf.graph.freezing import read_only
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.network.planning.drawing import draw_layers
+from returnn_tf.network.planning.layer_table import layers_html, totals
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.precision import float_dtype, product_dtype
+from returnn_tf.util.html import folded
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Plan:
     """A planned network. It is immutable.
 
@@ -82,6 +85,20 @@ class Plan:
     def visible_nodes(self) -> list[Node]:
         """Return all layers to show to users, with those inside loops."""
         return [node for node in self.all_nodes() if not node.layer.is_connector]
+
+    def svg(self) -> str:
+        """Return a drawing."""
+        return draw_layers(self.visible_nodes(), {loss.owner for loss in self.losses})
+
+    def table_html(self) -> str:
+        """Return the table of layers, losses and totals as HTML."""
+        return layers_html(self.visible_nodes(), self.losses, self.params)
+
+    def _repr_html_(self) -> str:
+        return self.table_html() + folded("drawing", self.svg())
+
+    def __repr__(self) -> str:
+        return "<Plan %s, %s>" % ("; ".join(self.outputs), totals(self.visible_nodes(), self.params))
 
     def by_path(self) -> dict[str, Node]:
         """Return all layers by path."""
@@ -155,21 +172,3 @@ def loss_deps(loss: LossNode) -> list[Node]:
         elif isinstance(value, (list, tuple)):
             deps += [v for v in value if isinstance(v, Node)]
     return deps
-
-
-def visible_deps(node: Node) -> list[Node]:
-    """Return what a layer needs, looking through the nodes that only connect a loop with the outside."""
-    found: list[Node] = []
-    todo = list(node.deps)
-    seen: set[Node] = set()
-    while todo:
-        dep = todo.pop(0)
-        if dep in seen:
-            continue
-        seen.add(dep)
-        if not dep.layer.is_connector:
-            found.append(dep)
-        else:
-            of = getattr(dep.layer, "of", None)
-            todo += [of] if isinstance(of, Node) else dep.sources
-    return found

@@ -13,6 +13,8 @@ from returnn_tf.network.planning.parse import LayerSpec
 from returnn_tf.network.planning.scope import Scope
 from returnn_tf.tensor import SEQ_TAG
 
+ERROR_TOPIC = "targets"
+
 
 def plan_loss(scope: Scope, node: Node, spec: LayerSpec, *, train: bool) -> LossNode:
     """Plan the loss of a layer: its options, its target, and whether they fit."""

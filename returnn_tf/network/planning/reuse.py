@@ -16,6 +16,8 @@ from returnn_tf.network.planning.parse import join_scope
 from returnn_tf.network.planning.reuse_option import owner_of
 from returnn_tf.tensor import Dim
 
+ERROR_TOPIC = "options"
+
 _LOGGER = logging.getLogger("returnn_tf")
 #: What may provide a parameter.
 Provider = Union[ParamSpec, LayerAsParam, CustomParam]

@@ -16,7 +16,7 @@ def set_options(scope: Scope, node: Node, spec: LayerSpec) -> None:
     layer = node.layer
     infos = declared_options(spec.cls)
     # A layer may use the plain extras of its sources, such as the axes of `concat`.
-    layer.source_options = [None if isinstance(s, str) else s[1:] for s in spec.sources]  # type: ignore[attr-defined]
+    layer.source_options = [None if isinstance(s, str) else s[1:] for s in spec.sources]
     for name, value in spec.options.items():
         info = infos[name]
         if info.refs and value is not None:
@@ -26,7 +26,7 @@ def set_options(scope: Scope, node: Node, spec: LayerSpec) -> None:
         elif not info.network:
             value = map_values(value, Dim, scope.resolve_dim)
         setattr(layer, info.attribute, value)
-    layer.source_options = map_values(layer.source_options, Dim, scope.resolve_dim)  # type: ignore[attr-defined]
+    layer.source_options = map_values(layer.source_options, Dim, scope.resolve_dim)
 
 
 def _dep(node: Node, dep: Node) -> Node:

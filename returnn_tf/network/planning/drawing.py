@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import html
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from typing import Optional
 
 from returnn_tf.graph.node import Node
-from returnn_tf.network.planning.plan import Plan, visible_deps
+from returnn_tf.network.planning.visible import visible_deps
 
 _CHAR, _LINE, _PAD, _GAP_X, _GAP_Y = 6.2, 14.0, 8.0, 18.0, 34.0
-_STYLE = (
-    "text{font:11px sans-serif;text-anchor:middle}.c{fill:#666}.g{text-anchor:start;font-weight:bold;fill:#446}"
-    ".n{fill:#fff;stroke:#345;rx:4}.i{fill:#eef4ff}.l{fill:#e8f7e8}"
-    ".b{fill:#f6f6fa;stroke:#99a;rx:8;stroke-dasharray:5 3}"
-    "path{fill:none;stroke:#567;stroke-width:1.1;marker-end:url(#a)}"
+#: Of this picture alone: in a page, the rules of a picture would apply to all others, too.
+_STYLE = "".join(
+    ".returnn-net %s" % rule
+    for rule in (
+        "text{font:11px sans-serif;text-anchor:middle}",
+        ".c{fill:#666}",
+        ".g{text-anchor:start;font-weight:bold;fill:#446}",
+        ".n{fill:#fff;stroke:#345;rx:4}",
+        ".i{fill:#eef4ff}",
+        ".l{fill:#e8f7e8}",
+        ".b{fill:#f6f6fa;stroke:#99a;rx:8;stroke-dasharray:5 3}",
+        "path{fill:none;stroke:#567;stroke-width:1.1;marker-end:url(#returnn-arrow)}",
+    )
 )
 
 
@@ -37,10 +45,14 @@ class _Box:
         return bool(self.children)
 
 
-def draw_svg(plan: Plan) -> str:
-    """Return the SVG text."""
-    root = _group_by_path(plan)
-    edges = [(dep, node) for node in plan.visible_nodes() for dep in visible_deps(node)]
+def draw_layers(nodes: Sequence[Node], with_loss: Set[Node]) -> str:
+    """Return the SVG text of a network.
+
+    :param nodes: its layers, those in loops included
+    :param with_loss: those that are marked
+    """
+    root = _group_by_path(nodes, with_loss)
+    edges = [(dep, node) for node in nodes for dep in visible_deps(node)]
     _layout(root, edges)
     _make_absolute(root, 0.0, 0.0)
     boxes = {box.node: box for box in _walk(root) if box.node is not None}
@@ -53,18 +65,18 @@ def draw_svg(plan: Plan) -> str:
             parts.append(_svg_edge(a, b))
     parts += [_svg_box(box) for box in drawn if not box.is_group]
     return (
-        '<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d"><style>%s</style>'
-        '<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<svg xmlns="http://www.w3.org/2000/svg" class="returnn-net" width="%d" height="%d" viewBox="0 0 %d %d">'
+        '<style>%s</style><defs><marker id="returnn-arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+        'markerHeight="7" orient="auto">'
         '<path d="M0,0 L8,4 L0,8 z" style="fill:#567;stroke:none;marker-end:none"/></marker></defs>\n%s\n</svg>\n'
         % (root.width, root.height, root.width, root.height, _STYLE, "\n".join(parts))
     )
 
 
-def _group_by_path(plan: Plan) -> _Box:
+def _group_by_path(nodes: Sequence[Node], with_loss: Set[Node]) -> _Box:
     """Return boxes nested like the paths."""
     root = _Box("", None)
-    with_loss = {loss.owner for loss in plan.losses}
-    for node in plan.visible_nodes():
+    for node in nodes:
         box = root
         names = [node.path] if node.extern_key is not None else node.path.split("/")
         for name in names:

@@ -1,0 +1,77 @@
+"""The layers of a planned network as a table: of `returnn-tf check`, and for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from returnn_tf.graph.loss import LossNode
+from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.logging.text import counted
+from returnn_tf.tensor import Data
+from returnn_tf.util.html import Raw, paragraph, table
+
+HEADER = ("layer", "class", "output", "dtype", "parameters", "time")
+
+
+def layers_html(nodes: Sequence[Node], losses: Sequence[LossNode], params: Mapping[str, ParamSpec]) -> Raw:
+    """Return the table of the layers, then losses and totals, as HTML."""
+    lines = [*loss_lines(losses), totals(nodes, params)]
+    return Raw(table(HEADER, [layer_row(node) for node in nodes], numbers=[4]) + "".join(map(paragraph, lines)))
+
+
+def layer_row(node: Node) -> Sequence[str]:
+    """Return the cells of a layer."""
+    data = node.output
+    count = sum(spec.size for spec in node.owned)
+    return (
+        node.path,
+        "data" if node.extern_key is not None else node.layer.class_name,
+        show_axes(data),
+        data.dtype + (" of %s" % (data.sparse_dim.size or "?") if data.sparse_dim is not None else ""),
+        f"{count:,}" if count else "",
+        _time_change(node),
+    )
+
+
+def show_axes(data: Data) -> str:
+    """Return the axes in the form ``[B, T|time, F|40]``."""
+    parts = []
+    for kind, dim in zip(data.axis_kinds, data.dims):
+        if kind == "B":
+            parts.append("B" if dim.expr is None and dim.description == "batch" else "B|%s" % dim)
+        else:
+            parts.append("%s|%s" % (kind, dim.size if dim.size is not None else dim))
+    return "[%s]" % ", ".join(parts)
+
+
+def _time_change(node: Node) -> str:
+    """Return ``old -> new`` if the output has dynamic dims that no source has."""
+    before = [d for s in node.sources for d in s.output.dims if d.is_dynamic]
+    after = [d for d in node.output.dims if d.is_dynamic]
+    new = [d for d in after if d not in before]
+    if node.extern_key is not None or not node.sources or not (new or (before and not after)):
+        return ""
+    gone = list(dict.fromkeys(d for d in before if d not in after))
+    return "%s -> %s" % (", ".join(map(str, gone)) or "-", ", ".join(map(str, new)) or "none")
+
+
+def loss_lines(losses: Sequence[LossNode]) -> list[str]:
+    """Return one line for each loss."""
+    lines = []
+    for loss in losses:
+        target = "" if loss.target is None else ", target %s" % loss.target.path
+        scale = "" if loss.scale == 1.0 else ", scale %g" % loss.scale
+        lines.append("loss %s on %s%s%s" % (loss.loss.class_name, loss.name, target, scale))
+    return lines
+
+
+def totals(nodes: Sequence[Node], params: Mapping[str, ParamSpec]) -> str:
+    """Return the numbers of layers and parameters, and the memory of these."""
+    count = sum(p.size for p in params.values())
+    layers = sum(node.extern_key is None for node in nodes)
+    trainable = sum(p.size for p in params.values() if p.trainable)
+    size = count * 4 / 1024.0
+    text = "%s, %s in %s" % (counted(layers, "layer"), counted(count, "parameter"), counted(len(params), "array"))
+    if trainable != count:
+        text += " (%s trainable)" % f"{trainable:,}"
+    return text + (", %.1f KiB as float32" % size if size < 1024 else ", %.1f MiB as float32" % (size / 1024.0))
