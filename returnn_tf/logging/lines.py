@@ -109,12 +109,20 @@ def epoch_line(epoch: int, score: Any, error: Any, elapsed: float) -> str:
 def eval_line(results: Mapping[str, tuple[Any, Any]]) -> str:
     """Return the line of all evaluations (level 1): ``dev: score 0.26 error 0.12 eval: score 0.30 error 0.16``.
 
+    A search may have errors only.
+
     :param results: dataset -> (score, error), as for `score_text`
     """
-    return " ".join(
-        "%s: score %s error %s" % (name, score_text(score), score_text(error))
-        for name, (score, error) in results.items()
-    )
+    texts = []
+    for name, (score, error) in results.items():
+        parts = ["score %s" % score_text(score)] * _is_there(score)
+        parts += ["error %s" % score_text(error)] * (bool(parts) or _is_there(error))
+        texts.append("%s: %s" % (name, " ".join(parts) or "no loss"))
+    return " ".join(texts)
+
+
+def _is_there(scores: Any) -> bool:
+    return scores is not None and scores != {}
 
 
 def start_line(phase: str, learning_rate: Optional[float] = None) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Optional
 
 from returnn_tf.logging.handlers import LOG_FORMATS, PACKAGE, LineFormatter, TargetHandler, TerminalHandler
-from returnn_tf.logging.levels import DEFAULT_LEVEL, PROGRESS_LEVEL, STEP_LEVEL, standard_level
+from returnn_tf.logging.levels import DEFAULT_LEVEL, PROGRESS_LEVEL, STEP_LEVEL, WARNING_LEVEL, standard_level
+from returnn_tf.logging.notebook import NotebookBar, in_notebook
 from returnn_tf.logging.progress_bar import ProgressBar
 from returnn_tf.logging.terminal import is_terminal
 from returnn_tf.logging.text import hms
@@ -98,10 +100,30 @@ class Log:
 
         Elsewhere, and if the output is not a terminal, a line per minute (level 3) reports the progress of the pass.
         """
+        if in_notebook() and 0 < self._terminal_level < STEP_LEVEL:
+            self._bar = NotebookBar(phase)
+            return self._bar
         visible = is_terminal(sys.stdout) and not self.label and 0 < self._terminal_level < STEP_LEVEL
         each_minute = None if self.shows(STEP_LEVEL) else partial(self.write, PROGRESS_LEVEL, terminal=not visible)
         self._bar = ProgressBar(phase, sys.stdout, visible, each_minute)
         return self._bar
+
+    @contextlib.contextmanager
+    def at_level(self, level: Optional[int]) -> Iterator[None]:
+        """Show other lines on the standard output within the context; the files stay as they are.
+
+        :param level: None: as it is, but in notebooks scores and warnings only
+        """
+        before = self._terminal_level
+        if level is None:
+            level = min(before, WARNING_LEVEL) if in_notebook() else before
+        self._terminal_level = level
+        self._install(self._terminal.formatter)
+        try:
+            yield
+        finally:
+            self._terminal_level = before
+            self._install(self._terminal.formatter)
 
     def close(self) -> None:
         """Close all files. Afterwards, lines go to the standard output only."""

@@ -58,20 +58,30 @@ class ProgressBar:
         if not self.visible or now - self._drawn < self.INTERVAL:
             return
         self._drawn = now
-        line = self.text(step, complete, loss, frames, now - self._started)
-        columns = shutil.get_terminal_size().columns
         self._shown = True
-        write_to(self.stream, "\r\x1b[K" + line[: columns - 1])
+        self.draw(complete, self.parts(step, complete, loss, frames, now - self._started))
 
-    def text(
-        self, step: int, complete: Optional[float], loss: Optional[float], frames: Optional[int], elapsed: float
-    ) -> str:
+    def draw(self, complete: Optional[float], parts: list[str]) -> None:
+        """Show the bar in the place of the previous one.
+
+        :param complete: fraction that is done, 0 - 1
+        :param parts: see `parts`
+        """
+        columns = shutil.get_terminal_size().columns
+        write_to(self.stream, "\r\x1b[K" + self.line(complete, parts)[: columns - 1])
+
+    def line(self, complete: Optional[float], parts: list[str]) -> str:
         """Return the line, without control characters."""
-        parts = [self.phase]
         if complete is not None:
             done = int(20 * min(1.0, complete))
-            parts.append("%3d%% %s%s" % (100 * complete, "#" * done, "-" * (20 - done)))
-        parts.append("step %d" % step)
+            parts = [parts[0], "%3d%% %s%s" % (100 * complete, "#" * done, "-" * (20 - done)), *parts[1:]]
+        return "  ".join(parts)
+
+    def parts(
+        self, step: int, complete: Optional[float], loss: Optional[float], frames: Optional[int], elapsed: float
+    ) -> list[str]:
+        """Return the texts beside the bar: the phase first, then numbers."""
+        parts = [self.phase, "step %d" % step]
         if loss is not None:
             parts.append("loss %.4g" % loss)
         if frames is not None and elapsed > 0:
@@ -80,13 +90,17 @@ class ProgressBar:
         if memory:
             parts.append("mem %s" % bytes_text(memory))
         parts.append("ETA %s" % hms(elapsed / complete - elapsed) if complete else "elapsed %s" % hms(elapsed))
-        return "  ".join(parts)
+        return parts
 
     def clear(self) -> None:
         """Erase the bar, so that a line can be written in its place."""
         if self._shown:
-            write_to(self.stream, "\r\x1b[K")
+            self.erase()
             self._shown = False
+
+    def erase(self) -> None:
+        """Show nothing in its place."""
+        write_to(self.stream, "\r\x1b[K")
 
     def close(self) -> None:
         """End the bar with the pass."""

@@ -11,6 +11,11 @@ def hms(seconds: float) -> str:
     return "%d:%02d:%02d" % (whole // 3600, whole // 60 % 60, whole % 60)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, whose plural ends in s: ``1 layer``, ``1,200 parameters``."""
+    return f"{count:,} {noun}" + "s" * (count != 1)
+
+
 def bytes_text(count: float) -> str:
     """Return a number of bytes in a readable unit, as ``1.5GB``."""
     for unit in ("B", "KB", "MB"):

@@ -203,7 +203,7 @@ def test_a_folder_which_cannot_be_written_is_an_error_before_training(tmp_path: 
         model_dir.prepare(str(tmp_path / "file/net"))
     for name in ("004", "pretrain.004", "004.step70", "probe"):
         (tmp_path / (".net.%s.tmp-1" % name)).mkdir()
-    for name in ("checkpoint", "lock", "status.json"):
+    for name in ("checkpoint", "lock", "status.json", "settings.json"):
         (tmp_path / (".net.%s.tmp-1" % name)).touch()
     (tmp_path / ".net.other.004.tmp-1").mkdir()  # of another model, which may be trained at the moment
     model_dir.prepare(str(tmp_path / "net"))

@@ -7,7 +7,7 @@ from returnn_tf import Config, DataError, Network, load_checkpoint, save_checkpo
 
 
 def network(n_out=3):
-    """One layer."""
+    """Return one layer."""
     return Network.from_config(
         Config(
             {

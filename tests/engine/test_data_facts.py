@@ -23,7 +23,7 @@ NAMES = ["a", "b", "c", "d"]
 
 
 def write(path: pathlib.Path, lengths: list[int], names: list[str], dim: int = 2) -> str:
-    """An HDF file, perhaps in place of another one; its name."""
+    """Return an HDF file, perhaps in place of another one; its name."""
     if path.exists():
         path.unlink()
     with HDFWriter(str(path), dim=dim) as writer:
@@ -78,7 +78,7 @@ def options(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def stopped(folder: pathlib.Path) -> None:
-    """A training which a signal ends after its next step."""
+    """Run a training that a signal ends after its next step."""
     stop = StopRequest()
     stop.signum = 15
     with pytest.raises(Stopped), Engine(Config(options(folder)), stop) as engine:

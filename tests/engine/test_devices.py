@@ -13,7 +13,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Two GPUs which are not there, and what TensorFlow is told about them."""
+    """Return two GPUs which are not there, and what TensorFlow is told about them."""
     seen: list[Any] = []
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["first", "second"])
     monkeypatch.setattr(tf.config, "set_visible_devices", lambda gpus, kind: seen.append(gpus))

@@ -30,7 +30,7 @@ SETS = {"class": "X", "keys": {"/a/b", "c"}, "more": {frozenset(["/x/y"]): (1, (
 
 
 def moved(value: Any) -> Any:
-    """The value as it is after all its files have moved."""
+    """Return the value as it is after all its files have moved."""
     if isinstance(value, dict):
         return {moved(key): moved(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):

@@ -30,7 +30,7 @@ class Common:
 
     @staticmethod
     def run_fn(function: Any, rendezvous_again: Any) -> Any:
-        """Horovod's loop."""
+        """Return Horovod's loop."""
 
         def run(state: Any) -> None:
             while True:
@@ -56,13 +56,13 @@ class World:
         self.met = 0
 
     def rendezvous_again(self) -> None:
-        """Counts."""
+        """Count."""
         self.met += 1
 
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """errors -> how often the processes met again while these were raised one after the other."""
+    """Return how often the processes met again while these errors were raised one after the other."""
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
     exceptions = type("exceptions", (), {"HorovodInternalError": Lost, "HostsUpdatedInterrupt": KeyboardInterrupt})
     functions = type("functions", (), {"broadcast_object": None})
@@ -112,7 +112,7 @@ def test_world_size_may_have_changed_since_the_start(monkeypatch: pytest.MonkeyP
             super().__init__()
 
         def rendezvous(self, timeout: float) -> None:
-            """Nothing to do."""
+            """Do nothing."""
 
     monkeypatch.setattr(worlds, "HorovodWorld", Found)
     monkeypatch.setattr(worlds, "_started", [])

@@ -22,11 +22,11 @@ class Two(World):
         self.other = other
 
     def gather(self, value: Any) -> list[Any]:
-        """First the digests, then the facts."""
+        """Return first the digests, then the facts."""
         return [value, self.other.pop(0)]
 
     def hosts(self) -> list[str]:
-        """Two."""
+        """Return two hosts."""
         return ["node1", "node2"]
 
 

@@ -21,7 +21,7 @@ ATTENTION = {
 
 
 def options(model: pathlib.Path, state: str, **more: Any) -> dict[str, Any]:
-    """A config: one piece of one sequence in each batch."""
+    """Return a config: one piece of one sequence in each batch."""
     data = {"class": "Task12AXDataset", "num_seqs": 3}
     network = {
         "lstm": {"class": "rec", "unit": "lstm", "n_out": 4, "from": "data", "initial_state": state},

@@ -20,7 +20,7 @@ OUTPUTS = os.path.join(DATA, "outputs")
 
 
 def load(path):
-    """A JSON file."""
+    """Return a JSON file."""
     with open(path, encoding="utf8") as f:
         return json.load(f)
 

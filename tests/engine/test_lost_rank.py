@@ -15,7 +15,7 @@ from returnn_tf.engine.distributed.world import HorovodWorld
 
 
 def broken(message: str) -> Any:
-    """Horovod whose operations fail."""
+    """Return Horovod whose operations fail."""
 
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise tf.errors.UnknownError(None, None, message)
@@ -37,7 +37,7 @@ OPERATIONS: list[Callable[[HorovodWorld], Any]] = [
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long the process has waited for the watchdog to name the lost rank."""
+    """Return how long the process has waited for the watchdog to name the lost rank."""
     found: list[float] = []
     monkeypatch.setattr("time.sleep", found.append)
     monkeypatch.setenv("RETURNN_TF_WORLD", "")

@@ -34,6 +34,9 @@ OPTIONS: dict[str, Any] = {
     "device": "cpu",
 }
 
+#: hidden files that a run leaves on purpose
+RECORDS = (".toy.status.json", ".toy.settings.json")
+
 
 @pytest.fixture(autouse=True)
 def in_empty_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +72,7 @@ def test_each_checkpoint_has_one_and_they_are_links() -> None:
     train(build)
     assert written() == {"toy.%03i.meta" % epoch: "output/W,output/b" for epoch in (1, 2, 3)} and len(build.plans) == 1
     assert {os.stat(path).st_nlink for path in pathlib.Path("net").glob("*.meta")} == {3}
-    assert not [name for name in os.listdir("net") if name.startswith(".") and name != ".toy.status.json"]
+    assert not [name for name in os.listdir("net") if name.startswith(".") and name not in RECORDS]
     assert all(checkpoint.validate(path) is None for path in find_checkpoints("net/toy").values())
 
 
@@ -124,7 +127,7 @@ def test_failing_is_one_warning(
     assert out.count("The graph of the network can't be written beside the checkpoints") == 1
     assert ("no graph of this layer" in out or "No space left" in out) and "write_meta_graph = False" in out
     assert written() == {} and sorted(find_checkpoints("net/toy")) == [1, 2, 3]
-    assert not [name for name in os.listdir("net") if name.startswith(".") and name != ".toy.status.json"]
+    assert not [name for name in os.listdir("net") if name.startswith(".") and name not in RECORDS]
 
 
 def test_a_signal_does_not_wait_and_the_next_run_writes_what_lacks() -> None:

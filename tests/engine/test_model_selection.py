@@ -14,7 +14,7 @@ with open(os.path.join(DATA, "model_selection.json"), encoding="utf8") as _f:
 
 
 def config_for(folder, options):
-    """A config whose model is net in the folder."""
+    """Return a config whose model is net in the folder."""
     options = {k: v.replace("DIR", str(folder)) if isinstance(v, str) else v for k, v in options.items()}
     return Config(dict(options, model=str(folder / "net"), num_epochs=20))
 

@@ -76,5 +76,6 @@ def test_message() -> None:
     for path in ("hidden", "database", None):
         assert data_key(path) is None
         assert "learning_rate" in text(path) and "The data" not in text(path)
+    assert NonFiniteError(7, 1.0, None, {}).topic == "nan"
     assert "First layer with NaN or Inf in its output: 'hidden'" in text("hidden")
     assert "All layer outputs are finite" in text(None)

@@ -31,7 +31,7 @@ def updated(options: dict[str, Any], dtype: str = "float64") -> np.ndarray:
 
 
 def moments(b1: float = 0.9, b2: float = 0.999) -> list[Any]:
-    """(t, gradient, m, v) of each update."""
+    """Return (t, gradient, m, v) of each update."""
     m, v, rows = np.zeros((2, 3)), np.zeros((2, 3)), []
     for t, grad in enumerate(GRADS, 1):
         m, v = b1 * m + (1 - b1) * grad, b2 * v + (1 - b2) * grad**2

@@ -65,7 +65,7 @@ def _losses(trainer: Trainer, steps: int) -> list[float]:
 
 @pytest.fixture(scope="module")
 def reference() -> list[float]:
-    """The losses of 20 steps in float32."""
+    """Return the losses of 20 steps in float32."""
     return _losses(_trainer(), 20)
 
 

@@ -12,9 +12,9 @@ from returnn_tf.engine.pretrain.carry_over import Transfer, carried_values, misf
 from returnn_tf.engine.pretrain.checks import planned_networks
 from returnn_tf.engine.pretrain.param_axes import axes_of_params, common_blocks
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
-from returnn_tf.graph.param_parts import Part
 from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.network.planning.plan import Plan
+from returnn_tf.tensor.parts import Part
 
 EXTERN = {"data": {"dim": 3}, "classes": {"dim": 2, "sparse": True}}
 OUTPUT = {"class": "softmax", "loss": "ce", "target": "classes", "from": "h"}
@@ -26,14 +26,14 @@ def plan_of(network: dict[str, Any]) -> Plan:
 
 
 def values_of(plan: Plan) -> dict[str, numpy.ndarray]:
-    """Different numbers everywhere, from 1."""
+    """Return different numbers everywhere, from 1."""
     return {
         name: 1.0 + numpy.arange(spec.size, dtype="float32").reshape(spec.shape) for name, spec in plan.params.items()
     }
 
 
 def grown(old: dict[str, Any], new: dict[str, Any], mode: Optional[str] = "subset") -> tuple[Transfer, Any, Any]:
-    """The transfer, the old values, and the new ones with zeros where nothing was copied."""
+    """Return the transfer, the old values, and the new ones with zeros where nothing was copied."""
     before, after = plan_of(old), plan_of(new)
     transfer = plan_transfer(before, after, lambda path: mode)
     values = values_of(before)
@@ -135,6 +135,36 @@ def test_attention_heads_keep_query_key_and_value() -> None:
     _, old, new = grown(*nets)
     columns = [0, 2, 4, 5, 6, 8, 10, 11]  # of each head: query, key, two of the value
     numpy.testing.assert_array_equal(new["h/QKV"][:, columns], old["h/QKV"])
+
+
+def test_the_parts_of_a_unit_with_heads() -> None:
+    """No number is lost, and the rows of the next layer follow the heads."""
+    unit = {"class": "rec", "from": ["a", "b"], "unit_opts": {"num_heads": 2}}
+    nets = [
+        {"a": linear(n, "data"), "b": linear(1, "data"), "h": {**unit, "unit": "mlstm", "n_out": 4 * n}} for n in (1, 2)
+    ]
+    _, old, new = grown(*nets)
+    assert all(numpy.count_nonzero(new[name]) == old[name].size for name in old)
+    numpy.testing.assert_array_equal(new["h/rec/W_gates"], numpy.insert(old["h/rec/W_gates"], 1, 0, axis=0))
+    numpy.testing.assert_array_equal(new["output/W"][[0, 1, 4, 5]], old["output/W"])
+
+
+def test_mamba2_grows_by_heads() -> None:
+    nets = [
+        {"h": {"class": "rec", "unit": "mamba2", "unit_opts": {"headdim": 2}, "n_out": n, "from": "data"}}
+        for n in (2, 4)
+    ]
+    _, old, new = grown(*nets)
+    assert all(numpy.count_nonzero(new[name]) == old[name].size for name in old)
+
+
+def test_rows_follow_the_heads_of_attention() -> None:
+    nets = [
+        {"h": {"class": "self_attention", "num_heads": 2, "total_key_dim": 2, "n_out": n, "from": "data"}}
+        for n in (2, 4)
+    ]
+    _, old, new = grown(*nets)
+    numpy.testing.assert_array_equal(new["output/W"][[0, 2]], old["output/W"])
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def chain() -> Net:
 
 
 def bidirectional() -> Net:
-    """Two layers of two directions, with a helper which an option names."""
+    """Return two layers of two directions, with a helper which an option names."""
     result: Net = {"output": layer("fw1", "bw1", loss="ce"), "side": layer("data", is_output_layer=True)}
     for i, below in enumerate((["data"], ["fw0", "bw0"])):
         for direction in ("fw", "bw"):

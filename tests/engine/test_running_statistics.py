@@ -30,7 +30,7 @@ def _config(**options: Any) -> Config:
 
 
 def _expected(momentum: float = 0.99) -> tuple[list[float], Any, Any]:
-    """(loss of each batch, mean and variance in the end)."""
+    """Return (loss of each batch, mean and variance in the end)."""
     mean, variance, losses = np.zeros(3), np.ones(3), []
     for given in FEEDS:
         x = np.concatenate([given["data"][b, :n] for b, n in enumerate(LENS)]).astype("float64")

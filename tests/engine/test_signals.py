@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 
 
 def exit_of(function: Callable[[], Any]) -> int:
-    """The end of a forked process which calls the function: its exit code, negative for a signal; -9 if it hangs."""
+    """Return the exit code of a forked process that calls the function: negative for a signal, -9 if it hangs."""
     pid = os.fork()
     if not pid:
         try:
@@ -31,7 +31,7 @@ def exit_of(function: Callable[[], Any]) -> int:
 
 
 def sleep_after(number: int) -> None:
-    """Sends the signal to this process."""
+    """Send the signal to this process."""
     os.kill(os.getpid(), number)
     time.sleep(30)
 

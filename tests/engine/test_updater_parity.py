@@ -17,7 +17,7 @@ CASES = sorted(pathlib.Path(__file__).parent.parent.joinpath("data/parity/update
 
 
 def differences(trainer: Trainer, ref: Any) -> list[str]:
-    """Runs all updates of a case; the numbers which differ from the recorded ones."""
+    """Run all updates of a case; return the numbers that differ from the recorded ones."""
     meta = json.loads(str(ref["meta"]))
     tolerance: dict[str, float] = {"rtol": meta["rtol"], "atol": meta["atol"]}
     found = []

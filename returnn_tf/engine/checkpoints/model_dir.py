@@ -21,7 +21,7 @@ from returnn_tf.engine.support import atomic_files as files
 from returnn_tf.engine.support.start_epoch import start_epoch_fixed
 
 #: Suffixes after the name of the model in temporary names; strict, so as not to match files of other models.
-_TEMPORARY = r"(\.(pretrain\.)?\d+(\.step\d+)?(\.meta)?|\.probe|\.checkpoint|\.lock|\.status\.json)?"
+_TEMPORARY = r"(\.(pretrain\.)?\d+(\.step\d+)?(\.meta)?|\.probe|\.checkpoint|\.lock|\.status\.json|\.settings\.json)?"
 
 
 def written_model(config: Config) -> str:

@@ -134,7 +134,7 @@ def load_on_init(plan: Plan, params: Mapping[str, Any]) -> dict[str, int]:
 
 def _entries_of_layers(plan: Plan, params: Iterable[str]) -> Iterator[Preload]:
     for node in plan.all_nodes():
-        given = getattr(node.layer, "load_on_init", None)
+        given = node.layer.load_on_init
         if given and any(name.startswith(node.scope + "/") for name in params):
             yield _entry_of_layer("layer %r, load_on_init" % node.path, given, node.scope)
 

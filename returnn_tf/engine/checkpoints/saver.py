@@ -38,10 +38,18 @@ class Saver:
 
     :param writes: False if another process writes the files
     :param build_graph: makes the content of the files ``.meta``, see `MetaGraphs`; None: there are none
+    :param stays_in_memory: the trained network is used by this process, so nothing is lost without ``model``
     :raises ConfigError: wrong options, or the folder can't be written
     """
 
-    def __init__(self, config: Config, *, writes: bool = True, build_graph: Optional[BuildGraph] = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        writes: bool = True,
+        build_graph: Optional[BuildGraph] = None,
+        stays_in_memory: bool = False,
+    ) -> None:
         wanted = CheckpointSettings(config)
         self.model: Optional[str] = model_dir.written_model(config) or None
         self._writes = writes and self.model is not None
@@ -61,7 +69,7 @@ class Saver:
             model_dir.prepare(str(self.model))
         elif wanted.model and self.model is None:
             log.write(2, "dry_run is set: the training writes no checkpoints, scores, event files or status.")
-        elif self.model is None:
+        elif self.model is None and not stays_in_memory:
             log.warn("The config has no model = '<path prefix>', so the trained parameters will not be saved.")
 
     def due(self, step: int) -> bool:

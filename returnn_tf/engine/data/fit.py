@@ -9,6 +9,8 @@ from returnn_tf.datasets import Dataset, DataSpec
 from returnn_tf.datasets.core.declared import Declared, type_mismatch
 from returnn_tf.tensor import Data
 
+ERROR_TOPIC = "extern-data"
+
 
 def check_fits(dataset: Dataset, name: str, key: str, data: Data) -> None:
     """Check that a dataset has the declared type, axes, labels and features; sizes unknown to it pass.

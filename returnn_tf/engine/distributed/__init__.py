@@ -1,1 +1,3 @@
 """Training with several processes: the world, Horovod, heartbeats, failures of ranks."""
+
+ERROR_TOPIC = "horovod"

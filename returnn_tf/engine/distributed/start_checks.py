@@ -13,14 +13,17 @@ from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.support.fingerprint import as_text
 from returnn_tf.network.network import Network
 
-#: Settings which may differ between ranks.
-OWN_KEYS = frozenset(name for name, info in all_settings().items() if info.per_rank)
-#: With ``horovod_dataset_distribution = "random_seed_offset"`` also what each rank reads.
+#: With ``horovod_dataset_distribution = "random_seed_offset"`` ranks may also differ in what each of them reads.
 OWN_DATA_KEYS = frozenset(["train"])
 _MAX_SHOWN = 5
 _ABSENT = "absent"
 
 Facts = Mapping[str, Mapping[str, str]]  # topic -> name -> value as text
+
+
+def own_keys() -> frozenset[str]:
+    """Return the settings that may differ between ranks."""
+    return frozenset(name for name, info in all_settings().items() if info.per_rank)
 
 
 def check_same(world: World, facts: Facts) -> None:

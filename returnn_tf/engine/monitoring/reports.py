@@ -58,10 +58,13 @@ class Reports:
                 ":meta:epoch_num_train_steps": result.steps,
                 ":meta:epoch_train_time_secs": round(result.seconds),
                 ":meta:global_train_step": first_step,
+                **{":meta:speed:%s" % name: value for name, value in result.speed().items()},
             }
         )
+        used = devices.memory_bytes()
+        errors.update({":meta:memory:%s" % name: value for name, value in used.items()})
         self.learning_rates.set_errors(epoch, _without_empty(errors))
-        memory = {"memory/%s" % name: value for name, value in devices.memory_bytes().items()}
+        memory = {"memory/%s" % name: value for name, value in used.items()}
         values = {**result.scores, **result.errors, "learning_rate": rate, **result.times(), **memory}
         self.summaries.epoch("train", epoch, values)
 

@@ -7,6 +7,7 @@ import dataclasses
 import glob
 import json
 import os
+import shlex
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -121,7 +122,8 @@ def _keep(config: Config, trainer: Any, exc: Exception, batch: FailedBatch, fold
         noise_seed=trainer.net.noise_seed,
     )
     if save(folder, failure, batch.feed, params if params_wanted(config, params) else None):
-        command = "returnn-tf %s ++task replay ++failure %s" % (" ".join(config.files) or "CONFIG", folder)
+        files = shlex.join(config.files) or "CONFIG"
+        command = "returnn-tf %s ++task replay ++failure %s" % (files, shlex.quote(folder))
         text = "The batch of the failed step is kept in %s. To debug it: %s" % (folder, command)
         (log.warn if log.label else partial(log.write, 1))(text)  # other ranks than the first one only warn
 

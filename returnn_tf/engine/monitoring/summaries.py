@@ -14,6 +14,7 @@ from returnn_tf.engine.checkpoints.model_dir import written_model
 from returnn_tf.engine.support.scores import batch_means
 from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.logging.log import log
+from returnn_tf.util.events import write_scalar
 from returnn_tf.util.lazy_tf import tf
 
 _SECONDS_BETWEEN_STEPS = 5.0  # so that they cost almost no time
@@ -105,4 +106,4 @@ class Summaries:
         with self._writers[dataset].as_default():
             for name, value in values.items():
                 if value is not None:
-                    tf.summary.scalar(name.replace(":", "/"), value, step=step)
+                    write_scalar(name.replace(":", "/"), value, step)

@@ -28,17 +28,22 @@ class PassResult(PassState):
     errors: dict[str, float] = field(default_factory=dict)  # error:<layer> -> mean
     by_rank: list[PassState] = field(default_factory=list)  # what each process did
 
+    def speed(self) -> dict[str, float]:
+        """Return frames per second, and the shares of the time that computing and waiting for data took."""
+        if not self.steps or not self.seconds:
+            return {}
+        return {
+            "frames_per_second": self.frames / self.seconds,
+            "compute_share": self.compute_seconds / self.seconds,
+            "data_wait_share": self.wait_seconds / self.seconds,
+        }
+
     def times(self) -> dict[str, float]:
         """Return how the time was spent, for event files: fractions of the total, and speed."""
         if not self.steps or not self.seconds:
             return {}
-        values = {
-            "time/seconds_per_step": self.seconds / self.steps,
-            "time/compute_share": self.compute_seconds / self.seconds,
-            "time/data_wait_share": self.wait_seconds / self.seconds,
-            "time/frames_per_second": self.frames / self.seconds,
-        }
-        return {**values, **ranks_report.values(self.by_rank)}
+        shares = {"time/%s" % name: value for name, value in self.speed().items()}
+        return {"time/seconds_per_step": self.seconds / self.steps, **shares, **ranks_report.values(self.by_rank)}
 
 
 @dataclass
@@ -102,7 +107,9 @@ class ScoredPass(DatasetPass[StepResult]):
         """
         by_rank = ranks_report.gather(self.world, result)
         if not any(state.steps for state in by_rank):
-            raise DataError("%s: there is no batch; do the length limits exclude every sequence?" % self.phase)
+            raise DataError(
+                "%s: there is no batch; do the length limits exclude every sequence?" % self.phase, topic="batches"
+            )
         if not any(state.frames for state in by_rank):
             raise DataError("%s: all sequences are empty, so there is no score. Check the dataset." % self.phase)
         if not self.common_sums:

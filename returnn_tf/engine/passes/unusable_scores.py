@@ -13,6 +13,8 @@ from returnn_tf.engine.support.scores import COST, ERROR
 from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.logging.log import log
 
+ERROR_TOPIC = "nan"
+
 _MAX_TAGS = 20
 
 

@@ -10,6 +10,7 @@ from returnn_tf.config.derived import overridden
 from returnn_tf.engine.pretrain.carry_over import misfit_text, plan_transfer
 from returnn_tf.engine.pretrain.schedule import EpochNetwork, NetworkSchedule
 from returnn_tf.logging.log import log
+from returnn_tf.logging.text import counted
 from returnn_tf.network.lower import needed_extern_keys
 from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.network.planning.plan import Plan
@@ -70,7 +71,9 @@ def plan_of(entry: EpochNetwork) -> Plan:
         raise ConfigError("%s: %s" % (entry.name, exc)) from exc
     if entry.trainable and not plan.losses:
         name = "The network" if entry.name == "the network of the config" else "The network of %s" % entry.name
-        raise ConfigError("%s has no loss, so there is nothing to train. Give a layer the option 'loss'." % name)
+        raise ConfigError(
+            "%s has no loss, so there is nothing to train. Give a layer the option 'loss'." % name, topic="targets"
+        )
     return plan
 
 
@@ -82,7 +85,8 @@ def describe(schedule: NetworkSchedule, planned: Sequence[tuple[EpochNetwork, Pl
     for (entry, plan), (begin, end) in zip(planned, spans):
         epochs = "epoch %d" % begin if begin == end else "epochs %d-%d" % (begin, end)
         count = sum(spec.size for spec in plan.params.values())
-        text = "%s: %s, %d layers, %s parameters" % (epochs, entry.name, len(entry.layers), f"{count:,}")
+        sizes = counted(len(entry.layers), "layer"), counted(count, "parameter")
+        text = "%s: %s, %s, %s" % (epochs, entry.name, *sizes)
         if not entry.trainable:
             text += ", not trained"
         if entry.settings:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Optional
 
 from returnn_tf.graph.node import Node, ParamSpec
-from returnn_tf.graph.param_parts import Part, Parts, total_size
 from returnn_tf.network.planning.plan import Plan
+from returnn_tf.tensor.parts import Part, Parts, total_size
 
 _MAX_DEPTH = 50
 
@@ -34,7 +34,7 @@ def _features(node: Node, depth: int = 0) -> Parts:
     dim = node.output.dim or 0
     if depth < _MAX_DEPTH:
         if node.layer.is_connector:
-            of = getattr(node.layer, "of", None)
+            of = node.layer.of
             inner = of if isinstance(of, Node) else node.sources[0] if node.sources else None
             if inner is not None and (inner.output.dim or 0) == dim:
                 return _features(inner, depth + 1)
@@ -42,6 +42,9 @@ def _features(node: Node, depth: int = 0) -> Parts:
             parts = [part for source in node.sources for part in _features(source, depth + 1)]
             if total_size(parts) == dim:
                 return parts
+    parts = node.layer.feature_parts()
+    if len(parts) > 1 and total_size(parts) == dim:
+        return [Part("%s %s" % (node.path, part.label), part.size) for part in parts]
     return [Part(node.path, dim)]
 
 

@@ -14,6 +14,7 @@ from returnn_tf.config.user_code import call_of_config
 from returnn_tf.engine.pretrain.options import PretrainOptions, check_copy_mode, options_from_config
 from returnn_tf.engine.pretrain.steps import Step, make_steps
 from returnn_tf.logging.log import log
+from returnn_tf.network.plan_config import no_network
 
 #: Keys of a network dict that are no layers.
 SPECIAL_KEYS = ("#config", "#copy_param_mode", "#finish_all_data", "#info", "#repetition", "#trainable")
@@ -218,7 +219,7 @@ class NetworkSchedule:
     def _network_of_config(self) -> dict[str, Any]:
         network = NetworkSettings(self._config).network
         if network is None:
-            raise ConfigError("The config has no network. Add e.g. network = {'output': {'class': 'softmax', ...}}.")
+            raise no_network()
         if not isinstance(network, dict):
             raise ConfigError(
                 "network must be a dict {layer name: {'class': ..., ...}}, got %r." % type(network).__name__

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from numpy.typing import NDArray
 
-from returnn_tf.config import Config
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.derived import overridden
 from returnn_tf.config.settings import Effect, TrainingSettings, settings_with
 from returnn_tf.engine.checkpoints import params as checkpoint_params
@@ -33,6 +33,7 @@ class TrainingSetup:
 
     :param config: whose values change with ``#config``
     :param world: see `Trainer`
+    :param trainer: of this process, whose network is trained further if it is the planned one
     """
 
     entry: EpochNetwork
@@ -40,8 +41,9 @@ class TrainingSetup:
     trainer: Trainer
     evaluator: Evaluator
 
-    def __init__(self, config: Config, world: Optional[World] = None) -> None:
+    def __init__(self, config: Config, world: Optional[World] = None, trainer: Optional[Trainer] = None) -> None:
         self._world = world
+        self._given = trainer
         self._config = config
         self._settings = contextlib.ExitStack()
         self._entered = False
@@ -99,8 +101,13 @@ class TrainingSetup:
         config = entry.config
         self.entry = entry
         log_templates(plan)
-        self.net = Network(plan, seed=TrainingSettings(config).random_seed)
-        self.trainer = Trainer(self.net, config, self._world)
+        if self._given is not None:
+            self.trainer, self._given = self._given, None
+            self.net = self.trainer.net
+            _check_same_params(self.net, plan)
+        else:
+            self.net = Network(plan, seed=TrainingSettings(config).random_seed)
+            self.trainer = Trainer(self.net, config, self._world)
         self.evaluator = Evaluator(self.net, config)
 
     def _change_settings(self, entry: EpochNetwork) -> None:
@@ -134,3 +141,17 @@ class TrainingSetup:
             variable.assign(value.astype(variable.dtype.as_numpy_dtype, copy=False))
         new = {name: self.net.stored_params[name] for name in transfer.fresh + transfer.reset}
         preload.load_on_init(self.net.plan, new)
+
+
+def _check_same_params(net: Network, plan: Plan) -> None:
+    """Check that a network is one that a plan describes.
+
+    :raises ConfigError: it has other parameters
+    """
+    own, planned = ({name: spec.shape for name, spec in specs.items()} for specs in (net.param_specs, plan.params))
+    if own != planned:
+        names = sorted(name for name in {*own, *planned} if own.get(name) != planned.get(name))
+        raise ConfigError(
+            "The network of the trainer is not that of its config: %s. Make both from the same config: "
+            "Trainer(Network.from_config(config, train=True), config)." % ", ".join(names)
+        )

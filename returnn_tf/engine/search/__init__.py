@@ -1,1 +1,3 @@
 """Beam search over a dataset, and reports on the results."""
+
+ERROR_TOPIC = "search"

@@ -114,7 +114,9 @@ class SearchPass:
     def log_errors(self) -> None:
         """Log scores, error rates, and at level 4 the sequences with errors."""
         if self._searcher.with_losses:
-            log.write(1, eval_line({self._source.name: (self._scores.scores(), self._scores.errors())}))
+            found = self._scores.scores(), self._scores.errors()
+            if any(found):
+                log.write(1, eval_line({self._source.name: found}))
         for report in self._reports:
             for text in report.tables():
                 log.write(4, text)

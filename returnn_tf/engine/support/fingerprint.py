@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import types
 from collections.abc import Iterable, Mapping, Set
@@ -51,6 +52,21 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
             hidden = any(text.startswith("sha256 ") for text in (old, new))
             lines.append(key if hidden else "%s (was %s, is %s)" % (key, old, new))
     return lines
+
+
+def plain(value: Any) -> Any:
+    """Return a config value in types of JSON, for people to read and compare; code is named, with a hash of it."""
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else repr(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((plain(item) for item in value), key=str)
+    if isinstance(value, (str, int, type(None))) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, types.FunctionType):
+        return "function %s, %s" % (value.__name__, hashlib.sha256(_bytes(_canonical(value))).hexdigest()[:8])
+    return repr(value) if isinstance(value, (bytes, float)) else _canonical(value)
 
 
 def _bytes(text: str) -> bytes:

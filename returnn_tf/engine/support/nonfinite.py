@@ -11,6 +11,8 @@ from returnn_tf.network.feed_function import FeedFunction
 from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
+ERROR_TOPIC = "nan"
+
 _MAX_TAGS = 20
 _DATA = "data"  # path of the input with this key; for other keys it is data:<key>
 
@@ -34,7 +36,7 @@ class NonFiniteError(DataError):
         self.where = ""  # rank and host, if there are several
         self.own_finite = False  # whether loss and gradient of this rank are finite
         self.common = False  # whether all ranks see it in the same step
-        super().__init__()
+        super().__init__(topic="nan")
 
     def at(self, seq_tags: Sequence[str], layer: Optional[str]) -> NonFiniteError:
         """Return the same error with the sequences of the batch and the first bad layer, if known."""

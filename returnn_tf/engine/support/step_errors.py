@@ -10,6 +10,8 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.util.host_calls import failed_host_call
 from returnn_tf.util.lazy_tf import tf
 
+ERROR_TOPIC = "failed-step"
+
 _MAX_TAGS = 20
 _MAX_CHARS = 600  # TensorFlow lists all values of a batch if one is wrong
 _NODE = re.compile(r"\{\{node ([^}]+)\}\}")
@@ -30,9 +32,11 @@ def naming_sequences(phase: str, seq_tags: Sequence[str]) -> Iterator[None]:
         tags = [str(tag) for tag in seq_tags]
         more = " and %i more" % (len(tags) - _MAX_TAGS) if len(tags) > _MAX_TAGS else ""
         text = "%s: %s\n  sequences of the batch: %s%s" % (phase, reason(exc), ", ".join(tags[:_MAX_TAGS]), more)
+        topic = getattr(failed_host_call(exc), "topic", "")
         if isinstance(exc, tf.errors.ResourceExhaustedError):
+            topic = "memory"
             text += "\n  Out of memory: lower batch_size or max_seqs, or cut sequences with chunking."
-        raise DataError(text) from exc
+        raise DataError(text, topic=topic) from exc
 
 
 def reason(exc: BaseException) -> str:

@@ -23,8 +23,10 @@ from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
 from returnn_tf.engine.support.scores import Scores
 from returnn_tf.engine.support.signals import Stopped, StopRequest
 from returnn_tf.engine.support.step_result import StepResult
+from returnn_tf.engine.training.callbacks import TrainedStep
 from returnn_tf.engine.training.epoch_start import entry_of, return_to_best
-from returnn_tf.engine.training.parts import TrainingParts
+from returnn_tf.engine.training.parts import Begun, TrainingParts
+from returnn_tf.engine.training.step_boundary import EndRequested
 from returnn_tf.engine.update.update_guard import skipped_text
 from returnn_tf.logging.lines import phase_text, start_line
 from returnn_tf.logging.log import log
@@ -37,6 +39,7 @@ class Engine:
     :param stop: whether a signal requests a stop
     :param world: the processes which train together; default: those of the config
     :param build_graph: function(training plan) -> content of the files ``.meta`` beside the checkpoints; None: no files
+    :param begun: trainer and callbacks of the process that trains, instead of a network of its own
     :raises ConfigError: something in the config is wrong, or another run trains the model; nothing was written
     :raises DataError: a data file or checkpoint is wrong
     """
@@ -47,14 +50,16 @@ class Engine:
         stop: Optional[StopRequest] = None,
         world: Optional[World] = None,
         build_graph: Optional[BuildGraph] = None,
+        begun: Optional[Begun] = None,
     ) -> None:
         self.world: World = start_world(config) if world is None else world
-        self._parts = parts = TrainingParts(config, stop or StopRequest(), self.world, build_graph)
+        self._parts = parts = TrainingParts(config, stop or StopRequest(), self.world, build_graph, begun)
         self.config = config
         self.schedule = parts.schedule
         self.first_epoch, self.last_epoch = parts.first_epoch, parts.last_epoch
         self.learning_rates = parts.learning_rates
         self.saver = parts.saver
+        self.ended_early = ""  #: why a callback ended training before the last epoch
 
     @property
     def net(self) -> Network:
@@ -108,11 +113,36 @@ class Engine:
             if self.first_epoch == 1 and CheckpointSettings(self.config).save_epoch1_initial_model:
                 pretrain = self.schedule.at(1).pretrain
                 self.saver.save(self.trainer, 0, self.learning_rates.epochs, last=True, pretrain=pretrain)
-        for epoch in range(self.first_epoch, self.last_epoch + 1):
-            self.train_epoch(epoch)
+        self._parts.callbacks.train_begin(self.trainer)
+        try:
+            self._train_epochs()
+        except EndRequested as exc:
+            self._end_early("%s; within an epoch%s" % (exc, ", whose state is saved" if self.saver.model else ""))
+            return
         self.saver.finish()
         # the next task on any rank may load the last checkpoint, which the chief writes
         self.world.barrier("the last checkpoint")
+
+    def _train_epochs(self) -> None:
+        """Train the epochs, to the last one or until a callback asks for the end after one."""
+        for epoch in range(self.first_epoch, self.last_epoch + 1):
+            self.train_epoch(epoch)
+            if not self._parts.callbacks:
+                continue
+            reason = self._parts.callbacks.epoch_end(self.trainer, epoch, self.learning_rates.epochs)
+            reasons = [each for each in self.world.gather(reason or self._parts.boundary.requested) if each]
+            if reasons and epoch < self.last_epoch:
+                if not self.saver.has(epoch):
+                    pretrain = self.schedule.at(epoch).pretrain
+                    self.saver.save(self.trainer, epoch, self.learning_rates.epochs, last=True, pretrain=pretrain)
+                self._end_early("%s; after epoch %d" % (reasons[0], epoch))
+                return
+        self._parts.callbacks.train_end("")
+
+    def _end_early(self, reason: str) -> None:
+        self.ended_early = "Training ends early: %s." % reason
+        log.write(1, self.ended_early)
+        self._parts.callbacks.train_end(reason)
 
     def train_epoch(self, epoch: int) -> None:
         """Train an epoch, or the rest of it: steps, checkpoint, evaluation, cleanup."""
@@ -216,7 +246,7 @@ class Engine:
             shares_level=3,
             log_batch_size=LoggingSettings(self._parts.setup.entry.config).log_batch_size,
             log_memory_usage=LoggingSettings(self._parts.setup.entry.config).tf_log_memory_usage,
-            on_step=self._after_step,
+            on_step=lambda batch, result: self._after_step(batch, result, progress, steps + 1),
             between=between,
             world=self.world,
             join=lambda batches: ranks.join(batches, lambda: self._any_tensors(progress.epoch)),
@@ -244,9 +274,15 @@ class Engine:
     def _any_tensors(self, epoch: int) -> Any:
         return self.trainer.tensors(self._parts.data.any_train_batch(epoch).feed)
 
-    def _after_step(self, batch: Any, result: StepResult) -> None:
+    def _after_step(self, batch: Any, result: StepResult, progress: Progress, number: int) -> None:
         self._parts.status.step(batch, result.total_loss)
         self._parts.reports.summaries.step(result)
+        if self._parts.callbacks:
+            place = (progress.epoch, number, progress.first_step + number)
+            done = TrainedStep(*place, result, list(batch.seq_tags), self.trainer)
+            reason = self._parts.callbacks.step_end(done)
+            if reason:
+                self._parts.boundary.request_end(reason)
 
     def _step(self, tensors: Any, batch: Any, epoch: int, number: int, rate: float) -> StepResult:
         if self.trainer.updater.reset_before(number):

@@ -17,6 +17,8 @@ from returnn_tf.network.describe import log_templates
 from returnn_tf.network.network import Network
 from returnn_tf.network.requested import with_outputs
 
+ERROR_TOPIC = "checkpoints"
+
 
 def load_network(
     config: Config, *, search: bool = False, losses: bool = True, outputs: Sequence[str] = (), random: bool = False

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Optional
 
 from returnn_tf.config import Config
@@ -15,8 +17,11 @@ from returnn_tf.engine.checkpoints.saver import Saver
 from returnn_tf.engine.checkpoints.selection import find_checkpoints
 from returnn_tf.engine.data.training_data import TrainingData
 from returnn_tf.engine.distributed.world import World
+from returnn_tf.engine.learning_rate.file import EpochData
+from returnn_tf.engine.monitoring import run_settings
 from returnn_tf.engine.monitoring.reports import Reports
 from returnn_tf.engine.monitoring.run_status import RunStatus
+from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.pretrain.checks import needed_data, planned_networks
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.pretrain.training_setup import TrainingSetup
@@ -25,9 +30,24 @@ from returnn_tf.engine.support.atomic_files import remove_staged
 from returnn_tf.engine.support.product_speed import report_speed
 from returnn_tf.engine.support.signals import StopRequest
 from returnn_tf.engine.support.start_epoch import start_epoch_fixed
+from returnn_tf.engine.training.callbacks import Callbacks, callbacks_of
 from returnn_tf.engine.training.resume_point import ResumePoint
 from returnn_tf.engine.training.step_boundary import StepBoundary
 from returnn_tf.logging.log import log
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What a process brings into a training.
+
+    :param trainer: whose network is trained
+    :param epochs: those that it has trained, unless a checkpoint says otherwise
+    :param callbacks: further ones than those of the config
+    """
+
+    trainer: Optional[Trainer] = None
+    epochs: Mapping[int, EpochData] = field(default_factory=dict)
+    callbacks: Callbacks = field(default_factory=Callbacks)
 
 
 class TrainingParts:
@@ -36,15 +56,23 @@ class TrainingParts:
     :param stop: whether a signal requests a stop
     :param world: the processes which train together
     :param build_graph: makes the files ``.meta`` beside the checkpoints
+    :param begun: what this process has trained before
     :raises ConfigError: something in the config is wrong, or another run trains the model; nothing was written
     :raises DataError: a data file or checkpoint is wrong
     """
 
     def __init__(
-        self, config: Config, stop: StopRequest, world: World, build_graph: Optional[BuildGraph] = None
+        self,
+        config: Config,
+        stop: StopRequest,
+        world: World,
+        build_graph: Optional[BuildGraph] = None,
+        begun: Optional[Begun] = None,
     ) -> None:
         check_settings(config)
         self._build_graph = build_graph
+        self._begun = Begun() if begun is None else begun
+        self.callbacks = self._begun.callbacks + callbacks_of(config)
         self.config = config
         self.world = world
         self._stop = stop
@@ -125,7 +153,7 @@ class TrainingParts:
         epochs = TrainingSettings(self.config).num_epochs
         self.last_epoch = max(epochs, CheckpointSettings(self.config).load_epoch or 0)
         self.schedule = NetworkSchedule(self.config)
-        self.resume = ResumePoint(self.config, self.schedule, self.world)
+        self.resume = ResumePoint(self.config, self.schedule, self.world, max(self._begun.epochs, default=0))
         self.first_epoch = self.resume.epoch
 
     def _plan_networks(self) -> None:
@@ -147,6 +175,7 @@ class TrainingParts:
         self._resources.callback(self.reports.close)
         self.learning_rates = self.reports.learning_rates
         self.resume.restore_rates(self.learning_rates)
+        self.learning_rates.add_epochs(self._begun.epochs)
 
     def _load_ahead(self) -> None:
         """Start to load the first batches in another process while the network is built."""
@@ -155,7 +184,7 @@ class TrainingParts:
 
     def _build_network(self) -> None:
         """Build the first network with its updater; TensorFlow is loaded here."""
-        self.setup = TrainingSetup(self.config, self.world)
+        self.setup = TrainingSetup(self.config, self.world, self._begun.trainer)
         self._resources.callback(self.setup.close)
         devices.set_up(self.config)
         self.setup.begin(self.schedule.at(self.resume.loaded), self._planned[0][1])
@@ -168,12 +197,20 @@ class TrainingParts:
 
     def _open_outputs(self) -> None:
         """Open the outputs: checkpoints, status file, learning-rate file and event files."""
-        self.saver = Saver(self.config, writes=self.world.is_chief, build_graph=self._build_graph)
+        self.saver = Saver(
+            self.config,
+            writes=self.world.is_chief,
+            build_graph=self._build_graph,
+            stays_in_memory=self._begun.trainer is not None,
+        )
         self._resources.callback(self.saver.close)
         self.status = RunStatus(self.config, self.world, self._stop)
         fixed = start_epoch_fixed(self.config)
         self.boundary = StepBoundary(self.saver, self._stop, self._lock, self.world, start_epoch_fixed=fixed)
         self.reports.prepare()
+        if self.world.is_chief:
+            layers = self.schedule.at(max(self.last_epoch, 1)).layers
+            run_settings.write(written_model(self.config), run_settings.facts_of(self.config, layers))
 
     def _load_parameters(self) -> None:
         """Load the parameters, then compare the plans of the processes."""

@@ -27,11 +27,12 @@ class ResumePoint:
 
     :param schedule: the settings of each epoch
     :param world: of the process
+    :param done: epochs that this process has trained already, which count if no checkpoint is loaded
     :raises ConfigError: there is no such checkpoint, or these settings can't resume from it
     :raises DataError: a checkpoint is damaged
     """
 
-    def __init__(self, config: Config, schedule: NetworkSchedule, world: World) -> None:
+    def __init__(self, config: Config, schedule: NetworkSchedule, world: World, done: int = 0) -> None:
         self._config = config
         self._world = world
         self._choice = model_dir.choose_intact(config, report_invalid)
@@ -40,7 +41,8 @@ class ResumePoint:
             log.warn(left_behind)
         self._manifest = CheckpointManifest(config, self._choice)
         self._manifest.log_changes(settings(config))
-        self.epoch = self._choice.start_epoch  #: the first one to train
+        self._goes_on = done > 0 and self._choice.path is None
+        self.epoch = done + 1 if self._goes_on else self._choice.start_epoch  #: the first one to train
         self.loaded = max(self._choice.epoch or 0, 1)  #: the epoch whose network has the first values
         #: What is done of the first epoch; None after it, and if it is trained from its start.
         self.begun: Optional[Progress] = self._manifest.progress(data_settings(schedule.at(self.loaded).config))
@@ -76,10 +78,12 @@ class ResumePoint:
         return {"start_batch": self.done.batches, "shared": shared}
 
     def load(self, setup: TrainingSetup) -> None:
-        """Load or initialise the parameters of the network.
+        """Load or initialise the parameters of the network, unless this process has trained it before.
 
         :raises DataError: the checkpoint does not fit the network
         """
+        if self._goes_on:
+            return
         if self._choice.path is not None:
             restore(setup.trainer, self._choice)
         else:
@@ -93,7 +97,7 @@ class ResumePoint:
         """
         if self._world.size == 1:
             return
-        own = start_checks.OWN_KEYS | (frozenset() if data.shared else start_checks.OWN_DATA_KEYS)
+        own = start_checks.own_keys() | (frozenset() if data.shared else start_checks.OWN_DATA_KEYS)
         texts = {key: text for key, text in settings(self._config).items() if key not in own}
         facts = {"settings": {key: text for key, text in texts.items() if key in setting_by_key()}}
         facts["network"] = start_checks.network_facts(setup.net, setup.entry.layers)

@@ -13,6 +13,10 @@ from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.support.signals import Stopped, StopRequest, name_of
 
 
+class EndRequested(Exception):
+    """Training ends within an epoch because a callback asked for it; its state is on disk."""
+
+
 class StepBoundary:
     """Handles checkpoint requests and signals between steps.
 
@@ -32,6 +36,16 @@ class StepBoundary:
         self._world = world
         self._next = "Without start_epoch the" if start_epoch_fixed else "The"
         self._control = Control()
+        self._reason = ""
+
+    def request_end(self, reason: str) -> None:
+        """Request that training ends after this step or the next one, as all processes agree."""
+        self._reason = self._reason or reason
+
+    @property
+    def requested(self) -> str:
+        """Return why this process requests the end of training; "" if it does not."""
+        return self._reason
 
     def begin(self, control: Control, step: Callable[[], int]) -> None:
         """Start to handle requests: from now on there is something to save on a signal.
@@ -41,19 +55,20 @@ class StepBoundary:
         """
         self._stop.graceful = True
         self._control = control
-        control.wants_pause = lambda: self._saver.due(step()) or self._stop.signum is not None
+        control.wants_pause = lambda: self._saver.due(step()) or self._stop.signum is not None or bool(self._reason)
 
     def after_step(self, save: Callable[[], None]) -> None:
         """Save or stop, if requested; called between two steps of training.
 
         :param save: writes the state
         :raises Stopped: by a signal; the state is on disk
+        :raises EndRequested: see `request_end`; the state is on disk
         :raises DataError: a checkpoint could not be written
         :raises ConfigError: another process has taken the lock
         """
         self._saver.check()
         self._lock.check()
-        if not self._control.any_pause:
+        if not self._control.any_pause and not (self._reason and self._world.size == 1):
             return
         signals = [signum for signum in self._world.gather(self._stop.signum) if signum is not None]
         save()
@@ -62,6 +77,10 @@ class StepBoundary:
             self._saver.wait()
             saved = "its state is saved" if self._saver.model else "nothing is saved, for the config has no model"
             raise self._stopped(signals[0], "within the epoch; %s" % saved)
+        reasons = [reason for reason in self._world.gather(self._reason) if reason]
+        if reasons:
+            self._saver.wait()
+            raise EndRequested(reasons[0])
 
     def until_signal(self, batches: Iterable[Any]) -> Iterable[Any]:
         """Return the batches of an evaluation; with several processes, they end early in one that gets a signal.

@@ -1,1 +1,3 @@
 """Parameter updates: gradients, optimizers, learning rates by step, the guard against bad steps."""
+
+ERROR_TOPIC = "learning-rate"

@@ -11,19 +11,8 @@ from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import check_options, declared_options, option
 from returnn_tf.config.settings import UpdateSettings, option_of
-from returnn_tf.engine.update.optimizers import create_optimizer, optimizer_class
+from returnn_tf.engine.update.optimizers import create_optimizer, optimizer_class, optimizers_by_switch
 from returnn_tf.logging.log import log
-
-# Older top-level switches and their optimizer dicts; of several, the first one here counts.
-_FLAGS: dict[str, dict[str, Any]] = {
-    "adam": {"class": "adam"},
-    "nadam": {"class": "nadamkeras"},
-    "adadelta": {"class": "adadelta"},
-    "adagrad": {"class": "adagrad"},
-    "rmsprop": {"class": "rmsprop"},
-}
-_FLAGS_WITH_MOMENTUM = ("rmsprop",)
-
 
 Tags = Annotated[frozenset[str], Written(Union[str, set[str]], "str | set[str]")]
 
@@ -105,10 +94,11 @@ def optimizer_dict(config: Config) -> dict[str, Any]:
     if len(given) > 1:
         others = ", ".join(given[1:])
         log.write(3, '%s is the optimizer; %s has no effect. Write optimizer = {"class": ...}.' % (flag, others))
-    result = dict(_FLAGS[flag])
+    cls = optimizers_by_switch()[flag]
+    result: dict[str, Any] = {"class": cls.name}
     if not isinstance(value, bool):
         result["decay"] = value
-    if momentum and flag not in _FLAGS_WITH_MOMENTUM:
+    if momentum and "momentum" not in declared_options(cls):
         raise ConfigError("momentum can't be combined with %s = True; remove one of them." % flag)
     return {**result, "momentum": momentum} if momentum else result
 
@@ -116,7 +106,8 @@ def optimizer_dict(config: Config) -> dict[str, Any]:
 def given_flags(config: Config) -> list[str]:
     """Return the older switches of optimizers that a config sets; only the first one counts, and none beside a dict."""
     settings = UpdateSettings(config)
-    return [flag for flag in _FLAGS if settings.value(flag)]
+    switches = optimizers_by_switch()
+    return [name for name in UpdateSettings.declared() if name in switches and settings.value(name)]
 
 
 def _given(options: Mapping[str, Any], where: str) -> dict[str, Any]:

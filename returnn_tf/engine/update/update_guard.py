@@ -10,6 +10,8 @@ from returnn_tf.config.options import above, at_least, from_options, option
 from returnn_tf.config.settings import TrainingSettings
 from returnn_tf.util.lazy_tf import tf
 
+ERROR_TOPIC = "nan"
+
 
 def _is_decay(value: float) -> Optional[str]:
     return None if 0 < value < 1 else "must be between 0 and 1"

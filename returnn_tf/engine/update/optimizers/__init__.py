@@ -6,6 +6,7 @@ from returnn_tf.engine.update.optimizers.registry import (
     create_optimizer,
     optimizer_class,
     optimizer_names,
+    optimizers_by_switch,
     register_optimizer,
 )
 
@@ -16,5 +17,6 @@ __all__ = [
     "create_optimizer",
     "optimizer_class",
     "optimizer_names",
+    "optimizers_by_switch",
     "register_optimizer",
 ]

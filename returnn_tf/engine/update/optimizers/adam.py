@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
 from returnn_tf.config.options import option
-from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, like
+from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, adam_arguments, like
 from returnn_tf.engine.update.optimizers.registry import register_optimizer
 from returnn_tf.util.lazy_tf import tf
 
@@ -21,6 +21,7 @@ from returnn_tf.util.lazy_tf import tf
 class Adam(Optimizer):
     """``m = beta1 m + (1-beta1) g; v = beta2 v + (1-beta2) g^2; w -= lr_t m / (sqrt(v) + epsilon)``."""
 
+    switch: ClassVar[str] = "adam"
     beta1: float = option(0.9, help="decay of the mean of the gradient")
     beta2: float = option(0.999, help="decay of the mean of the squared gradient")
     epsilon: float = option(DEFAULT_EPSILON, help="added to the root of the mean square")
@@ -46,21 +47,9 @@ class Adam(Optimizer):
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
-        beta1, beta2, epsilon = like(var, self.beta1, self.beta2, self.epsilon)
-        tf.raw_ops.ResourceApplyAdam(
-            var=var.handle,
-            m=slots["m"].handle,
-            v=slots["v"].handle,
-            beta1_power=hyper["beta1_power"],
-            beta2_power=hyper["beta2_power"],
-            lr=hyper["lr"],
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
-            grad=grad,
-            use_locking=self.use_locking,
-            use_nesterov=self.nesterov,
-        )
+        arguments = adam_arguments(self, grad, var, slots, hyper)
+        beta2_power = hyper["beta2_power"]
+        tf.raw_ops.ResourceApplyAdam(**arguments, beta2_power=beta2_power, use_nesterov=self.nesterov)
 
 
 @register_optimizer("nadam")
@@ -106,18 +95,6 @@ class AmsGrad(Adam):
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
-        beta1, beta2, epsilon = like(var, self.beta1, self.beta2, self.epsilon)
-        tf.raw_ops.ResourceApplyAdamWithAmsgrad(
-            var=var.handle,
-            m=slots["m"].handle,
-            v=slots["v"].handle,
-            vhat=slots["vhat"].handle,
-            beta1_power=hyper["beta1_power"],
-            beta2_power=hyper["beta2_power"],
-            lr=hyper["lr"],
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
-            grad=grad,
-            use_locking=self.use_locking,
-        )
+        arguments = adam_arguments(self, grad, var, slots, hyper)
+        beta2_power, vhat = hyper["beta2_power"], slots["vhat"].handle
+        tf.raw_ops.ResourceApplyAdamWithAmsgrad(**arguments, beta2_power=beta2_power, vhat=vhat)

@@ -17,6 +17,7 @@ from returnn_tf.util.lazy_tf import tf
 class Adagrad(Optimizer):
     """``a += g^2; w -= lr * g / sqrt(a)`` (Duchi et al. 2011)."""
 
+    switch: ClassVar[str] = "adagrad"
     initial_accumulator_value: float = option(0.1, help="of the sum of squares; keeps the first steps small")
 
     def slot_inits(self) -> dict[str, float]:
@@ -47,6 +48,7 @@ class Adadelta(Optimizer):
     Zeiler 2012.
     """
 
+    switch: ClassVar[str] = "adadelta"
     rho: float = option(0.95, help="decay of both means of squares")
     epsilon: float = option(DEFAULT_EPSILON, help="inside of both roots")
 
@@ -83,6 +85,7 @@ class RmsProp(Optimizer):
     ``centered`` subtracts the square of the mean gradient from ``s`` inside of the root.
     """
 
+    switch: ClassVar[str] = "rmsprop"
     decay: float = option(0.9, help="of the mean square and the mean")
     momentum: float = option(0.0, help="factor on the last change")
     epsilon: float = option(DEFAULT_EPSILON, help="inside of the root")

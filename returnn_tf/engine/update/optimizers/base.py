@@ -37,6 +37,8 @@ class Optimizer:
 
     #: registered name, set by ``register_optimizer``
     name: ClassVar[str] = ""
+    #: the older setting that selects the class
+    switch: ClassVar[str] = ""
     #: slot -> last part of the name of its variables in TensorFlow 1, after the name of the parameter
     tf1_slots: ClassVar[Mapping[str, str]] = {}
 
@@ -164,3 +166,25 @@ def _overrides_update_alone(cls: type[Optimizer]) -> bool:
 def like(var: Any, *values: float) -> list[Any]:
     """Return Python numbers as scalars of the dtype of ``var``, for the fused kernels."""
     return [tf.constant(value, dtype=var.dtype) for value in values]
+
+
+def adam_arguments(
+    optimizer: Any, grad: Any, var: Any, slots: Mapping[str, Any], hyper: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what all kernels of Adam and its relatives take.
+
+    :param optimizer: has ``beta1``, ``beta2`` and ``epsilon``; ``slots`` has m and v
+    """
+    beta1, beta2, epsilon = like(var, optimizer.beta1, optimizer.beta2, optimizer.epsilon)
+    return {
+        "var": var.handle,
+        "m": slots["m"].handle,
+        "v": slots["v"].handle,
+        "beta1_power": hyper["beta1_power"],
+        "lr": hyper["lr"],
+        "beta1": beta1,
+        "beta2": beta2,
+        "epsilon": epsilon,
+        "grad": grad,
+        "use_locking": optimizer.use_locking,
+    }

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 from returnn_tf.config.options import option
-from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, like
+from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, adam_arguments, like
 from returnn_tf.engine.update.optimizers.registry import register_optimizer
 from returnn_tf.util.lazy_tf import tf
 
@@ -74,6 +74,7 @@ class NadamKeras(KerasStyle):
     over ``sqrt(v / (1-beta2^t)) + epsilon``.
     """
 
+    switch: ClassVar[str] = "nadam"
     beta1: float = option(0.9, help="decay of the mean of the gradient")
     beta2: float = option(0.999, help="decay of the mean of the squared gradient")
     epsilon: float = option(DEFAULT_EPSILON, help="added to the root of the mean square")
@@ -134,16 +135,4 @@ class Adamax(KerasStyle):
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
-        beta1, beta2, epsilon = like(var, self.beta1, self.beta2, self.epsilon)
-        tf.raw_ops.ResourceApplyAdaMax(
-            var=var.handle,
-            m=slots["m"].handle,
-            v=slots["v"].handle,
-            beta1_power=hyper["beta1_power"],
-            lr=hyper["lr"],
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
-            grad=grad,
-            use_locking=self.use_locking,
-        )
+        tf.raw_ops.ResourceApplyAdaMax(**adam_arguments(self, grad, var, slots, hyper))

@@ -52,6 +52,11 @@ def optimizer_class(name: object, *, where: str) -> type[Optimizer]:
     return OPTIMIZERS.get(name, where)
 
 
+def optimizers_by_switch() -> dict[str, type[Optimizer]]:
+    """Return the classes that an older setting selects, by its name."""
+    return {cls.switch: cls for _, cls in OPTIMIZERS.items() if "switch" in vars(cls)}
+
+
 def create_optimizer(options: dict[str, Any], *, where: str, default_epsilon: Optional[float] = None) -> Optimizer:
     """Return the optimizer for a dict like ``{"class": "adam", "epsilon": 1e-8}``.
 

@@ -1,0 +1,81 @@
+"""Figures of matplotlib, which is optional, without a window: to files, and for pages and notebooks."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import Any
+
+from returnn_tf.config import ConfigError
+
+_MISSING = "drawing needs matplotlib: pip install 'returnn-tf[plot]'"
+
+
+class Picture:
+    """A figure that notebooks show.
+
+    :param figure: of matplotlib
+    """
+
+    def __init__(self, figure: Any) -> None:
+        self.figure = figure
+
+    def svg(self) -> str:
+        """Return the element ``<svg>``, with texts as texts."""
+        from matplotlib import rc_context
+
+        buffer = io.StringIO()
+        with rc_context({"svg.fonttype": "none", "svg.hashsalt": "returnn_tf"}):
+            self.figure.savefig(buffer, format="svg", metadata={"Date": None})
+        text = buffer.getvalue()
+        return text[text.index("<svg") :]
+
+    def png(self) -> bytes:
+        """Return the content of a PNG file."""
+        buffer = io.BytesIO()
+        self.figure.savefig(buffer, format="png", dpi=110)
+        return buffer.getvalue()
+
+    def save(self, path: str) -> None:
+        """Write a file.
+
+        :param path: its suffix selects the format: .png, .pdf, .svg
+        :raises ConfigError: the format is unknown, or the file can't be written
+        """
+        suffix = os.path.splitext(path)[1][1:].lower()
+        known = self.figure.canvas.get_supported_filetypes()
+        if suffix not in known:
+            raise ConfigError(
+                "%r: unknown format; known suffixes: %s" % (path, ", ".join(sorted(known))), topic="commands"
+            )
+        try:
+            self.figure.savefig(path)
+        except OSError as exc:
+            raise ConfigError("%r can't be written: %s" % (path, exc.strerror or exc), topic="commands") from None
+
+    def _repr_png_(self) -> bytes:
+        return self.png()
+
+
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure with a canvas.
+
+    :param width: in inches, as ``height``
+    :raises ConfigError: matplotlib is missing
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError(_MISSING, topic="installation") from None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def check_matplotlib() -> None:
+    """Check that figures can be drawn.
+
+    :raises ConfigError: matplotlib is missing
+    """
+    new_figure(1.0, 1.0)

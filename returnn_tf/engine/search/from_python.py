@@ -1,0 +1,156 @@
+"""Search in a dataset or a feed from Python: hypotheses as text, beside the references if there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+from numpy.typing import NDArray
+
+from returnn_tf.config import ConfigError
+from returnn_tf.config.settings import NetworkSettings
+from returnn_tf.datasets import Dataset
+from returnn_tf.engine.passes.layer_values import whole_batches
+from returnn_tf.engine.search.labels import Labels, labels_of
+from returnn_tf.engine.search.report import Errors, align
+from returnn_tf.engine.search.searcher import Searcher
+from returnn_tf.network.network import Network
+from returnn_tf.util.html import paragraph, shortened, table
+
+_MOST_ROWS = 50
+
+
+@dataclass(frozen=True)
+class Recognized:
+    """The result of the search for one sequence.
+
+    :param tag: name of the sequence
+    :param text: the best hypothesis
+    :param labels: its label indices [labels]
+    :param score: its log score; None without a beam
+    :param n_best: (score, text) of all hypotheses, best first; only the best one without a beam
+    :param reference: text of the target; None if the dataset has none
+    """
+
+    tag: str
+    text: str
+    labels: NDArray[Any]
+    score: Optional[float]
+    n_best: list[tuple[Optional[float], str]]
+    reference: Optional[str]
+    _pairs: Sequence[tuple[Optional[str], Optional[str]]] = ()
+
+    @property
+    def errors(self) -> Errors:
+        """Return the label errors; nothing is counted without a reference."""
+        found = Errors()
+        found.add(self._pairs)
+        return found
+
+
+class SearchResults(Sequence[Recognized]):
+    """The results for several sequences: a list, which notebooks show as a table."""
+
+    def __init__(self, found: Sequence[Recognized]) -> None:
+        self._found = list(found)
+
+    def __getitem__(self, index: Any) -> Any:
+        return SearchResults(self._found[index]) if isinstance(index, slice) else self._found[index]
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @property
+    def errors(self) -> Errors:
+        """Return the label errors of all sequences with a reference."""
+        total = Errors()
+        for each in self._found:
+            total.join(each.errors)
+        return total
+
+    def worst(self, count: int = 10) -> SearchResults:
+        """Return the sequences with the most errors."""
+        return SearchResults(sorted(self._found, key=lambda each: -each.errors.total)[:count])
+
+    def _summary(self) -> str:
+        rate = ", label errors %s" % self.errors.text() if self.errors.reference else ""
+        return "%d sequences%s" % (len(self._found), rate)
+
+    def __repr__(self) -> str:
+        return "<SearchResults %s>" % self._summary()
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for each in self._found[:_MOST_ROWS]:
+            score = "" if each.score is None else "%.3f" % each.score
+            errors = str(each.errors.total) if each.reference is not None else ""
+            rows.append((each.tag, shortened(each.reference or ""), shortened(each.text), errors, score))
+        more = paragraph("The first %d." % _MOST_ROWS) if len(self._found) > _MOST_ROWS else ""
+        header = ("sequence", "reference", "hypothesis", "errors", "log score")
+        return paragraph(self._summary()) + table(header, rows, numbers=[3, 4]) + more
+
+
+def search(
+    net: Network,
+    data: Union[Dataset, Mapping[str, Any]],
+    layer: str = "output",
+    *,
+    epoch: int = 1,
+    batch_size: int = 5000,
+    max_seqs: int = 100,
+    num_seqs: Optional[int] = None,
+) -> SearchResults:
+    """Search in a dataset.
+
+    :param net: planned for search: ``Network.from_config(config, search=True)``, with the parameters of a training
+    :param data: a dataset, or the dict of one
+    :param layer: path of the layer with the hypotheses, as in ``search_output_layer``
+    :param epoch: of the dataset, for its order
+    :param batch_size: frames of a batch
+    :param max_seqs: sequences of a batch
+    :param num_seqs: only the first so many
+    :raises ConfigError: the network does not search, or has no such layer
+    """
+    if not net.search:
+        raise ConfigError(
+            "The network is not planned for search: Network.from_config(config, search=True), then "
+            "set_param_values(trained.get_param_values()) or load_checkpoint."
+        )
+    dataset = Dataset.from_config(data)
+    searcher = Searcher(net, [layer], with_losses=False)
+    node = searcher.nodes[layer]
+    default = NetworkSettings(net.plan.config).target if net.plan.config is not None else None
+    target = next(iter(node.layer.target_names or ()), default)
+    labels = labels_of(node.output, dataset, net.extern_data, target)
+    reference = _reference_key(target, dataset, net)
+    if labels.names is None and reference is not None and node.output.sparse:
+        labels = labels_of(net.extern_data[reference], dataset, net.extern_data, reference)  # an end has no name
+    keys = list(dict.fromkeys([*searcher.used_data_keys, *([] if reference is None else [reference])]))
+    found: list[Recognized] = []
+    for batch in whole_batches(dataset, epoch, keys, batch_size=batch_size, max_seqs=max_seqs):
+        found += _of_batch(batch, searcher.run(batch.feed).hypotheses[layer], labels, reference)
+        if num_seqs is not None and len(found) >= num_seqs:
+            break
+    return SearchResults(found if num_seqs is None else found[:num_seqs])
+
+
+def _reference_key(target: Optional[str], dataset: Dataset, net: Network) -> Optional[str]:
+    """Return the data key with the references: the target of the layer, else the first labels of the dataset."""
+    for key in [*([target] if target is not None else []), *dataset.target_list]:
+        data = net.extern_data.get(key)
+        if key in dataset.data_keys and data is not None and data.sparse and data.rank == 2:
+            return key
+    return None
+
+
+def _of_batch(batch: Any, found: Any, labels: Labels, reference: Optional[str]) -> Iterator[Recognized]:
+    for row, hypotheses in enumerate(found):
+        best = hypotheses[0]
+        text, pairs = None, []
+        if reference is not None:
+            wanted = batch.feed[reference][row][: batch.feed[reference + "/size0"][row]]
+            text = labels.text(wanted)
+            pairs = align([labels.text([i]) for i in wanted], [labels.text([i]) for i in best.labels])
+        n_best = [(None if each.score is None else float(each.score), labels.text(each.labels)) for each in hypotheses]
+        yield Recognized(batch.seq_tags[row], n_best[0][1], best.labels, n_best[0][0], n_best, text, pairs)

@@ -1,0 +1,212 @@
+"""Callbacks of a training: code of users that looks at steps and epochs, and may end the training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Callable, Optional, Union
+
+from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config.settings import TrainingSettings
+from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, scores_of
+from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.support.step_result import StepResult
+
+
+class StopTraining(Exception):
+    """Raise it in a callback to end the training in an orderly way; its text says why."""
+
+
+@dataclass(frozen=True)
+class TrainedStep:
+    """A finished step.
+
+    :param epoch: from 1
+    :param step: of the epoch, from 1
+    :param global_step: steps of all epochs, this one included
+    :param result: losses, errors and counts summed over the batch; norm of the gradient
+    :param seq_tags: the sequences of the batch
+    :param trainer: with the network as ``net``
+    """
+
+    epoch: int
+    step: int
+    global_step: int
+    result: StepResult
+    seq_tags: list[str]
+    trainer: Trainer
+
+
+@dataclass(frozen=True)
+class TrainedEpoch:
+    """A finished epoch: trained, saved and evaluated.
+
+    :param epoch: from 1
+    :param scores: e.g. train_score, dev_score, dev_error
+    :param learning_rate: of this epoch
+    :param epochs: all so far, as in the learning-rate file
+    :param trainer: with the network as ``net``
+    """
+
+    epoch: int
+    scores: dict[str, float]
+    learning_rate: float
+    epochs: Mapping[int, EpochData]
+    trainer: Trainer
+
+
+class Callback:
+    """Base of all callbacks; each method does nothing.
+
+    `on_step_end` and `on_epoch_end` end the training if they return True or raise `StopTraining`: after a step, the
+    state within the epoch is saved, as upon a signal, so that the training can be resumed. With several processes, each
+    has its own callbacks, and one that asks to stop ends all.
+    """
+
+    @property
+    def name(self) -> str:
+        """Return the name for messages."""
+        return type(self).__name__
+
+    def on_train_begin(self, trainer: Trainer) -> None:
+        """Is called before the first step, also of a resumed training."""
+
+    def on_step_end(self, step: TrainedStep) -> Optional[bool]:
+        """Is called after each step of training; it delays the next one."""
+        return None
+
+    def on_epoch_end(self, epoch: TrainedEpoch) -> Optional[bool]:
+        """Is called after an epoch is trained, saved and evaluated."""
+        return None
+
+    def on_train_end(self, reason: str) -> None:
+        """Is called when training ends without an error.
+
+        :param reason: why it ended early; "" after the last epoch
+        """
+
+
+class EarlyStopping(Callback):
+    """Ends training when a score has not become better for some epochs.
+
+    It looks at the learning-rate file, so that a resumed training counts the epochs before it, too.
+
+    :param measure: name of the score, e.g. "dev_score" or "dev_error"
+    :param patience: number of epochs without improvement after which training ends
+    :param min_delta: what counts as an improvement: lower by more than this
+    """
+
+    def __init__(self, measure: str = "dev_score", patience: int = 3, min_delta: float = 0.0) -> None:
+        if patience < 1:
+            raise ConfigError("EarlyStopping: patience must be at least 1, not %r." % (patience,))
+        self.measure = measure
+        self.patience = patience
+        self.min_delta = min_delta
+
+    def on_epoch_end(self, epoch: TrainedEpoch) -> Optional[bool]:
+        """Stop if the best epoch is too long ago.
+
+        :raises ConfigError: there is no such score
+        """
+        if self.measure not in epoch.scores:
+            hint = did_you_mean(self.measure, epoch.scores)
+            raise ConfigError("EarlyStopping: there is no score %r. %s" % (self.measure, hint))
+        best, since = float("inf"), 0
+        for number in sorted(n for n in epoch.epochs if n <= epoch.epoch):
+            value = epoch.epochs[number].error.get(self.measure)
+            if not isinstance(value, (int, float)):
+                continue
+            better = value < best - self.min_delta
+            best, since = (value, 0) if better else (best, since + 1)
+        if since < self.patience:
+            return None
+        first = best_epochs({n: data for n, data in epoch.epochs.items() if n <= epoch.epoch}, self.measure, 1)
+        raise StopTraining("%s has not become better for %d epochs; best: epoch %d" % (self.measure, since, first[0]))
+
+
+#: A callback, or a function that is called at the end of each epoch.
+CallbackLike = Union[Callback, Callable[[TrainedEpoch], Any]]
+
+
+class _AtEpochEnd(Callback):
+    """Calls a function at the end of each epoch."""
+
+    def __init__(self, function: Callable[[TrainedEpoch], Any]) -> None:
+        self._function = function
+
+    @property
+    def name(self) -> str:
+        """Return the name of the function."""
+        return str(getattr(self._function, "__name__", self._function))
+
+    def on_epoch_end(self, epoch: TrainedEpoch) -> Optional[bool]:
+        """Call the function; only True stops."""
+        return self._function(epoch) is True
+
+
+class Callbacks:
+    """The callbacks of a training: those given, then those of the setting ``callbacks``.
+
+    :raises ConfigError: one is neither a callback nor a function
+    """
+
+    def __init__(self, given: Iterable[CallbackLike] = (), where: str = "callbacks") -> None:
+        self._all = [_callback(each, where) for each in given]
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def __add__(self, other: Callbacks) -> Callbacks:
+        both = Callbacks()
+        both._all = self._all + other._all
+        return both
+
+    def train_begin(self, trainer: Trainer) -> None:
+        """Tell all that training begins."""
+        for each in self._all:
+            each.on_train_begin(trainer)
+
+    def step_end(self, step: TrainedStep) -> str:
+        """Tell all of a step; return why training is to end, or ""."""
+        return self._reason(lambda each: each.on_step_end(step))
+
+    def epoch_end(self, trainer: Trainer, epoch: int, epochs: Mapping[int, EpochData]) -> str:
+        """Tell all of an epoch; return why training is to end, or ""."""
+        data = epochs[epoch]
+        done = TrainedEpoch(epoch, scores_of(data.error), data.learning_rate, epochs, trainer)
+        return self._reason(lambda each: each.on_epoch_end(done))
+
+    def train_end(self, reason: str) -> None:
+        """Tell all that training has ended."""
+        for each in self._all:
+            each.on_train_end(reason)
+
+    def _reason(self, call: Callable[[Callback], Optional[bool]]) -> str:
+        """Call all, also after one that stops; return the reason of the first that does."""
+        reasons = []
+        for each in self._all:
+            try:
+                if call(each):
+                    reasons.append("%s asked for it" % each.name)
+            except StopTraining as exc:
+                reasons.append(str(exc) or "%s asked for it" % each.name)
+        return reasons[0] if reasons else ""
+
+
+def callbacks_of(config: Config) -> Callbacks:
+    """Return the callbacks of a config.
+
+    :raises ConfigError: one is neither a callback nor a function
+    """
+    settings = TrainingSettings(config)
+    return Callbacks(settings.callbacks or [], settings.describe_source("callbacks"))
+
+
+def _callback(given: Any, where: str) -> Callback:
+    if isinstance(given, Callback):
+        return given
+    if isinstance(given, type) and issubclass(given, Callback):
+        raise ConfigError("%s: %s is a class; write %s()." % (where, given.__name__, given.__name__))
+    if callable(given):
+        return _AtEpochEnd(given)
+    raise ConfigError("%s: expected objects of returnn_tf.Callback, or functions, not %r." % (where, given))
