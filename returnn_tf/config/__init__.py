@@ -5,6 +5,8 @@ from returnn_tf.config.epoch_value import WrapEpochValue
 from returnn_tf.config.errors import ConfigError, DataError, did_you_mean, nearest_name
 from returnn_tf.config.recipe import ConfigRecipe
 
+ERROR_TOPIC = "settings"
+
 __all__ = [
     "Config",
     "ConfigError",

@@ -14,6 +14,8 @@ from typing import Any
 from returnn_tf.config.errors import ConfigError
 from returnn_tf.config.user_code import is_user_file
 
+ERROR_TOPIC = "code-in-configs"
+
 ROOT = "returnn"
 #: The modules of old versions, which were no packages.
 OLD_MODULES = frozenset(

@@ -24,6 +24,8 @@ from returnn_tf.config.compat_imports import OLD_MODULES, ROOT, is_beside_config
 from returnn_tf.config.registry import Registry
 from returnn_tf.config.user_code import USER_CODE, is_user_file
 
+ERROR_TOPIC = "code-in-configs"
+
 #: Stand-ins by the names of RETURNN modules that configs use; registered by the modules of `returnn_tf.compat`.
 COMPAT: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat")
 #: Modules that configs see in another form than other code.

@@ -141,11 +141,13 @@ class Config(ConfigStore):
     def misspelt_keys(self) -> builtins.list[tuple[_Str, _Str]]:
         """Return (key, suggestion) for each key that looks like a misspelt setting.
 
-        Skipped are functions, classes, names with a leading "_", keys that the config itself or a reader has used, and
-        keys that may be helpers because the setting itself is set, too.
+        Skipped are functions, classes, names with a leading "_", constants in capitals, keys that the config itself or
+        a reader has used, and keys that may be helpers because the setting itself is set, too.
         """
         found = []
         for key in self.unread_values():
+            if key.isupper() and not self.is_override(key):
+                continue  # a constant, perhaps used by code that ``exec`` runs
             suggestion = misspelt(key)
             if suggestion is not None and (suggestion not in self or self._is_slip(key, suggestion)):
                 found.append((key, suggestion))

@@ -3,19 +3,64 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from types import TracebackType
 from typing import Optional
 
 #: Longer texts are not misspelt names, and comparing them is slow.
 _LONGEST_NAME = 100
 
 
-class ConfigError(ValueError):
+#: A module or package sets it to the topic of the errors that it raises: a page of ``returnn-tf explain``.
+_TOPIC = "ERROR_TOPIC"
+
+
+class UserError(ValueError):
+    """Something that a user caused and can fix.
+
+    :param topic: the page of ``returnn-tf explain`` on it, or several, separated by blanks; by default that of the
+        module which raises the error
+    """
+
+    def __init__(self, *args: object, topic: str = "") -> None:
+        super().__init__(*args)
+        self._topic = topic
+
+    @property
+    def topic(self) -> str:
+        """Return the pages of ``returnn-tf explain`` on this error, separated by blanks; empty if there is none."""
+        return self._topic or next(_topics(self), "")
+
+
+class ConfigError(UserError):
     """Something the user wrote is wrong: the message names the place and the fix. Ends the program with exit code 2."""
 
 
-class DataError(ValueError):
+class DataError(UserError):
     """A data file, dataset or batch is wrong: the message names the file or sequence tag. Ends with exit code 1."""
+
+
+def _topics(exc: BaseException) -> Iterator[str]:
+    """Yield the topics of an error and of those that led to it, the first one of these first.
+
+    Within an error they are those of the functions that it passed, the innermost one first: of its module, or else of
+    the packages around it.
+    """
+    if isinstance(exc.__cause__, UserError):
+        yield from filter(None, [exc.__cause__.topic])
+    frames: list[TracebackType] = []
+    trace = exc.__traceback__
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    for frame in reversed(frames):
+        name = str(frame.tb_frame.f_globals.get("__name__", ""))
+        while name:
+            topic = getattr(sys.modules.get(name), _TOPIC, "")
+            if topic:
+                yield topic
+            name = name.rpartition(".")[0]
 
 
 def shown(value: object, *, most: int = 300) -> str:

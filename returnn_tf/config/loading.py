@@ -19,6 +19,8 @@ from typing import Any, Optional
 from returnn_tf.config.compat_imports import explain_import
 from returnn_tf.config.errors import ConfigError
 
+ERROR_TOPIC = "config-file"
+
 _FORMS = "A config is Python code, JSON (starts with '{'), or lines 'key value'."
 _JSON_TOKENS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _KEY_VALUE = re.compile(r"([A-Za-z_][\w.-]*)[ \t]+(\S.*)$")

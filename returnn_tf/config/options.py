@@ -30,6 +30,8 @@ from returnn_tf.config.option_checks import dropout_rate as dropout_rate
 from returnn_tf.config.option_checks import probability as probability
 from returnn_tf.config.option_types import Written, fits_type, type_name
 
+ERROR_TOPIC = "options"
+
 T = TypeVar("T")
 _LOGGER = logging.getLogger("returnn_tf.config")
 

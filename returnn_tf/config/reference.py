@@ -19,12 +19,16 @@ def listing(items: Sequence[tuple[str, type[Any]]]) -> list[str]:
 
 
 def summary(cls: type[Any]) -> str:
-    """Return the first sentence of the docstring."""
+    """Return the first sentence of the docstring, without marks of code."""
+    return first_sentence(cls).replace("``", "").replace("`", "")
+
+
+def first_sentence(cls: type[Any]) -> str:
+    """Return the first sentence of the docstring, with code in backticks."""
     text = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
-    text = text.replace("``", "").replace("`", "")
-    for match in re.finditer(r"(?<!et al)(?<!e\.g)(?<!i\.e)\.(?=\s|$)", text):
+    for match in re.finditer(r"(?<!et al)(?<!e\.g)(?<!i\.e)\.(?=`{0,2}(\s|$))", text):
         sentence = text[: match.end()]
-        if sentence.count("(") == sentence.count(")"):
+        if sentence.count("(") == sentence.count(")") and sentence.count("``") % 2 == 0:
             return sentence
     return text.rstrip(":")
 

@@ -20,6 +20,8 @@ from typing import Any, Callable, Generic, Optional, TypeVar
 
 from returnn_tf.config.errors import ConfigError, did_you_mean, nearest_name, shown
 
+ERROR_TOPIC = "options"
+
 E = TypeVar("E")
 C = TypeVar("C", bound=Callable[..., Any])
 _ROOT = __name__.partition(".")[0]
@@ -156,6 +158,10 @@ class Registry(Generic[E]):
         for key, entry in self._entries.items():
             mains.setdefault(id(entry), (self._spelled[key], entry))
         return sorted(mains.values(), key=lambda item: item[0])
+
+    def registered(self) -> list[tuple[str, E]]:
+        """Return (name, entry) of what is registered so far, without looking for more."""
+        return [(self._spelled[key], entry) for key, entry in self._entries.items()]
 
     def load(self) -> None:
         """Import every module of the package and all plug-ins once, so that all decorators have run."""

@@ -14,6 +14,7 @@ from returnn_tf.config.compat_modules import builtins_of_configs, compat_modules
 from returnn_tf.config.errors import ConfigError, did_you_mean
 from returnn_tf.config.recipe import ConfigRecipe
 from returnn_tf.config.user_code import CONFIG_MODULE
+from returnn_tf.util.html import code, paragraph, shortened, table
 
 _COMMAND_LINE = "the command line"
 T = TypeVar("T")
@@ -196,6 +197,14 @@ class ConfigStore:
     def __repr__(self) -> str:
         return "<Config %s, %d keys>" % (", ".join(self.files) or "without file", len(self.keys()))
 
+    def _repr_html_(self) -> str:
+        rows = []
+        for key in self.keys():
+            value = self._texts[key].text if key in self._texts else self._values[key]
+            text = value.__name__ if callable(value) and hasattr(value, "__name__") else repr(value)
+            rows.append((key, code(shortened(text)), self.place_of(key)))
+        return paragraph(", ".join(self.files) or "without file") + table(("setting", "value", "set in"), rows)
+
     def raw(self, key: str) -> Any:
         """Return the value as stored: a Python value, or `readers.RawSetting`.
 
@@ -248,8 +257,13 @@ def _evaluated(key: str, text: str, old: Any, place: str) -> Any:
     except SyntaxError:
         return text
     except Exception as exc:
-        if old is None:
+        if old is None or _is_name_of_dataset(text, old):
             return text
         raise ConfigError(
             "%s: %s for config key %r: %s: %s" % (place, json.dumps(text), key, type(exc).__name__, exc)
         ) from exc
+
+
+def _is_name_of_dataset(text: str, old: Any) -> bool:
+    """Return whether a text may name the dataset that stood there in full: ``++search_data dev``."""
+    return isinstance(old, dict) and text.strip().isidentifier()

@@ -16,6 +16,8 @@ from typing import Any, Optional
 
 from returnn_tf.config.errors import ConfigError, DataError
 
+ERROR_TOPIC = "code-in-configs"
+
 CONFIG_MODULE = "__returnn_tf_config__"  # the module name of all code in Python configs
 USER_CODE = "__returnn_tf_user_code__"  # in the builtins of configs and of the files beside them
 IMPORT = "import_for_configs"  # the function behind import statements of such code

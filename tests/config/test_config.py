@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from returnn_tf.cli.arguments import parse_arguments
+from returnn_tf.cli.shared.arguments import parse_arguments
 from returnn_tf.config import Config, ConfigError, config_from_recipe, nearest_name
 from returnn_tf.config.readers import RawSetting
 
@@ -32,7 +32,7 @@ READERS = {
 
 
 def from_arguments(args):
-    """The config which a command line gives."""
+    """Return the config which a command line gives."""
     parsed = parse_arguments(args)
     return Config.from_files(parsed.files, parsed.overrides)
 
@@ -201,11 +201,12 @@ def test_misspelt_keys(tmp_path):
         tmp_path,
         "bacth_size = 100\nnum_epoch = 5\nlearning_rates_ = 1\n_tarin = 3\nmax_seq = 30\nmax_seqs = max_seq\n"
         "def optimiser():\n  pass\nclass Network:\n  pass\nnetwork = {}\nEpochSplit = 3\nnetworks = 4\nfoo = 1\n"
-        "learning_rat = 0.1\n",
+        "learning_rat = 0.1\nBEAM_SIZE = 3\n",
     )
-    config = Config.from_files([path], [("taks", "eval")])
+    config = Config.from_files([path], [("taks", "eval"), ("MODEL", "x")])
     assert config.int("num_epoch") == 5  # asked for by somebody: it has a meaning
     assert config.misspelt_keys() == [
+        ("MODEL", "model"),
         ("bacth_size", "batch_size"),
         ("learning_rat", "learning_rate"),
         ("learning_rates_", "learning_rates"),
@@ -266,3 +267,13 @@ def test_a_list_may_be_spelled_as_in_python() -> None:
     assert config.float("f") == 0.5 and config.value("a") == "[1,2]"
     with pytest.raises(ConfigError, match="expected an int"):
         config.int("c")
+
+
+def test_a_name_in_place_of_a_dataset() -> None:
+    """``++search_data dev``, where the config has the dataset itself, names another one."""
+    config = Config({"search_data": {"class": "HDFDataset"}, "max_seqs": 3})
+    config.set_text("search_data", "dev")
+    assert config.typed("search_data") == "dev"
+    for key, text in {"search_data": "dev + 1", "max_seqs": "dev"}.items():
+        with pytest.raises(ConfigError, match="'dev' is not defined"):
+            Config({"search_data": {"class": "HDFDataset"}, "max_seqs": 3}).set_text(key, text)

@@ -28,6 +28,7 @@ from returnn_tf.config.settings import (
     setting_by_key,
 )
 from returnn_tf.config.settings.docs import describe_setting
+from returnn_tf.engine.update.optimizers import optimizers_by_switch
 from returnn_tf.tasks.registry import run_task
 from returnn_tf.tasks.setting_checks import check_all_settings
 
@@ -93,6 +94,7 @@ def test_each_setting_is_read() -> None:
     """What is declared is read somewhere, unless the declaration says that it is not."""
     read = {name for attributes, strings in READS.values() for name in attributes + strings}
     read |= {name for name, info in all_settings().items() if info.dataset_option or info.batch_option}
+    read |= set(optimizers_by_switch())
     without = {name for name, info in all_settings().items() if info.unsupported or info.inert}
     assert sorted(set(all_settings()) - without - read) == []
     assert sorted(without & {name for attributes, _ in READS.values() for name in attributes}) == []

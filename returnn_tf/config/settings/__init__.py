@@ -7,7 +7,9 @@ from returnn_tf.config.settings.catalog import (
     GROUPS,
     all_settings,
     misspelt,
+    register_settings,
     setting_by_key,
+    setting_groups,
     settings_with,
 )
 from returnn_tf.config.settings.checking import check_settings, ignored_settings
@@ -46,7 +48,9 @@ __all__ = [
     "ignored_settings",
     "misspelt",
     "option_of",
+    "register_settings",
     "setting",
     "setting_by_key",
+    "setting_groups",
     "settings_with",
 ]

@@ -6,7 +6,8 @@ import functools
 from collections.abc import Iterable
 from typing import Optional
 
-from returnn_tf.config.errors import edit_distance
+from returnn_tf.config.errors import ConfigError, edit_distance
+from returnn_tf.config.registry import Registry
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.declaration import Effect, Setting, SettingGroup
@@ -34,17 +35,53 @@ GROUPS: tuple[type[SettingGroup], ...] = (
     OlderSettings,
 )
 
+#: The groups of plug-ins; the module of each imports this one.
+_OF_PLUGINS: Registry[type[SettingGroup]] = Registry("group of settings", plugins="returnn_tf.settings")
+
 # shorter names are too likely to be intended
 _MIN_LENGTH = 4
 # in shorter ones the first letter must be right (or swapped with the second): "mask" is not "task"
 _LENGTH_OF_FREE_START = 8
 
 
+def register_settings(group: type[SettingGroup]) -> type[SettingGroup]:
+    """Decorate a group of settings of a plug-in: they are checked before a run, and listed with ours.
+
+    :raises ConfigError: a name is taken, or the class has no docstring, whose first line is the title of the topic
+    """
+    place = _place_of(group)
+    if not group.__doc__:
+        raise ConfigError("group of settings %s: give it a docstring, whose first line is its title." % place)
+    others = [*GROUPS, *(other for _, other in _OF_PLUGINS.registered() if _place_of(other) != place)]
+    keys = _keys(others)
+    for key in _keys([group]):
+        if key in keys:
+            taken = keys[key].topic
+            assert taken is not None
+            raise ConfigError(
+                "setting %r is already taken by %s. Choose another name for that of %s."
+                % (key, _place_of(taken), place)
+            )
+    _OF_PLUGINS.add(group, place)
+    for cached in (all_settings, setting_by_key, settings_with):
+        cached.cache_clear()
+    return group
+
+
+def _place_of(group: type[SettingGroup]) -> str:
+    return "%s.%s" % (group.__module__, group.__qualname__)
+
+
+def setting_groups() -> tuple[type[SettingGroup], ...]:
+    """Return all groups, those of plug-ins last."""
+    return (*GROUPS, *(group for _, group in _OF_PLUGINS.items()))
+
+
 @functools.cache
 def all_settings() -> dict[str, Setting]:
     """Return all settings by name."""
     found: dict[str, Setting] = {}
-    for group in GROUPS:
+    for group in setting_groups():
         for name, info in group.declared().items():
             assert name not in found, "%s is declared twice" % name
             found[name] = info
@@ -54,7 +91,12 @@ def all_settings() -> dict[str, Setting]:
 @functools.cache
 def setting_by_key() -> dict[str, Setting]:
     """Return all settings by every key that sets them, including older names."""
-    return {key: info for name, info in all_settings().items() for key in (name, *info.aliases)}
+    return _keys(setting_groups())
+
+
+def _keys(groups: Iterable[type[SettingGroup]]) -> dict[str, Setting]:
+    infos = (item for group in groups for item in group.declared().items())
+    return {key: info for name, info in infos for key in (name, *info.aliases)}
 
 
 @functools.cache

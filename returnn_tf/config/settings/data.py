@@ -57,7 +57,10 @@ class DataSettings(SettingGroup):
     )
     chunk_eval: bool = setting(False, help="chunk dev and eval datasets, too", effect=Effect.DATASETS)
     on_size_limit: Optional[str] = setting(
-        None, help="'chunk': cut sequences of dev and eval datasets at batch_size", effect=Effect.DATASETS
+        None,
+        choices=(None, "chunk"),
+        help="'chunk': cut sequences of dev and eval datasets at batch_size",
+        effect=Effect.DATASETS,
     )
     window: Any = setting(
         None, help="number of context frames to stack", dataset_option="window", effect=_TRAINING_DATA

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from returnn_tf.config.errors import ConfigError, did_you_mean
 from returnn_tf.config.reference import option_lines
-from returnn_tf.config.settings.catalog import GROUPS, setting_by_key
+from returnn_tf.config.settings.catalog import setting_by_key, setting_groups
 from returnn_tf.config.settings.declaration import Setting, SettingGroup
 
 
 def list_settings() -> str:
     """Return all settings by topic with their help."""
     lines = ["Settings (`returnn-tf settings NAME` explains one):"]
-    for group in GROUPS:
+    for group in setting_groups():
         infos = group.declared().values()
         width = max(len(info.name) for info in infos)
-        lines += ["", "%s:" % _title(group)]
+        lines += ["", "%s:" % title_of_topic(group)]
         lines += ["  %s  %s" % (info.name.ljust(width), _summary(info)) for info in infos]
     return "\n".join(lines)
 
 
-def _title(group: type[SettingGroup]) -> str:
+def title_of_topic(group: type[SettingGroup]) -> str:
+    """Return the title of the topic that a class declares: the first line of its docstring."""
     return (group.__doc__ or "").split("\n")[0].rstrip(".")
 
 
@@ -42,4 +43,4 @@ def describe_setting(name: str) -> str:
     head = "setting %r" % info.name
     if info.aliases:
         head += ", also called %s" % ", ".join(map(repr, info.aliases))
-    return "\n".join(["%s (%s)" % (head, _title(info.topic)), "", *option_lines([info])])
+    return "\n".join(["%s (%s)" % (head, title_of_topic(info.topic)), "", *option_lines([info])])

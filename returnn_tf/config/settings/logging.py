@@ -7,6 +7,14 @@ from typing import Any, Optional
 from returnn_tf.config.settings.declaration import SettingGroup, setting
 
 
+def _numbers_of_threads(options: dict[str, Any]) -> Optional[str]:
+    """Check those options of TensorFlow 1 sessions that still have an effect."""
+    for name in ("intra_op_parallelism_threads", "inter_op_parallelism_threads"):
+        if not isinstance(options.get(name, 0), int):
+            return "%r must be a number of threads, not %r" % (name, options[name])
+    return None
+
+
 class LoggingSettings(SettingGroup):
     """Logging."""
 
@@ -25,7 +33,10 @@ class LoggingSettings(SettingGroup):
         per_rank=True,
     )
     tf_session_opts: Optional[dict[str, Any]] = setting(
-        None, help="older options of TensorFlow sessions; only the numbers of threads are used", per_rank=True
+        None,
+        help="older options of TensorFlow sessions; only the numbers of threads are used",
+        check=_numbers_of_threads,
+        per_rank=True,
     )
     profile: Any = setting(
         None,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional
 
+from returnn_tf.config.behavior_versions import NEWEST_VERSION
 from returnn_tf.config.options import at_least
 from returnn_tf.config.settings.declaration import SettingGroup, setting
 
-MAX_BEHAVIOR_VERSION = 30
-
 
 def _is_version(value: int) -> Optional[str]:
-    return None if 0 <= value <= MAX_BEHAVIOR_VERSION else "must be an int from 0 to %d" % MAX_BEHAVIOR_VERSION
+    return None if 0 <= value <= NEWEST_VERSION else "must be an int from 0 to %d" % NEWEST_VERSION
 
 
 class NetworkSettings(SettingGroup):

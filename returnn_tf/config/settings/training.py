@@ -69,6 +69,12 @@ class TrainingSettings(SettingGroup):
         help="begin an epoch with the best model so far instead of the last one: True, or a dict with modulo, "
         "first_epoch, only_last_epochs, filter_score, min_score_dist",
     )
+    callbacks: Optional[list[Any]] = setting(
+        None,
+        help="objects of returnn_tf.Callback, told of each step and epoch, or functions to call after each epoch; they "
+        "may end the training",
+        between_runs=True,
+    )
     init_new_network_callback: Any = setting(
         None, help="function to call for each new network", unsupported="do it in get_network(epoch)"
     )
