@@ -1,1 +1,3 @@
 """The tasks of the command line, one module each; `registry` discovers them."""
+
+ERROR_TOPIC = "commands"

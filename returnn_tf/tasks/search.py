@@ -15,6 +15,8 @@ from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import register_task
 
+ERROR_TOPIC = "search"
+
 
 @register_task("search")
 def search(config: Config) -> int:

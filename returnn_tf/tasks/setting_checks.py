@@ -13,9 +13,12 @@ from returnn_tf.engine.learning_rate.schemes import scheme_from_config
 from returnn_tf.engine.monitoring.profiling import profile_options
 from returnn_tf.engine.pretrain import options as pretrain_options
 from returnn_tf.engine.training.best_model import best_model_options
+from returnn_tf.engine.training.callbacks import callbacks_of
 from returnn_tf.engine.update import dynamic_learning_rate
 from returnn_tf.engine.update import options as update_options
 from returnn_tf.engine.update.update_guard import spike_options
+
+ERROR_TOPIC = "settings"
 
 #: Functions of a config that read the options in a dict, and raise `ConfigError` for a mistake in it.
 _READERS: tuple[Callable[[Config], Any], ...] = (
@@ -25,6 +28,7 @@ _READERS: tuple[Callable[[Config], Any], ...] = (
     given_rates,
     spike_options,
     best_model_options,
+    callbacks_of,
     pretrain_options.options_from_config,
     cleanup.options_from_config,
     preload.entries,

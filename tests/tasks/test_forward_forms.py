@@ -46,7 +46,7 @@ def run(task: str, **changes: Any) -> None:
 
 
 def expected(layer: str) -> list[np.ndarray]:
-    """The values of each sequence in corpus order, recomputed in numpy."""
+    """Return the values of each sequence in corpus order, recomputed in numpy."""
     params = Network.from_config(Config(SETTINGS), train=True).get_param_values()
     values = []
     for seq in DATA:

@@ -57,7 +57,7 @@ def hdf_files() -> list[str]:
 
 
 def sequences(path: str = "d.hdf") -> list[tuple[str, dict[str, np.ndarray]]]:
-    """(tag, data) as HDFDataset reads them."""
+    """Return (tag, data) as HDFDataset reads them."""
     return [(seq.tag, seq.data) for seq in HDFDataset(files=[path]).sequences(1)]
 
 
@@ -171,7 +171,7 @@ def test_planning_and_run_touch_no_file() -> None:
 
 
 def _dumped(layer: dict[str, Any], extern: dict[str, Any], arrays: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The first of two sequences."""
+    """Return the first of two sequences."""
     net = Network.from_config(Config({"extern_data": extern, "network": {"output": {**DUMP, **layer}}}))
     graph = net.lower(net.convert_feed(arrays))
     with net.sinks, net.sinks.run(RunInfo("dev", 1)):

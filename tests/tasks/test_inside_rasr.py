@@ -68,7 +68,7 @@ class Rasr:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A working directory, after which nothing of a training is left."""
+    """Yield a working directory, after which nothing of a training is left."""
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     interface._running.clear()
@@ -104,7 +104,7 @@ def test_training_and_going_on(folder):
 
 
 def check_scorer(rasr: Rasr) -> None:
-    """Scores and posteriors of the trained network, which are those of its parameters."""
+    """Check scores and posteriors of the trained network against those of its parameters."""
     from returnn_tf.engine.checkpoints import checkpoint
 
     values = checkpoint.read("net.003")

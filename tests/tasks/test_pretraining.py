@@ -108,7 +108,7 @@ def test_steps_settings_and_going_on(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def _check_going_on(names: dict[int, str]) -> None:
-    """From each epoch on it ends with the same numbers: within a step, and on the way to the next one."""
+    """Check that a run from each epoch on ends with the same numbers: within a step, and on the way to the next one."""
     scores = read_file("newbob.data")
     os.rename("net", "whole")
     for last in (1, 2, 3, 4):
@@ -127,7 +127,7 @@ def _check_going_on(names: dict[int, str]) -> None:
 
 
 def _check_other_tasks(names: dict[int, str]) -> None:
-    """They build the network of the epoch."""
+    """Check that other tasks build the network of the epoch."""
     for epoch in (2, 3, 5):
         before = read_file("newbob.data")[epoch].error["dev_score"]
         run(task="eval", load_epoch=epoch)

@@ -25,7 +25,7 @@ def in_empty_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def config(**changes: Any) -> Config:
-    """Sequence 2 makes the layer "log" NaN: the logarithm of a negative number."""
+    """Return a config with which sequence 2 makes the layer "log" NaN: the logarithm of a negative number."""
     data = [{"data": np.full([4, 3], 1.0 + index, "float32"), "classes": np.array([0, 1, 0, 1])} for index in range(4)]
     data[BAD_STEP]["data"][1, 2] = -5.0
     settings: dict[str, Any] = {
@@ -61,6 +61,11 @@ def test_a_failed_step_can_be_done_again(capsys):
     assert "++task replay ++failure %s" % folder in capsys.readouterr().out
     assert run_task(config(task="replay", failure=folder)) == 1
     assert "First value with NaN or Inf: layer log" in capsys.readouterr().out
+
+
+def test_the_command_can_be_pasted_where_paths_have_blanks(capsys):
+    failed(model="my net/m", failure_params=False)
+    assert "returnn-tf CONFIG ++task replay ++failure 'my net/m.failure-%06i'" % BAD_STEP in capsys.readouterr().out
 
 
 def test_without_parameters_those_of_the_checkpoint_are_taken(capsys):

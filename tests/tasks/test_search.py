@@ -209,7 +209,7 @@ def test_error_report(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     # one two / three one -> three / one two -> two two one / three -> nothing
     assert "decision: label errors 57.14% (4 of 7: 1 substitutions, 2 deletions, 1 insertions)" in text
-    assert "dev: score None error 0.571" in text
+    assert "dev: error 0.571" in text
     assert "word errors" not in text  # the labels are the words
 
 

@@ -44,7 +44,7 @@ def run(**changes: Any) -> int:
 
 
 def stopped(**changes: Any) -> str:
-    """A training which a signal ends after its next step; its last words."""
+    """Run a training that a signal ends after its next step; return its last words."""
     stop = StopRequest()
     stop.signum = signal.SIGTERM
     with pytest.raises(Stopped, match="within the epoch; its state is saved") as info:

@@ -25,7 +25,7 @@ IN_ORDER = {**forwarding.SET, "seq_ordering": "default"}
 
 
 def stream(dataset: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """A stream with the sequences of a dataset."""
+    """Return a stream with the sequences of a dataset."""
     options = {"map_seq_stream": lambda sequences: sequences, **options}
     return {"class": "PostprocessingDataset", "dataset": dataset, **options}
 

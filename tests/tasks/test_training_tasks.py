@@ -15,9 +15,11 @@ from returnn_tf.datasets import Dataset
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.selection import find_checkpoints
 from returnn_tf.engine.learning_rate.file import read_file
+from returnn_tf.engine.monitoring import run_settings
 from returnn_tf.engine.support.nonfinite import NonFiniteError
 from returnn_tf.network.network import Network
 from returnn_tf.tasks.registry import run_task
+from tests.results import reproducible
 
 EXTERN_DATA: dict[str, Any] = {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}}
 TEXT = """
@@ -67,7 +69,14 @@ def test_training_writes_checkpoints_scores_and_events(capsys: pytest.CaptureFix
     assert set(names) <= set(epochs[3].error)
     assert epochs[3].error["train_score"] < epochs[1].error["train_score"]
     assert epochs[2].error[":meta:global_train_step"] == epochs[1].error[":meta:epoch_num_train_steps"]
+    assert (
+        epochs[3].error[":meta:speed:frames_per_second"] > 0 and 0 < epochs[3].error[":meta:speed:compute_share"] <= 1
+    )
+    assert epochs[3].error[":meta:memory:process"] > 1 << 20
     assert sorted(os.listdir("net/events")) == ["dev", "devtrain", "train"]
+    facts = run_settings.read(run_settings.path_of("net/network"))
+    assert facts["network"]["hidden"]["n_out"] == 5 and facts["settings"]["train"]["num_seqs"] == 12
+    assert facts["files"] == [os.path.abspath("my.config")]
     text = capsys.readouterr().out
     for expected in (
         "start train epoch 1, learning rate 0.02\n",
@@ -95,9 +104,7 @@ def test_a_run_which_goes_on_ends_with_the_same_numbers() -> None:
     for name, value in whole.items():
         np.testing.assert_array_equal(again[name], value, err_msg=name)
     for epoch, data in read_file("newbob.data").items():
-        assert {key: value for key, value in data.error.items() if "secs" not in key} == {
-            key: value for key, value in scores[epoch].error.items() if "secs" not in key
-        }
+        assert reproducible(data.error) == reproducible(scores[epoch].error)
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over(capsys: pytest.CaptureFixture[str]) -> None:

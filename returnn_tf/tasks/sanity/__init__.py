@@ -1,0 +1,68 @@
+"""Task ``sanity``: checks that find out in a minute why a network does not learn. Writes no files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.derived import derived
+from returnn_tf.config.epoch_value import network_of
+from returnn_tf.config.settings import TrainingSettings
+from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.engine.support import devices
+from returnn_tf.logging.log import log
+from returnn_tf.network.network import Network
+from returnn_tf.tasks.registry import register_task
+from returnn_tf.tasks.sanity.data_checks import check_data
+from returnn_tf.tasks.sanity.gradients import check_gradients
+from returnn_tf.tasks.sanity.lengths import check_lengths
+from returnn_tf.tasks.sanity.overfit import check_overfit
+from returnn_tf.tasks.sanity.padding import check_padding
+from returnn_tf.tasks.sanity.report import FAILED, Finding, table
+from returnn_tf.tasks.sanity.samples import Samples
+
+#: What a run would read or write, and what would only make the checks slow.
+_CHANGES: Mapping[str, Any] = {"learning_rate_file": "", "jit_compile": False, "stop_on_nonfinite_train_score": True}
+
+
+@register_task("sanity")
+def sanity(config: Config) -> int:
+    """Check data, gradients, padding and learning with the network of the last epoch; print a table.
+
+    :return: 1 if a check failed
+    :raises ConfigError: the network has no loss, or there is no training data
+    """
+    devices.set_up(config)
+    schedule = NetworkSchedule(config)
+    last = max(TrainingSettings(config).num_epochs, schedule.pretrain_epochs + 1)
+    entry = derived(schedule.at(last).config, _CHANGES)
+    net = Network.from_config(entry, train=True)
+    if not net.plan.losses:
+        raise ConfigError("The network has no loss, so there is nothing to train. Give a layer the option 'loss'.")
+    samples = Samples(entry, {key: net.extern_data[key] for key in net.used_data_keys})
+    try:
+        findings = _check(entry, net, samples)
+    finally:
+        samples.close()
+    log.write(1, "\n" + table(findings))
+    return int(any(each.result == FAILED for each in findings))
+
+
+def _check(config: Config, net: Network, samples: Samples) -> list[Finding]:
+    with_blank = [loss for loss in net.plan.losses if loss.loss.has_blank and loss.target is not None]
+    targets = {loss.target.path.partition(":")[2] for loss in with_blank if loss.target is not None}
+    findings = list(check_data(samples, targets))
+    if any(each.result == FAILED for each in findings):
+        return findings  # what follows would only repeat it
+    unusable: set[int] = set()
+    for loss in with_blank:
+        findings.append(check_lengths(config, network_of(config) or {}, loss, samples, unusable))
+    feed = samples.batch(unusable).feed
+    log.write(3, "one batch: %s" % ", ".join("%s %s" % (key, list(value.shape)) for key, value in feed.items()))
+    findings += check_gradients(net, feed)
+    if any(each.result == FAILED for each in findings):
+        return findings
+    findings.append(check_padding(net, feed))
+    findings += check_overfit(net, config, feed)
+    return findings

@@ -1,0 +1,117 @@
+"""Some sequences of the training data as they are, and a batch of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.datasets import Dataset, batch_options_from_config, dataset_from_config
+from returnn_tf.datasets.core.batches.batch import Batch
+from returnn_tf.datasets.core.declared import Declared
+from returnn_tf.tensor import Data
+
+MOST_SEQS = 300  # that are read
+_SEQS, _FRAMES = 6, 3000  # of the batch
+_NO_LIMIT = 1 << 40
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """A sequence.
+
+    :param index: position in the corpus
+    :param arrays: by data key, [time, ...] or []
+    """
+
+    index: int
+    tag: str
+    arrays: Mapping[str, NDArray[Any]]
+
+    def length(self, key: str) -> Optional[int]:
+        """Return the number of frames of a key; None if it has no time axis."""
+        value = self.arrays[key]
+        return len(value) if value.ndim else None
+
+    @property
+    def longest(self) -> int:
+        """Return the largest number of frames of all keys."""
+        return max((len(value) for value in self.arrays.values() if value.ndim), default=1)
+
+
+class Samples:
+    """Sequences of the training data, and the dataset that they come from.
+
+    :param used: the data keys that the network needs
+    :raises ConfigError: there is no training data, or it lacks a key
+    :raises DataError: it can't be read
+    """
+
+    def __init__(self, config: Config, used: Mapping[str, Data]) -> None:
+        dataset = dataset_from_config(config, "train")
+        if dataset is None:
+            raise ConfigError("sanity: there is no dataset 'train'. It reads training data.")
+        self.dataset: Dataset = dataset
+        self.used = {key: data for key, data in used.items() if data.batch_axis is not None}
+        self.all: list[Sample] = []
+        for batch in self._batches(max_seqs=1, batch_size=_NO_LIMIT):
+            self.all.append(_sample(batch, self.used))
+            if len(self.all) == MOST_SEQS:
+                break
+        if not self.all:
+            raise DataError("sanity: the training data has no sequences. returnn-tf data info shows what it reads")
+        self._limit = batch_options_from_config(config, train=True).get("batch_size", _NO_LIMIT)
+
+    def _batches(self, **options: Any) -> Any:
+        keys = [key for key in self.used if key in self.dataset.data_keys]
+        missing = sorted(set(self.used) - set(keys) - {"seq_tag"})
+        if missing:
+            raise ConfigError(
+                "The dataset 'train' has no data key %s, which the network needs; it has: %s."
+                % (", ".join(map(repr, missing)), ", ".join(self.dataset.data_keys))
+            )
+        return self.dataset.batches(1, used_data_keys=keys, **options)
+
+    def batch(self, bad: set[int]) -> Batch:
+        """Return a batch of sequences of different lengths, neither very short nor very long.
+
+        :param bad: corpus indices of sequences to leave out
+        """
+        good = sorted((each for each in self.all if each.index not in bad), key=lambda each: each.longest)
+        if not good:
+            raise DataError("sanity: all sequences that were read are unusable, see above")
+        places = np.linspace(0.2, 0.8, min(_SEQS, len(good))) * (len(good) - 1)
+        middle = [good[place] for place in sorted({int(place) for place in places})]
+        while len(middle) > 1 and middle[-1].longest * len(middle) > _FRAMES:
+            middle.pop()
+        declared = {key: Declared.of(data) for key, data in self.used.items()}
+        options = {"max_seqs": len(middle), "batch_size": _NO_LIMIT, "declared": declared}
+        batch: Batch = next(iter(self._batches(seq_order=[each.index for each in middle], **options)))
+        return batch
+
+    def too_long(self) -> list[Sample]:
+        """Return the sequences which fit into no batch."""
+        limits = self._limit if isinstance(self._limit, Mapping) else dict.fromkeys(self.used, self._limit)
+        return [
+            each
+            for each in self.all
+            if any((each.length(key) or 0) > limit for key, limit in limits.items() if key in each.arrays)
+        ]
+
+    def close(self) -> None:
+        """Close the dataset."""
+        self.dataset.close()
+
+
+def _sample(batch: Batch, used: Mapping[str, Data]) -> Sample:
+    arrays = {}
+    for key in used:
+        if key in batch.feed:
+            value = np.asarray(batch.feed[key])[0]
+            size = batch.feed.get(key + "/size0")
+            arrays[key] = value if size is None else value[: int(size[0])]
+    return Sample(int(batch.seq_indices[0]), str(batch.seq_tags[0]), arrays)
