@@ -1,1 +1,3 @@
 """The command line program and its subcommands."""
+
+ERROR_TOPIC = "commands"

@@ -23,7 +23,11 @@ from returnn_tf.engine.distributed import library
 from returnn_tf.logging.terminal import paint, wants_color
 
 _TENSORFLOW_NAMES = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos", "tf-nightly")
-_TENSORFLOW = (2, 16)
+#: Releases that are tested, see docs/versions.md; Pythons for which there is one of them.
+_TENSORFLOWS = ((2, 16), (2, 21))
+_PYTHONS = ((3, 9), (3, 13))
+#: For compiling and testing all native ops: minutes of one core, and this machine may have others to run.
+_SECONDS = 1800.0
 _PROBE = """
 import json, os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -120,8 +124,8 @@ def output_of(command: Sequence[str], timeout: float = 60.0) -> Optional[str]:
 
 
 def _python() -> Finding:
-    supported = (3, 9) <= sys.version_info[:2] <= (3, 12)
-    advice = "" if supported else "TensorFlow 2.16 runs on Python 3.9 - 3.12"
+    supported = _PYTHONS[0] <= sys.version_info[:2] <= _PYTHONS[1]
+    advice = "" if supported else "use one of %s" % _range(_PYTHONS)
     return Finding(supported, "%s (%s)" % (platform.python_version(), sys.executable), advice)
 
 
@@ -152,10 +156,20 @@ def _tensorflow() -> Finding:
     probed = probe_tensorflow()
     if probed is None:
         return Finding(False, version + ", but it can't be imported", "see the error of: python -c 'import tensorflow'")
-    if tuple(int(x) for x in probed["version"].split(".")[:2]) != _TENSORFLOW:
-        wanted = "%d.%d" % _TENSORFLOW
-        return Finding(True, version, "only tested with %s: pip install 'tensorflow~=%s.2'" % (wanted, wanted))
+    if not _TENSORFLOWS[0] <= _release(probed["version"]) <= _TENSORFLOWS[1]:
+        return Finding(True, version, "only tested with %s" % _range(_TENSORFLOWS))
     return Finding(True, version)
+
+
+def _release(version: str) -> tuple[int, int]:
+    """Return the first two numbers of a version."""
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _range(releases: tuple[tuple[int, int], tuple[int, int]]) -> str:
+    """Return the first and the last one as text."""
+    return "%d.%d - %d.%d" % (*releases[0], *releases[1])
 
 
 def _gpu() -> Finding:
@@ -169,8 +183,8 @@ def _gpu() -> Finding:
     if probed is None:
         return Finding(False, detail, "install TensorFlow: pip install 'returnn-tf[gpu]'")
     if not probed["cuda"]:
-        return Finding(False, detail, "this TensorFlow is for the CPU only: pip install 'tensorflow[and-cuda]~=2.16.2'")
-    return Finding(False, detail, "its CUDA libraries are missing: pip install 'tensorflow[and-cuda]~=2.16.2'")
+        return Finding(False, detail, "this TensorFlow is for the CPU only: pip install 'returnn-tf[gpu]'")
+    return Finding(False, detail, "its CUDA libraries are missing: pip install 'returnn-tf[gpu]'")
 
 
 def _compiler() -> Finding:
@@ -193,7 +207,7 @@ def _native_ops() -> Finding:
     """Compile and test the native ops in a subprocess, as a miscompiled op may crash."""
     command = [sys.executable, "-m", "returnn_tf.native.self_test"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as exc:
         return Finding(False, "they can't be compiled and tested: %s" % exc)
     lines = [line.strip() for line in done.stdout.splitlines() if ": " in line]
@@ -208,7 +222,11 @@ def _native_ops() -> Finding:
 def _horovod() -> Finding:
     version = version_of("horovod")
     if version is None:
-        return Finding(False, "not installed", "to train with several processes: " + library.INSTALL)
+        tensorflow = version_of(*_TENSORFLOW_NAMES) or ""
+        later = tensorflow and _release(tensorflow.split()[-1]) > _TENSORFLOWS[0]
+        note = " (Horovod is made for TensorFlow %d.%d; with a later one it may not build)" % _TENSORFLOWS[0]
+        advice = "to train with several processes: " + library.INSTALL + (note if later else "")
+        return Finding(False, "not installed", advice)
     output = output_of([sys.executable, "-c", _HOROVOD_PROBE], timeout=120)
     lines = [line for line in (output or "").splitlines() if line.startswith("PROBE")]
     if not lines:
@@ -220,7 +238,7 @@ def _horovod() -> Finding:
 
 CHECKS = [
     Check("Python", _python, required=True),
-    Check("numpy", _package("numpy", "pip install 'numpy<2'"), required=True),
+    Check("numpy", _package("numpy", "pip install numpy"), required=True),
     Check("h5py", _package("h5py", "pip install h5py"), required=True),
     Check("TensorFlow", _tensorflow, required=True),
     Check("GPU", _gpu, required=False),

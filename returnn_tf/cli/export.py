@@ -9,8 +9,8 @@ from typing import Any
 
 from returnn_tf.cli.check import take_option
 from returnn_tf.cli.commands import register_command
-from returnn_tf.cli.parser import CommandParser
 from returnn_tf.cli.run import read_config
+from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import OptionInfo, own_options_first
 from returnn_tf.config.settings import LoggingSettings
@@ -20,6 +20,8 @@ from returnn_tf.export.exporters import EXPORTERS, Exporter
 from returnn_tf.logging.log import log
 from returnn_tf.tasks.search import output_layers
 from returnn_tf.tasks.setting_checks import check_all_settings
+
+ERROR_TOPIC = "export"
 
 _DEFAULT = "saved_model"
 _DOC = """
@@ -99,7 +101,7 @@ def _parser() -> CommandParser:
     parser.add_argument("--to", metavar="TARGET", help="what to write: %s; default: %s" % (_targets(), _DEFAULT))
     model = parser.add_mutually_exclusive_group()
     model.add_argument("--load", metavar="PREFIX", help="path prefix of the checkpoint")
-    model.add_argument("--epoch", metavar="N", type=_positive, help="epoch of the checkpoint; default: the newest one")
+    model.add_argument("--epoch", metavar="N", type=positive, help="epoch of the checkpoint; default: the newest one")
     parser.add_argument("--outputs", metavar="A,B", help="paths of the layers whose values are outputs")
     parser.add_argument("--search", action="store_true", help="the network as it searches, with labels and scores")
     return parser
@@ -107,13 +109,6 @@ def _parser() -> CommandParser:
 
 def _targets() -> str:
     return ", ".join(name for name, _ in EXPORTERS.items())
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
 
 
 def _split(args: Sequence[str]) -> tuple[list[str], list[str]]:

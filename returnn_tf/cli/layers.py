@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from returnn_tf.cli.commands import register_command
-from returnn_tf.cli.layer_docs import describe_layer, list_layers
+from returnn_tf.cli.shared.layer_docs import describe_layer, list_layers
 from returnn_tf.config import ConfigError
 
 

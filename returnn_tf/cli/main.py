@@ -16,6 +16,7 @@ from typing import Optional
 
 from returnn_tf._version import __version__
 from returnn_tf.cli.commands import COMMANDS, RUN, usage
+from returnn_tf.cli.explain.pages import pointer
 from returnn_tf.config import ConfigError, DataError, nearest_name
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.logging.levels import STEP_LEVEL
@@ -44,21 +45,30 @@ def _guarded(args: list[str]) -> int:
     try:
         return _dispatch(args)
     except ConfigError as exc:
-        return _failed(str(exc), EXIT_BAD_CONFIG, cause=exc.__cause__)
+        return _failed(str(exc), EXIT_BAD_CONFIG, cause=exc.__cause__, topic=exc.topic)
     except DataError as exc:
-        return _failed(str(exc), EXIT_BAD_DATA, cause=exc.__cause__)
+        return _failed(str(exc), EXIT_BAD_DATA, cause=exc.__cause__, topic=exc.topic)
     except KeyboardInterrupt:
         return _failed("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
         return 0  # "returnn-tf layers | head"
     except MemoryError as exc:
-        return _failed("out of memory: %s. %s" % (str(exc) or "allocation failed", _MORE_MEMORY), EXIT_BUG, cause=exc)
+        text = "out of memory: %s. %s" % (str(exc) or "allocation failed", _MORE_MEMORY)
+        return _failed(text, EXIT_BUG, cause=exc, topic="memory")
     except (ImportError, OSError) as exc:
         place = error_in_config(exc)
-        return _failed_import_or_file(exc) if place is None else _failed(place, EXIT_BAD_CONFIG, cause=exc)
+        return (
+            _failed_import_or_file(exc)
+            if place is None
+            else _failed(place, EXIT_BAD_CONFIG, cause=exc, topic="code-in-configs")
+        )
     except Exception as exc:
         place = error_in_config(exc)
-        return _crashed() if place is None else _failed(place, EXIT_BAD_CONFIG, cause=exc)
+        return _crashed() if place is None else _failed_in_config(place, exc)
+
+
+def _failed_in_config(place: str, exc: Exception) -> int:
+    return _failed(place, EXIT_BAD_CONFIG, cause=exc, topic="code-in-configs")
 
 
 def _failed_import_or_file(exc: Exception) -> int:
@@ -68,20 +78,22 @@ def _failed_import_or_file(exc: Exception) -> int:
             return _failed(
                 "%s is not installed. Install the requirements: pip install returnn-tf" % exc.name,
                 EXIT_BUG,
+                topic="installation",
             )
         if exc.name != "tensorflow":
             return _crashed()
-        return _failed("TensorFlow is not installed. Install it: pip install 'returnn-tf[cpu]', or [gpu]", EXIT_BUG)
+        text = "TensorFlow is not installed. Install it: pip install 'returnn-tf[cpu]', or [gpu]"
+        return _failed(text, EXIT_BUG, topic="installation")
     if isinstance(exc, ImportError):
         if "memory" not in str(exc) and "failed to map" not in str(exc):
             return _crashed()
-        return _failed("out of memory: %s. %s" % (exc, _MORE_MEMORY), EXIT_BUG, cause=exc)
+        return _failed("out of memory: %s. %s" % (exc, _MORE_MEMORY), EXIT_BUG, cause=exc, topic="memory")
     assert isinstance(exc, OSError)
     if exc.filename is None and exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
         return _failed("%s, while writing" % os.strerror(exc.errno), EXIT_BAD_DATA, cause=exc)
     if exc.filename is None:
         return _crashed()
-    return _failed("%s: %s" % (exc.filename, exc.strerror or exc), EXIT_BAD_DATA, cause=exc)
+    return _failed("%s: %s" % (exc.filename, exc.strerror or exc), EXIT_BAD_DATA, cause=exc, topic="data-files")
 
 
 def open_standard_streams() -> None:
@@ -129,17 +141,19 @@ def _dispatch(args: list[str]) -> int:
     return COMMANDS[RUN].run(args)
 
 
-def _failed(message: str, code: int, cause: Optional[BaseException] = None) -> int:
+def _failed(message: str, code: int, cause: Optional[BaseException] = None, topic: str = "") -> int:
     """Print the error message and return the exit code.
 
     :param cause: exception that led to it; its traceback, shown at log level 5, helps users who debug code of their own
+    :param topic: page of ``returnn-tf explain`` on it; only the terminal gets this line
     """
     if cause is not None:
         log.write(STEP_LEVEL, traceback.format_exc().rstrip())
     log.write(1, "error: " + message, terminal=False)
     if log.label:
         message = "%s: %s" % (log.label, message)
-    _to_stderr("%s %s\n" % (paint("error:", "red", wants_color(sys.stderr)), message))
+    more = pointer(topic)
+    _to_stderr("%s %s\n%s" % (paint("error:", "red", wants_color(sys.stderr)), message, more and more + "\n"))
     return code
 
 

@@ -8,12 +8,14 @@ import shutil
 import tempfile
 
 from returnn_tf.cli.commands import register_command
-from returnn_tf.cli.parser import CommandParser
+from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.native.build import Compilers, compile_into, find_compilers
 from returnn_tf.native.cache import Entry
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.sources import OPS
+
+ERROR_TOPIC = "native-ops"
 
 _DOC = """
 Compile a native op ahead of time for a given kind of CPU, and write the library to a file.

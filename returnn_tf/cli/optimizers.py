@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from returnn_tf.cli.commands import register_command
-from returnn_tf.cli.reference import print_reference
+from returnn_tf.cli.shared.reference import print_reference
 from returnn_tf.engine.update.optimizers import OPTIMIZERS, Optimizer
 
 

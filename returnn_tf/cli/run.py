@@ -6,8 +6,8 @@ import platform
 import signal
 
 from returnn_tf._version import __version__
-from returnn_tf.cli.arguments import parse_arguments
 from returnn_tf.cli.commands import register_command
+from returnn_tf.cli.shared.arguments import parse_arguments
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.settings import TaskSettings, ignored_settings
 from returnn_tf.engine.distributed import world
@@ -21,7 +21,13 @@ from returnn_tf.tasks.setting_checks import check_all_settings
 _EARLY = tuple(number for number in STOP_SIGNALS if number != signal.SIGINT)
 
 
-@register_command("run", "CONFIG ... [++key value ...]", "run the task of the config: train, eval, forward, ...")
+@register_command(
+    "run",
+    "CONFIG ... [--sanity] [++key value ...]",
+    "run the task of the config: train, eval, forward, ...",
+    details="  --sanity   instead, find out in a minute why a network does not learn: check labels, features and\n"
+    "             lengths of the data, gradients, padding, and whether one batch can be learned. Writes no model",
+)
 def run(args: list[str]) -> int:
     """Run the task of the config.
 

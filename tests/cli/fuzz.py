@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from returnn_tf.cli.checks.migration import migration, table
-from returnn_tf.cli.checks.whole_config import ConfigCheck
+from returnn_tf.cli.check.migration import migration, table
+from returnn_tf.cli.check.whole_config import ConfigCheck
 from returnn_tf.config import Config, DataError
 from tests.cli.config_mutations import corpus, mutated
 from tests.network import fuzz

@@ -2,7 +2,7 @@
 
 import pytest
 
-from returnn_tf.cli.arguments import parse_arguments
+from returnn_tf.cli.shared.arguments import parse_arguments
 from returnn_tf.config import ConfigError
 
 

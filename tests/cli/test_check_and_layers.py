@@ -13,7 +13,7 @@ network = {"output": {"class": "softmax", "loss": "ce", "from": "data"}}
 
 @pytest.fixture
 def config(tmp_path):
-    """A config with a small network."""
+    """Return a config with a small network."""
     path = tmp_path / "my.config"
     path.write_text(CONFIG)
     return str(path)

@@ -37,7 +37,7 @@ train = {"class": "NumbersForTest", "partition_epoch": 2}
 
 @pytest.fixture
 def labelled(tmp_path: Path) -> str:
-    """An HDF file with 3 sequences: features, labels with names, text."""
+    """Return an HDF file with 3 sequences: features, labels with names, text."""
     path = str(tmp_path / "x.hdf")
     types = {"classes": (3, 1, "int32"), "text": (None, 1, "string")}
     with HDFWriter(path, dim=2, extra_type=types, extra_labels={"classes": ["a", "b", "<unk>"]}) as writer:
@@ -110,7 +110,7 @@ def test_dump(labelled, tmp_path, capsys):
 
 
 def content(path: str) -> list[tuple]:
-    """Tags and data of all sequences."""
+    """Return tags and data of all sequences."""
     dataset = Dataset.from_config({"class": "HDFDataset", "files": [path]})
     return [(s.tag, {key: (v.dtype, v.tolist()) for key, v in s.data.items()}) for s in dataset.sequences()]
 

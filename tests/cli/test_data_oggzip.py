@@ -23,7 +23,7 @@ def tone(seconds: float, hertz: float = 440.0, rate: int = RATE) -> np.ndarray:
 
 @pytest.fixture
 def recordings(tmp_path: Path) -> Path:
-    """A folder with three audio files: a.wav of 1 s, stereo.flac of 0.5 s at twice the rate, c.ogg of 0.25 s."""
+    """Return a folder with three audio files: a.wav of 1 s, stereo.flac of 0.5 s at twice the rate, c.ogg of 0.25 s."""
     folder = tmp_path / "rec"
     folder.mkdir()
     soundfile.write(folder / "a.wav", np.concatenate([tone(0.5), tone(0.5, 1000)]), RATE)
@@ -33,7 +33,7 @@ def recordings(tmp_path: Path) -> Path:
 
 
 def made(path: Path) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
-    """The entries, and the content of the audio files."""
+    """Return the entries, and the content of the audio files."""
     with zipfile.ZipFile(path) as archive:
         content = {name: archive.read(name) for name in archive.namelist()}
     return ast.literal_eval(content.pop(path.stem + ".txt").decode("utf8")), content
@@ -44,7 +44,7 @@ def audio(content: bytes) -> tuple[np.ndarray, int]:
 
 
 def strongest(samples: np.ndarray, rate: int) -> float:
-    """The frequency with the most power."""
+    """Return the frequency with the most power."""
     return float(np.argmax(np.abs(np.fft.rfft(samples))) * rate / len(samples))
 
 

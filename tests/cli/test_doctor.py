@@ -12,7 +12,7 @@ PROBED = {"version": "2.16.2", "cuda": True, "gpus": ["H200"]}
 
 @pytest.fixture
 def probed(monkeypatch):
-    """A function that says what TensorFlow would report."""
+    """Return a function that says what TensorFlow would report."""
 
     def set_probed(value):
         monkeypatch.setattr(doctor, "_probed", [value])
@@ -58,7 +58,8 @@ def test_a_check_that_fails():
     "result, name, found, words",
     [
         (None, "TensorFlow", False, "can't be imported"),
-        (dict(PROBED, version="2.17.0"), "TensorFlow", True, "only tested with 2.16"),
+        (dict(PROBED, version="2.15.1"), "TensorFlow", True, "only tested with 2.16 - 2.21"),
+        (dict(PROBED, version="2.22.0"), "TensorFlow", True, "only tested with 2.16 - 2.21"),
         (PROBED, "TensorFlow", True, ""),
         (dict(PROBED, gpus=[]), "GPU", False, "CUDA libraries are missing"),
         (dict(PROBED, gpus=[], cuda=False), "GPU", False, "for the CPU only"),
@@ -73,6 +74,15 @@ def test_tensorflow_and_gpu(monkeypatch, probed, result, name, found, words):
     check = next(check for check in doctor.CHECKS if check.name == name)
     finding = doctor.examine(check)
     assert finding.found == found and words in finding.detail + finding.advice
+
+
+@pytest.mark.parametrize("version, told", [("2.16.2", False), ("2.21.0", True)])
+def test_horovod_for_a_later_tensorflow(monkeypatch, version, told):
+    versions = {"tensorflow": "tensorflow-cpu " + version, "horovod": None}
+    monkeypatch.setattr(doctor, "version_of", lambda *names: versions[names[0]])
+    finding = look_for("Horovod")
+    assert not finding.found and "pip install" in finding.advice
+    assert ("it may not build" in finding.advice) == told
 
 
 def test_output_of():
@@ -99,6 +109,11 @@ def test_nvcc(monkeypatch):
     [
         (0, "lstm: ok\nalign: ok\n", "lstm, align: compiled for this machine and tested"),
         (0, "lstm: ok on CPU, GPU:0\nalign: ok\n", "lstm on CPU, GPU:0, align: compiled for this machine and tested"),
+        (
+            0,
+            "lstm: ok\nproduct: ok (not used: x)\n",
+            "lstm, product (not used: x): compiled for this machine and tested",
+        ),
         (1, "lstm: ok on CPU, GPU:0\nalign: nvcc failed: no\n", "align: nvcc failed: no"),
     ],
 )

@@ -29,7 +29,7 @@ train = {"class": "Task12AXDataset", "num_seqs": 3}
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with a config and checkpoints of two epochs."""
+    """Return a folder with a config and checkpoints of two epochs."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.config").write_text(CONFIG)
     for epoch in (1, 2):
@@ -41,7 +41,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def unchecked(monkeypatch):
-    """Spares exports the check in another process, where that is not the point."""
+    """Spare exports the check in another process, where that is not the point."""
     monkeypatch.setattr(SavedModelExporter, "check", lambda exporter, model, folder: None)
 
 

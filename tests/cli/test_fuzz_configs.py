@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.datasets import Dataset
 from tests.cli import config_mutations, fuzz
 
 COUNT = 250
+STATIC = {"class": "StaticDataset", "data": [{"data": [[0.0] * 9], "classes": [1]}]}
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,8 @@ def test_mistakes_are_found() -> None:
 @pytest.mark.parametrize(
     "settings, message",
     [
+        ({"train": Dataset}, "the class Dataset has no num_seqs"),
+        ({"train": {**STATIC, "target_list": [["classes"]]}}, "option 'target_list' must be"),
         ({"train": len}, "a dataset: <built-in function len> can't be called with no arguments"),
         ({"get_network": len}, "config key 'get_network': <built-in function len> can't be called with epoch"),
         ({"num_epochs": 2**40}, "config key 'num_epochs' must be from 0 to 100000"),

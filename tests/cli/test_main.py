@@ -18,7 +18,7 @@ from returnn_tf.tasks import registry
 
 @pytest.fixture(autouse=True)
 def restored_log():
-    """The log and logging of the package are afterwards as before."""
+    """Yield the log and logging of the package are afterwards as before."""
     library = logging.getLogger("returnn_tf")
     before = library.handlers, library.level, library.propagate
     yield
@@ -28,7 +28,7 @@ def restored_log():
 
 @pytest.fixture
 def config(tmp_path):
-    """A function that writes a config file and returns its path."""
+    """Return a function that writes a config file and returns its path."""
 
     def write(text):
         path = tmp_path / "my.config"
@@ -40,7 +40,7 @@ def config(tmp_path):
 
 @pytest.fixture
 def task(monkeypatch):
-    """A function that makes a task "for_test" of a function."""
+    """Return a function that makes a task "for_test" of a function."""
     registry.TASKS.load()
 
     def register(function):
@@ -168,7 +168,7 @@ def test_traceback_at_level_5(config, task, capsys):
 
 
 def raising(exc):
-    """A task that raises."""
+    """Return a task that raises."""
 
     def run(config):
         raise exc

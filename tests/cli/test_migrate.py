@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from returnn_tf.cli.checks.places import ConfigPlaces
+from returnn_tf.cli.check.places import ConfigPlaces
 from returnn_tf.cli.main import main
 
 CONFIG = """#!rnn.py
@@ -45,7 +45,7 @@ EXPECTED = [
 
 @pytest.fixture
 def path(tmp_path):
-    """An old config."""
+    """Return an old config."""
     path = tmp_path / "old.config"
     path.write_text(CONFIG)
     return path

@@ -6,8 +6,10 @@ from typing import Callable
 
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.data import dump, info, oggzip, to_hdf
-from returnn_tf.cli.parser import CommandParser
+from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.config import ConfigError, did_you_mean
+
+ERROR_TOPIC = "data-files"
 
 _ACTIONS: dict[str, tuple[Callable[[], CommandParser], Callable[[list[str]], int]]] = {
     "info": (info.parser, info.run),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from returnn_tf.cli.data import source
 from returnn_tf.cli.data.drawing import draw_sequence
 from returnn_tf.cli.data.statistics import known_labels
-from returnn_tf.cli.parser import CommandParser
+from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
@@ -34,10 +34,10 @@ def parser() -> CommandParser:
     """Return the parser of the arguments."""
     result = CommandParser("data dump", _DOC)
     source.add_arguments(result)
-    result.add_argument("--seqs", metavar="N", type=source.positive, default=10, help="number of sequences (10)")
+    result.add_argument("--seqs", metavar="N", type=positive, default=10, help="number of sequences (10)")
     result.add_argument("--tags", metavar="TAG,TAG", help="these sequences")
     result.add_argument(
-        "--values", metavar="N", type=source.positive, default=20, help="labels or frames of a sequence to print (20)"
+        "--values", metavar="N", type=positive, default=20, help="labels or frames of a sequence to print (20)"
     )
     result.add_argument("--plot", metavar="FOLDER", help="also draw the sequences, to PNG files in this folder")
     return result

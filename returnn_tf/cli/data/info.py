@@ -12,7 +12,7 @@ from typing import Any, Optional
 from returnn_tf.cli.data import source
 from returnn_tf.cli.data.durations import duration, seconds_of
 from returnn_tf.cli.data.statistics import KeyStatistics, unknown_labels
-from returnn_tf.cli.parser import CommandParser
+from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import Sequence
@@ -32,9 +32,9 @@ def parser() -> CommandParser:
     """Return the parser of the arguments."""
     result = CommandParser("data info", _DOC)
     source.add_arguments(result)
-    result.add_argument("--seqs", metavar="N", type=source.positive, help="read the first N sequences only")
-    result.add_argument("--labels", metavar="N", type=source.positive, default=10, help="most frequent labels to show")
-    result.add_argument("--bins", metavar="N", type=source.positive, default=10, help="rows of a histogram")
+    result.add_argument("--seqs", metavar="N", type=positive, help="read the first N sequences only")
+    result.add_argument("--labels", metavar="N", type=positive, default=10, help="most frequent labels to show")
+    result.add_argument("--bins", metavar="N", type=positive, default=10, help="rows of a histogram")
     return result
 
 

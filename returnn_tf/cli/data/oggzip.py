@@ -9,7 +9,7 @@ from returnn_tf.cli.data.audio_files import FORMATS, Encoding
 from returnn_tf.cli.data.corpus_list import read_corpus
 from returnn_tf.cli.data.durations import duration
 from returnn_tf.cli.data.zip_writer import write_zip
-from returnn_tf.cli.parser import CommandParser
+from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.config import ConfigError, DataError
 
 _DOC = """
@@ -36,13 +36,13 @@ def parser() -> CommandParser:
     result.add_argument("--replace", action="store_true", help="replace an existing file")
     result.add_argument("--audio-root", metavar="DIR", help="folder of the audio files")
     result.add_argument("--segments", metavar="FILE", help="only these sequences: one tag per line, .gz allowed")
-    result.add_argument("--sample-rate", metavar="HZ", type=source.positive, help="convert all audio to this rate")
+    result.add_argument("--sample-rate", metavar="HZ", type=positive, help="convert all audio to this rate")
     result.add_argument(
         "--format", choices=FORMATS, default="ogg", help="ogg (Vorbis, default), flac (lossless, larger), wav"
     )
     result.add_argument("--quality", metavar="Q", type=_fraction, help="of ogg, from 0 to 1; default about 0.4")
     result.add_argument("--no-audio", action="store_true", help="only the texts, with the duration 0")
-    result.add_argument("--threads", metavar="N", type=source.positive, help="default: one per CPU, at most 8")
+    result.add_argument("--threads", metavar="N", type=positive, help="default: one per CPU, at most 8")
     return result
 
 

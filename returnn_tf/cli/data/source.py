@@ -15,8 +15,8 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.cli.parser import CommandParser
 from returnn_tf.cli.run import read_config
+from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.datasets.config import DatasetOfConfig
 from returnn_tf.datasets.core.base import Dataset
@@ -56,14 +56,6 @@ def add_arguments(parser: CommandParser) -> None:
     )
     parser.add_argument("--epoch", metavar="N", type=positive, help="the sequences of that epoch, in its order")
     parser.add_argument("--keys", metavar="KEY,KEY", type=_names, help="these data keys only")
-
-
-def positive(text: str) -> int:
-    """Convert the value of an option which counts something."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
 
 
 def default_processes() -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from returnn_tf.cli.data import source
 from returnn_tf.cli.data.conversion import Conversion
-from returnn_tf.cli.parser import CommandParser
+from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.config import DataError
 
 _DOC = """
@@ -31,9 +31,9 @@ def parser() -> CommandParser:
     result.add_argument("--replace", action="store_true", help="replace an existing file")
     result.add_argument("--restart", action="store_true", help="remove the parts of an earlier run, and begin anew")
     result.add_argument(
-        "--processes", metavar="N", type=source.positive, help="processes which read; default: one per CPU, at most 8"
+        "--processes", metavar="N", type=positive, help="processes which read; default: one per CPU, at most 8"
     )
-    result.add_argument("--part", metavar="N", type=source.positive, default=1000, help="sequences of a part (1000)")
+    result.add_argument("--part", metavar="N", type=positive, default=1000, help="sequences of a part (1000)")
     return result
 
 

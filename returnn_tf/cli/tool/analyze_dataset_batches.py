@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from returnn_tf.cli.data.source import positive
-from returnn_tf.cli.parser import CommandParser
 from returnn_tf.cli.run import read_config
+from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.cli.tool.shared.arguments import add_verbosity, configure_log, last_seq, parse
 from returnn_tf.cli.tool.shared.datasets import OpenDataset, is_config, of_config, open_dataset

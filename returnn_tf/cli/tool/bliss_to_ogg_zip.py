@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 from returnn_tf.cli.data.corpus_list import Utterance, read_corpus
 from returnn_tf.cli.data.durations import duration
-from returnn_tf.cli.data.source import default_processes, positive
+from returnn_tf.cli.data.source import default_processes
 from returnn_tf.cli.data.zip_writer import AudioEncoding, write_zip
-from returnn_tf.cli.parser import CommandParser
+from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.cli.tool.shared.ffmpeg import ArchivedAudio, ConvertedAudio, CopiedAudio, NoAudio
 from returnn_tf.config import ConfigError, DataError

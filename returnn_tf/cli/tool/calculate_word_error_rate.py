@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from returnn_tf.cli.parser import CommandParser
 from returnn_tf.cli.run import read_config
+from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.cli.tool.shared.arguments import (
     add_verbosity,

@@ -6,8 +6,8 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from returnn_tf.cli.parser import CommandParser
 from returnn_tf.cli.run import read_config
+from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.cli.tool.shared.arguments import parse
 from returnn_tf.config import Config, ConfigError

@@ -7,8 +7,8 @@ import shutil
 import tempfile
 
 from returnn_tf.cli import native
-from returnn_tf.cli.parser import CommandParser
 from returnn_tf.cli.run import read_config
+from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.cli.tool.shared.arguments import add_verbosity, check_sources, configure_log, parse
 from returnn_tf.cli.tool.shared.text_files import write_file

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from returnn_tf.cli.data.source import positive
-from returnn_tf.cli.parser import CommandParser
+from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.cli.tool.shared.arguments import add_verbosity, configure_log, last_seq, natural, parse
 from returnn_tf.cli.tool.shared.datasets import OpenDataset, open_dataset, positions

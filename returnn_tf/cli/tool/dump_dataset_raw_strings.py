@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from returnn_tf.cli.parser import CommandParser
+from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.cli.tool.shared.arguments import (
     add_verbosity,

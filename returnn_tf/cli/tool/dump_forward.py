@@ -6,9 +6,8 @@ import sys
 
 import numpy as np
 
-from returnn_tf.cli.data.source import positive
-from returnn_tf.cli.parser import CommandParser
 from returnn_tf.cli.run import read_config
+from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.cli.tool.shared.arguments import add_verbosity, configure_log, last_seq, natural, parse
 from returnn_tf.cli.tool.shared.datasets import of_config

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 
-from returnn_tf.cli.data.source import positive
-from returnn_tf.cli.parser import CommandParser
 from returnn_tf.cli.run import read_config
+from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.cli.tool.shared.arguments import add_verbosity, configure_log, parse
 from returnn_tf.cli.tool.shared.datasets import of_config

@@ -10,9 +10,8 @@ import os
 from collections.abc import Generator
 from typing import Any, Union
 
-from returnn_tf.cli.data.source import positive
-from returnn_tf.cli.parser import CommandParser
 from returnn_tf.cli.run import read_config
+from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.cli.tool.shared.arguments import add_verbosity, configure_log, parse
 from returnn_tf.cli.tool.shared.datasets import OpenDataset, of_config

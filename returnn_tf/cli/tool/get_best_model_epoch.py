@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Optional
 
-from returnn_tf.cli.data.source import positive
-from returnn_tf.cli.parser import CommandParser
 from returnn_tf.cli.run import read_config
+from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.cli.tool.shared.arguments import check_sources, parse
 from returnn_tf.config import ConfigError, DataError, did_you_mean

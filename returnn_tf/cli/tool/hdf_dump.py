@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from returnn_tf.cli.data.source import positive
-from returnn_tf.cli.parser import CommandParser
+from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.cli.tool.shared.arguments import last_seq, natural, parse
 from returnn_tf.cli.tool.shared.datasets import open_dataset, sequences

@@ -10,8 +10,7 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, cast
 
-from returnn_tf.cli.data.source import positive
-from returnn_tf.cli.parser import CommandParser
+from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.cli.tool.shared.text_files import check_is_new
 from returnn_tf.config import ConfigError, DataError

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from returnn_tf.cli.data.source import positive
-from returnn_tf.cli.parser import CommandParser
+from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.cli.tool.shared.arguments import check_sources
 from returnn_tf.config import DataError

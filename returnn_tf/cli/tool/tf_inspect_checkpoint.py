@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.cli.parser import CommandParser
+from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.engine.checkpoints import checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 
-from returnn_tf.cli.parser import CommandParser
+from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.config import ConfigError
 from returnn_tf.logging.log import log
 

@@ -7,8 +7,7 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
-from returnn_tf.cli.data.source import positive
-from returnn_tf.cli.parser import CommandParser
+from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import declared_options
 from returnn_tf.datasets.core.base import Dataset

@@ -1,0 +1,264 @@
+"""``returnn-tf check --migrate``: what is old in a config, without effect, unsupported or different, by line."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from returnn_tf.cli.check.places import ConfigPlaces
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.behavior_versions import NEWEST_VERSION
+from returnn_tf.config.compat_modules import current_name
+from returnn_tf.config.derived import derived
+from returnn_tf.config.options import OptionInfo, declared_options
+from returnn_tf.config.settings import DataSettings, NetworkSettings, TrainingSettings, all_settings
+from returnn_tf.datasets.core.registry import DATASETS
+from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.engine.update.options import given_flags
+from returnn_tf.graph.registry import LAYERS, LOSSES
+from returnn_tf.network.plan_config import plan_from_config
+from returnn_tf.network.planning.plan import Plan
+
+OLD, INERT, UNSUPPORTED, DIFFERENT, MISTAKE = "old", "no effect", "not supported", "different", "mistake"
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One thing to change in a config.
+
+    :param kind: OLD, INERT, UNSUPPORTED, DIFFERENT or MISTAKE
+    :param place: "my.config:12"; without line for what is made by code, "" if unknown
+    :param what: the setting, or layer and option
+    :param text: why
+    :param write: what to write today
+    """
+
+    kind: str
+    place: str
+    what: str
+    text: str
+    write: str = ""
+
+    @property
+    def line(self) -> str:
+        """Return the finding as one line of the report."""
+        text = "%s: %s: %s: %s" % (self.place, self.kind, self.what, self.text)
+        return text.removeprefix(": ") + (". Today: %s" % self.write if self.write else "")
+
+
+def migration(config: Config) -> list[Finding]:
+    """Return what should be changed in a config, in the order of its lines; mistakes are left to the check."""
+    report = _Report(config)
+    found = [*report.settings(), *report.imports(), *report.layers(), *report.datasets(), *report.version()]
+    return sorted(dict.fromkeys(found), key=_position)
+
+
+def table(found: Iterable[Finding]) -> str:
+    """Return the report: a line for each finding, and a summary."""
+    found = list(found)
+    return "\n".join([finding.line for finding in found] + [counted(found)])
+
+
+def counted(found: Sequence[Finding]) -> str:
+    """Return how many findings there are of each kind."""
+    kinds = [finding.kind for finding in found]
+    parts = ["%d %s" % (kinds.count(kind), kind) for kind in dict.fromkeys(kinds)]
+    return ", ".join(parts) or "nothing to migrate"
+
+
+def _position(finding: Finding) -> tuple[str, int]:
+    path, _, line = finding.place.rpartition(":")
+    return (path, int(line)) if line.isdigit() else (finding.place or "\uffff", 0)
+
+
+class _Report:
+    """Looks through the parts of one config."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._texts = {path: _text(path) for path in config.files}
+        self._places = {path: ConfigPlaces(text) for path, text in self._texts.items()}
+
+    def settings(self) -> Iterator[Finding]:
+        """Yield findings on settings."""
+        for info in all_settings().values():
+            key = info.key_in(self._config)
+            if not info.is_set(self._config):
+                continue
+            place = self._config.place_of(key)
+            if key != info.name:
+                yield Finding(OLD, place, key, "older name of %s" % info.name, "%s = ..." % info.name)
+            try:
+                value = info.read(self._config)
+            except ConfigError:
+                value = info.default  # reported by the check
+                if info.unsupported:
+                    yield Finding(UNSUPPORTED, place, key, info.unsupported)
+            yield from _of_option(info, value, place, key)
+        flags = _flags(self._config)
+        for flag in flags[1:]:
+            text = "%s is set too, and comes first" % flags[0]
+            yield Finding(INERT, self._config.place_of(flag), flag, text, "remove it")
+        for key, suggestion in self._config.misspelt_keys():
+            yield Finding(MISTAKE, self._config.place_of(key), key, "is not a setting", suggestion)
+
+    def imports(self) -> Iterator[Finding]:
+        """Yield the imports of RETURNN's modules by their older names."""
+        for path, text in self._texts.items():
+            for node in _imports(text):
+                module = node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name
+                today = current_name(module)
+                if today is None:
+                    continue
+                names = ", ".join(alias.name for alias in node.names) if isinstance(node, ast.ImportFrom) else ""
+                write = "from %s import %s" % (today, names) if names else "import %s" % today
+                if today != module:
+                    yield Finding(OLD, "%s:%d" % (path, node.lineno), module, "older name of %s" % today, write)
+
+    def layers(self) -> Iterator[Finding]:
+        """Yield findings on the layers of all networks of the config."""
+        try:
+            schedule = NetworkSchedule(self._config)
+            last = max(TrainingSettings(self._config).num_epochs, schedule.pretrain_epochs + 1)
+            entries = schedule.distinct(1, last)
+        except ConfigError:
+            return  # reported by the check
+        for entry in entries:
+            for path, options in layer_dicts(entry.layers):
+                yield from self._layer(path, options)
+
+    def _layer(self, path: str, options: Mapping[str, Any]) -> Iterator[Finding]:
+        cls = LAYERS.find(options.get("class"))
+        if cls is None:
+            return
+        name = "layer %r" % path
+        if options["class"] != cls.class_name:
+            place = self._place(path, options, "class")
+            yield Finding(OLD, place, name, "older name of the class", "'class': %r" % cls.class_name)
+        yield from self._options(declared_options(cls), options, name, path, options)
+        loss = LOSSES.find(options.get("loss"))
+        if loss is not None:
+            opts = options.get("loss_opts") or {}
+            yield from self._options(declared_options(loss), opts, name + ": loss_opts", path, options)
+
+    def _options(
+        self,
+        declared: Mapping[str, OptionInfo],
+        given: Mapping[str, Any],
+        name: str,
+        path: str,
+        options: Mapping[str, Any],
+    ) -> Iterator[Finding]:
+        for key, value in given.items():
+            info = declared.get(key)
+            if info is not None:
+                yield from _of_option(info, value, self._place(path, options, key), "%s: %s" % (name, key))
+
+    def datasets(self) -> Iterator[Finding]:
+        """Yield findings on the options of the datasets."""
+        settings = DataSettings(self._config)
+        specs = {"train": settings.train, "dev": settings.dev, "eval": settings.eval, **(settings.eval_datasets or {})}
+        for name, spec in specs.items():
+            cls = DATASETS.find(spec.get("class")) if isinstance(spec, Mapping) else None
+            declared = {} if cls is None else declared_options(cls.Options)
+            for key, value in spec.items() if declared else ():
+                info = declared.get(key)
+                if info is not None:
+                    place = self._config.place_of(name)
+                    yield from _of_option(info, value, place, "dataset %r: %s" % (name, key))
+
+    def version(self) -> Iterator[Finding]:
+        """Yield what the newest ``behavior_version`` would change in this config, as far as the plan shows it."""
+        settings = NetworkSettings(self._config)
+        version = settings.behavior_version
+        if version >= NEWEST_VERSION or settings.network is None:
+            return
+        newest = derived(self._config, {"behavior_version": NEWEST_VERSION})
+        try:
+            plans = [plan_from_config(config, train=True) for config in (self._config, newest)]
+        except ConfigError as exc:
+            text = "the rules of version %d apply; with %d: %s" % (version, NEWEST_VERSION, exc)
+        else:
+            old, new = map(_templates, plans)
+            changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+            if settings.is_set("behavior_version") and not changed:
+                return
+            text = "the rules of version %d apply; with %d " % (version, NEWEST_VERSION)
+            text += "these change: " + ", ".join(changed[:8]) if changed else "axes and parameters stay the same"
+            text += "; values may differ even where axes do not, e.g. those of batch_norm"
+        what = "behavior_version = %d" % version if settings.is_set("behavior_version") else "no behavior_version"
+        write = "behavior_version = %d, then compare losses and search results" % NEWEST_VERSION
+        yield Finding(OLD, self._config.place_of("behavior_version"), what, text, write)
+
+    def _place(self, path: str, options: Mapping[str, Any], option: str) -> str:
+        """Return file and line of an option of a layer; the file alone if the layer is made by code."""
+        for file, places in self._places.items():
+            line = places.layer(path, options, option)
+            if line is not None:
+                return "%s:%d" % (file, line)
+        return self._config.files[-1] if self._config.files else ""
+
+
+def _flags(config: Config) -> list[str]:
+    """Return the older switches of optimizers; none if a wrong one is reported by the check."""
+    try:
+        return given_flags(config)
+    except ConfigError:
+        return []
+
+
+def _templates(plan: Plan) -> dict[str, Any]:
+    """Return the shapes of all parameters and the templates of all layers by name."""
+    return {
+        **{name: spec.shape for name, spec in plan.params.items()},
+        **{path: str(node.output) for path, node in plan.layers.items()},
+    }
+
+
+def _of_option(info: OptionInfo, value: Any, place: str, what: str) -> Iterator[Finding]:
+    """Yield what the declaration of an option says of a value."""
+    if info.is_ignored(value):
+        yield Finding(INERT, place, what, str(info.inert), "remove it")
+    if info.unsupported and info.fault(value):
+        yield Finding(UNSUPPORTED, place, what, info.unsupported)
+    if info.old and value != info.default:
+        yield Finding(OLD, place, what, "older form", info.old)
+    if info.differs and value != info.default:
+        yield Finding(DIFFERENT, place, what, info.differs)
+
+
+def layer_dicts(network: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield path and options of each layer of a network dict, also of those nested in options."""
+    for name, options in network.items() if isinstance(network, Mapping) else ():
+        if not isinstance(name, str) or not isinstance(options, Mapping):
+            continue
+        full = "%s/%s" % (path, name) if path else name
+        if "class" in options:
+            yield full, options
+            cls = LAYERS.find(options["class"])
+            for info in declared_options(cls).values() if cls is not None else ():
+                value = options.get(info.name)
+                if isinstance(value, Mapping) and isinstance(value.get("class"), str):  # a single layer
+                    yield from layer_dicts({info.name: value}, full)
+                elif info.network:
+                    yield from layer_dicts(value, full)
+
+
+def _imports(text: str) -> Iterator[Any]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield node
+
+
+def _text(path: str) -> str:
+    if not os.path.exists(path):
+        return ""
+    with open(path, encoding="utf8") as file:
+        return file.read()

@@ -1,0 +1,219 @@
+"""Checks all parts of a config without training: as far as possible, what a run of it would find hours later."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Optional
+
+from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config.derived import derived
+from returnn_tf.config.settings import DataSettings, TaskSettings, TrainingSettings, all_settings
+from returnn_tf.config.user_code import error_in_config
+from returnn_tf.datasets import dataset_from_config
+from returnn_tf.engine.checkpoints import preload
+from returnn_tf.engine.checkpoints.selection import checkpoint_exists
+from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
+from returnn_tf.engine.distributed import world
+from returnn_tf.engine.learning_rate.control import LearningRateControl
+from returnn_tf.engine.passes.forwarder import forwarded_node
+from returnn_tf.engine.pretrain.checks import Planned, needed_data, planned_networks
+from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.engine.search.beam import with_beam_size
+from returnn_tf.engine.search.searcher import searched_node
+from returnn_tf.engine.update import options as update_options
+from returnn_tf.graph.node import Node
+from returnn_tf.network.lower import needed_extern_keys
+from returnn_tf.network.plan_config import plan_from_config
+from returnn_tf.network.planning.plan import Plan
+from returnn_tf.tasks.registry import find_task
+from returnn_tf.tasks.search import output_layers
+from returnn_tf.tasks.setting_checks import check_options_in_settings
+from returnn_tf.tensor import Data
+
+#: Tasks that read a dataset: the setting that names it.
+_DATA_OF_TASK = {"search": "search_data", "forward": "forward_data", "hpx": "forward_data"}
+
+
+class ConfigCheck:
+    """The parts of a config, checked one after the other; a fault in one does not hide those of the others.
+
+    :param with_data: also open the datasets and look for checkpoints to load; without, only their options are read
+    """
+
+    def __init__(self, config: Config, *, with_data: bool = True) -> None:
+        #: The config, with the defaults of settings that are wrong once these are checked.
+        self.config = config
+        self._with_data = with_data
+        #: What a run would stop at.
+        self.faults: list[str] = []
+        #: What would only stop another task, or is missing for the task of the config.
+        self.notes: list[str] = []
+        self._data_faults = 0
+        self._topics: dict[str, None] = {}  # of the faults, in order
+        #: What the task of the config needs of its dataset, if that is not the training data.
+        self._task_data: Mapping[str, Data] = {}
+        #: The networks of all epochs; None if one of them is wrong.
+        self.planned: Optional[Planned] = None
+        self.schedule: Optional[NetworkSchedule] = None
+
+    @property
+    def last_epoch(self) -> int:
+        """Return the last epoch that is trained."""
+        pretrain_epochs = self.schedule.pretrain_epochs if self.schedule else 0
+        return max(TrainingSettings(self.config).num_epochs, pretrain_epochs + 1)
+
+    def run(self) -> None:
+        """Check all parts."""
+        for part in (
+            self._settings,
+            lambda: check_options_in_settings(self.config),
+            self._task,
+            self._networks,
+            self._search,
+            self._forward,
+            self._update,
+            self._learning_rates,
+            self._checkpoints,
+            self._datasets,
+        ):
+            with self._collecting():
+                part()
+
+    def raise_faults(self) -> None:
+        """Raise one error with all faults, if there are any.
+
+        :raises DataError: only data files or checkpoints are wrong
+        :raises ConfigError: anything else is
+        """
+        if not self.faults:
+            return
+        text = "\n".join(self.faults)
+        if len(self.faults) > 1:
+            text = "%d mistakes:\n%s" % (len(self.faults), text)
+        raise (DataError if self._data_faults == len(self.faults) else ConfigError)(text, topic=" ".join(self._topics))
+
+    @contextlib.contextmanager
+    def _collecting(self, into: Optional[list[str]] = None) -> Iterator[None]:
+        """Add what is raised within the context to the faults, or to another list; each text once."""
+        found = self.faults if into is None else into
+        try:
+            yield
+        except (ConfigError, DataError) as exc:
+            for text in [str(exc)] if "\n  " in str(exc) else str(exc).splitlines():
+                if text not in found:
+                    found.append(text)
+                    self._data_faults += found is self.faults and isinstance(exc, DataError)
+                    if found is self.faults:
+                        self._topics.update(dict.fromkeys(exc.topic.split()))
+        except Exception as exc:
+            place = error_in_config(exc)
+            if place is not None:
+                found.append(place)
+            elif isinstance(exc, OSError) and exc.filename is not None:
+                found.append("%s: %s" % (exc.filename, exc.strerror or exc))
+                self._data_faults += found is self.faults
+            else:
+                raise
+
+    def _settings(self) -> None:
+        """Read every setting. The other parts see the defaults of wrong ones, so that these hide nothing."""
+        wrong = []
+        for info in all_settings().values():
+            with self._collecting():
+                wrong.append(info.key_in(self.config))
+                info.read(self.config)
+                wrong.pop()
+        if wrong:
+            self.config = derived(self.config, dict.fromkeys(wrong))
+
+    def _task(self) -> None:
+        """Look up the task."""
+        find_task(TaskSettings(self.config).task)
+
+    def _networks(self) -> None:
+        """Plan the networks of all epochs."""
+        self.schedule = NetworkSchedule(self.config)
+        entries = self.schedule.distinct(1, self.last_epoch)
+        trains = TaskSettings(self.config).task == "train" and DataSettings(self.config).train
+        if trains or len(entries) > 1:
+            self.planned = planned_networks(self.schedule, 1, self.last_epoch)
+        else:  # needs no loss
+            search = TaskSettings(self.config).task == "search"
+            self.planned = [(entries[0], plan_from_config(entries[0].config, train=not search, search=search))]
+
+    def _search(self) -> None:
+        """Plan the search of the last network: of task search, or to tell what a later search would stop at."""
+        settings = TaskSettings(self.config)
+        is_task = settings.task == "search"
+        if self.schedule is None or not (is_task or settings.is_set("search_output_layer")):
+            return
+        later: list[str] = []
+        with self._collecting(None if is_task else later):
+            plan = plan_from_config(with_beam_size(self.schedule.at(self.last_epoch).config), search=True)
+            nodes = [searched_node(plan, layer) for layer in output_layers(self.config)]
+            if is_task:
+                self._set_task_data(plan, nodes)
+        self.notes += ["task search would fail: %s" % text for text in later]
+
+    def _forward(self) -> None:
+        """Plan the network as the tasks that write the output of a layer do."""
+        settings = TaskSettings(self.config)
+        if self.schedule is None or settings.task not in ("forward", "hpx", "compute_priors"):
+            return
+        plan = plan_from_config(self.schedule.at(self.last_epoch).config, search=settings.forward_use_search)
+        self._set_task_data(plan, [forwarded_node(plan, settings.forward_output_layer)])
+
+    def _set_task_data(self, plan: Plan, nodes: Sequence[Node]) -> None:
+        """Remember the data keys that the task needs for some layers."""
+        self._task_data = {key: plan.extern_data[key] for key in needed_extern_keys(plan, nodes, False)}
+
+    def _update(self) -> None:
+        """Read the options of the update, of all parameters and of single layers."""
+        options = update_options.from_config(self.config)
+        for _, plan in self.planned or ():
+            for name, spec in plan.params.items():
+                options.for_layer(spec.updater_opts, "parameter %r" % name)
+
+    def _learning_rates(self) -> None:
+        """Compute the learning rate of the first epoch; an existing learning-rate file is read."""
+        LearningRateControl.from_config(self.config).learning_rate(1)
+
+    def _checkpoints(self) -> None:
+        """Look for the checkpoints to be loaded."""
+        for entry in preload.entries(self.config):
+            if self._with_data and not checkpoint_exists(entry.filename.removesuffix(".index")):
+                raise DataError("%s: there is no checkpoint %r" % (entry.where, entry.filename))
+
+    def _datasets(self) -> None:
+        """Open every dataset, and compare it with what the networks need.
+
+        Without a plan only options and files are checked.
+        """
+        if not self._with_data:
+            return
+        settings = DataSettings(self.config)
+        needed: Mapping[str, Data] = needed_data(self.planned) if self.planned else {}
+        names = (["train"] if settings.train else []) + evaluation_names(self.config)
+        task = TaskSettings(self.config).task
+        if task == "train" and names and not settings.train:
+            self.notes.append("there is no dataset to train on. Add train = {'class': ...}")
+        for name in names:
+            with self._collecting():
+                self._open(name, needed)
+        for key in dict.fromkeys(_DATA_OF_TASK.values()):
+            # a config without any dataset is that of a network alone
+            if self.config.typed(key) or (names and _DATA_OF_TASK.get(task) == key):
+                with self._collecting(None if _DATA_OF_TASK.get(task) == key else self.notes):
+                    name = dataset_name(key, self.config.typed(key))
+                    if _DATA_OF_TASK.get(task) == key:
+                        self._open(name, self._task_data)
+                    elif name not in names:
+                        self._open(name, {})
+
+    def _open(self, name: str, needed: Mapping[str, Data]) -> None:
+        """Open a dataset, and compare it with the data keys that the networks need, if these are known."""
+        if needed:
+            DataSource(self.config, name, needed, world.alone()).close()
+        elif dataset_from_config(self.config, name) is None:
+            raise ConfigError("The config has no dataset %r; add %s = {'class': ...}." % (name, name))

@@ -1,1 +1,0 @@
-"""What ``returnn-tf check`` looks at: the parts of a config, and what is old in it."""

@@ -1,0 +1,194 @@
+"""The trained network of a run, and what it gives for some sequences of a dataset."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.cli.runs.run import Run
+from returnn_tf.cli.tool.shared.network_changes import change_networks, with_outputs_of_loop
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.settings import DataSettings, TrainingSettings
+from returnn_tf.datasets import dataset_from_config
+from returnn_tf.engine.data.data_source import evaluation_names
+from returnn_tf.engine.passes.evaluator import normalized_losses
+from returnn_tf.engine.passes.layer_values import whole_batches
+from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.engine.training.load_model import load_network
+from returnn_tf.layers.math.spatial_softmax import SoftmaxOverSpatialLayer
+from returnn_tf.network.network import Network
+from returnn_tf.network.plan_config import plan_from_config
+from returnn_tf.network.planning.plan import Plan
+from returnn_tf.network.result import LayerResult, RunResult
+
+_MANY_FRAMES = 1 << 30  # no sequence is too long
+
+
+@dataclass
+class SeqReport:
+    """What the network gives for a sequence.
+
+    :param frames: of its longest data key
+    :param losses: by name: per frame, label or sequence, as in the scores
+    :param errors: the same
+    :param values: layer -> value without batch axis, cut to its lengths, with the kinds of its axes
+    :param feed: data key -> array, cut to its length
+    """
+
+    tag: str
+    frames: int
+    losses: dict[str, float]
+    errors: dict[str, float]
+    values: dict[str, tuple[NDArray[Any], tuple[str, ...]]] = field(default_factory=dict)
+    feed: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    @property
+    def badness(self) -> float:
+        """Return the sum of its losses, each per frame, label or sequence."""
+        return sum(self.losses.values())
+
+
+@dataclass
+class Model:
+    """A trained network with a dataset.
+
+    :param checkpoint: path
+    :param data: name of the dataset
+    :param attention: paths of the layers with attention weights that have values outside of their loop
+    """
+
+    net: Network
+    checkpoint: str
+    dataset: Any
+    data: str
+    attention: list[str]
+
+
+@contextlib.contextmanager
+def in_folder(folder: str) -> Iterator[None]:
+    """Work in a folder within the context: that in which a run was started, as its config names files from there."""
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def config_of(run: Run, overrides: Sequence[tuple[str, str]]) -> tuple[Config, str]:
+    """Return the config of a run, and the folder in which it was trained.
+
+    :raises ConfigError: it is not known, or not there any more
+    """
+    if run.config is not None:
+        return run.config, os.getcwd()
+    paths = [str(path) for path in run.facts.get("files", [])]
+    if not paths:
+        raise ConfigError(
+            "%r: its config is not known, so the network can't be loaded. Name the config instead of the folder, or "
+            "report on the records only: --no-model" % run.path
+        )
+    lost = [path for path in paths if not os.path.exists(path)]
+    folder = str(run.facts.get("folder") or os.getcwd())
+    if lost or not os.path.isdir(folder):
+        raise ConfigError(
+            "%r: its config %s is not there any more. Name a config instead of the folder, or report on the records "
+            "only: --no-model" % (run.path, (lost or [folder])[0])
+        )
+    model = os.path.abspath(run.model)
+    with in_folder(folder):
+        given = [(str(key), str(text)) for key, text in dict(run.facts.get("overrides", {})).items()]
+        return Config.from_files(paths, [*given, *overrides, ("model", model)]), folder
+
+
+def load(config: Config, epoch: Optional[int], data: Optional[str]) -> Model:
+    """Load network and dataset.
+
+    :param epoch: of the checkpoint; default: the newest
+    :param data: name of the dataset; default: the first evaluation dataset, else train
+    :raises ConfigError: there is no checkpoint or dataset
+    :raises DataError: the checkpoint or the dataset is damaged
+    """
+    config.update({"task": "eval", **({} if epoch is None else {"load_epoch": epoch})})
+    names = evaluation_names(config) + (["train"] if DataSettings(config).train else [])
+    data = data or (names[0] if names else "train")
+    last = max(TrainingSettings(config).num_epochs, 1)
+    plan = plan_from_config(NetworkSchedule(config).at(epoch or last).config, train=True)
+    hidden = [path for path in _attention(plan) if path not in plan.by_path()]
+    if hidden:
+        change_networks(config, lambda network: _with_values(network, hidden))
+    net, choice = load_network(config)
+    dataset = dataset_from_config(config, data)
+    if dataset is None:
+        raise ConfigError("The config has no dataset %r; it has: %s" % (data, ", ".join(names) or "none"))
+    there = net.plan.by_path()
+    attention = [path for path in _attention(net.plan) if path in there]
+    return Model(net, choice.path or "", dataset, data, attention)
+
+
+def _attention(plan: Plan) -> list[str]:
+    return [node.path for node in plan.visible_nodes() if isinstance(node.layer, SoftmaxOverSpatialLayer)]
+
+
+def _with_values(network: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
+    """Return a network whose loops keep the values of these layers; those of an earlier network are left out."""
+    for path in paths:
+        loop, _, name = path.rpartition("/")
+        if loop:
+            with contextlib.suppress(ConfigError):  # in a network of pretraining without that layer
+                network = with_outputs_of_loop(network, loop, [name])
+    return network
+
+
+def sequences(model: Model, count: int) -> list[SeqReport]:
+    """Run the network on sequences spread evenly over the dataset, one by one, as in evaluation.
+
+    :param count: at most so many
+    """
+    net = model.net
+    targets = [loss.target.path for loss in net.plan.losses if loss.target is not None]
+    there = net.plan.by_path()
+    fetch = list(dict.fromkeys([*model.attention, *(path for path in targets if path in there)]))
+    options: dict[str, Any] = {"max_seqs": 1, "batch_size": _MANY_FRAMES}
+    total = model.dataset.num_seqs
+    if total is not None and not model.dataset.is_stream:
+        order = np.sort(np.unique(model.dataset.seq_order(1)))
+        chosen = np.unique(np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int))
+        options["seq_order"] = order[chosen]
+    keys = net.data_keys([*net.plan.roots(), *net.fetch_nodes(fetch)])
+    found = []
+    for batch in whole_batches(model.dataset, 1, keys, **options):
+        result = net.run(batch.feed, train=False, fetch=fetch)
+        found.append(_report_of(batch, result, normalized_losses(net)))
+        if len(found) >= count:
+            break
+    return found
+
+
+def _report_of(batch: Any, result: RunResult, normalized: Sequence[str]) -> SeqReport:
+    counts = {name: max(float(count), 1.0) for name, count in result.counts.items()}
+    of_losses = {name: 1.0 if name in normalized else count for name, count in counts.items()}
+    losses = {name: float(loss) / of_losses.get(name, 1.0) for name, loss in result.losses.items()}
+    errors = {name: float(error) / counts.get(name, 1.0) for name, error in result.errors.items()}
+    feed = {}
+    for key, array in batch.feed.items():
+        if "/" not in key:
+            size = batch.feed.get(key + "/size0")
+            feed[key] = np.asarray(array)[0] if size is None else np.asarray(array)[0][: int(size[0])]
+    values = {path: (_cut(layer), layer.axes[1:]) for path, layer in result.layers.items() if layer.axes[:1] == ("B",)}
+    return SeqReport(batch.seq_tags[0], max(batch.num_frames.values(), default=0), losses, errors, values, feed)
+
+
+def _cut(layer: LayerResult) -> NDArray[Any]:
+    """Return the value of the only sequence, without padding."""
+    cut = tuple(
+        slice(int(layer.sizes[axis][0])) if axis in layer.sizes else slice(None) for axis in range(1, layer.value.ndim)
+    )
+    value: NDArray[Any] = layer.value[0][cut]
+    return value

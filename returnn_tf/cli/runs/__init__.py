@@ -1,0 +1,1 @@
+"""What runs of training left behind, for the commands that compare and report."""

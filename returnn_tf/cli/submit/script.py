@@ -1,0 +1,147 @@
+"""The job script in bash: all values are quoted variables at its head, the rest is fixed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Callable
+
+from returnn_tf.cli.submit import shell
+from returnn_tf.cli.submit.description import Description
+from returnn_tf.cli.submit.directives import DIRECTIVES
+
+_NAME_CHARS = re.compile(r"[^A-Za-z0-9_.+-]+")
+#: seconds for which mpirun, after SIGTERM, lets its processes save before it kills them
+_MPIRUN_PATIENCE = 60
+#: environment variables passed to processes on other machines, if set
+_PASSED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+
+
+@dataclass(frozen=True)
+class Training:
+    """One config of a job.
+
+    :param config: path of the file
+    :param model: its setting ``model``; empty: the job doesn't count starts without progress
+    :param requeue_code: its setting ``requeue_exit_code``, or 0
+    """
+
+    config: str
+    model: str = ""
+    requeue_code: int = 0
+
+
+def job_name(job: Description, trainings: Sequence[Training]) -> str:
+    """Return the given name, else that of the first config file."""
+    if job.name:
+        return job.name
+    stem = os.path.splitext(os.path.basename(trainings[0].config))[0]
+    name = _NAME_CHARS.sub("_", stem)
+    return name if name[:1].isalpha() else "job_" + name
+
+
+def job_script(job: Description, trainings: Sequence[Training], arguments: Sequence[str] = ()) -> str:
+    """Return the text of the script.
+
+    :param trainings: with several: one job of an array for each
+    :param arguments: ``++key value`` for all of them
+    """
+    name = job_name(job, trainings)
+    if job.tasks > 1:
+        arguments = [*arguments, "++use_horovod", "True"]
+    parts = [
+        ["#!/bin/bash", *DIRECTIVES[job.scheduler](job, name, len(trainings))],
+        ["# Written by returnn-tf submit. Do not run it by hand.", "set -m"],
+        [shell.IDENTITY[job.scheduler] + shell.COMMON + shell.TRAPS[job.scheduler].rstrip()],
+        _values(job, name, trainings, arguments),
+        _environment(job),
+        [shell.COUNT_STARTS.rstrip()],
+        _command(job),
+        [shell.RUN.rstrip()],
+        [(shell.GO_ON % shell.REQUEUE[job.scheduler]).rstrip()] if job.requeue else [],
+        ['exit "$code"'],
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _values(job: Description, name: str, trainings: Sequence[Training], arguments: Sequence[str]) -> list[str]:
+    def listed(values: Sequence[object]) -> str:
+        return "(%s)" % " ".join(shlex.quote(str(value)) for value in values)
+
+    return [
+        "name=%s" % name,
+        "log_dir=%s" % shlex.quote(job.log_dir),
+        "max_starts=%d" % job.max_starts,
+        "launcher=%s" % (job.launcher if job.tasks > 1 else "none"),
+        "program=%s" % listed(shlex.split(job.program)),
+        "arguments=%s" % listed(arguments),
+        "configs=%s" % listed([training.config for training in trainings]),
+        "models=%s" % listed([training.model for training in trainings]),
+        "requeue_codes=%s" % listed([training.requeue_code for training in trainings]),
+        "config=${configs[$index]} model=${models[$index]} requeue_code=${requeue_codes[$index]}",
+    ]
+
+
+def _environment(job: Description) -> list[str]:
+    lines = ["cd %s || exit 1" % shlex.quote(job.workdir or os.getcwd())]
+    if job.modules:
+        lines.append("type module > /dev/null 2>&1 || . /etc/profile")
+        lines += ["module load %s || exit 1" % shlex.quote(module) for module in job.modules]
+    if job.venv:
+        lines.append(". %s || exit 1" % shlex.quote(os.path.join(job.venv, "bin", "activate")))
+    lines.append("export OMP_NUM_THREADS=%d TF_NUM_INTRAOP_THREADS=%d" % (job.cpus, job.cpus))
+    lines += ["export %s=%s" % (name, shlex.quote(value)) for name, value in job.env.items()]
+    return [*lines, *job.setup]
+
+
+def _command(job: Description) -> list[str]:
+    lines = ['training=("${program[@]}" "$config" "${arguments[@]}")']
+    if job.tasks == 1:
+        return [*lines, shell.STOP_BY_CHILD.rstrip(), 'command=("${training[@]}")']
+    return [*lines, *_LAUNCHERS[job.launcher](job)]
+
+
+def _mpirun(job: Description) -> list[str]:
+    options = ["-np", str(job.tasks), "-bind-to", "none", "-map-by", "slot"]
+    options += ["-mca", "odls_base_sigkill_timeout", str(_MPIRUN_PATIENCE), *job.launcher_args]
+    return [
+        shell.STOP_BY_MPIRUN.rstrip(),
+        "command=(mpirun %s)" % " ".join(shlex.quote(option) for option in options),
+        "for variable in %s; do" % " ".join([*_PASSED, *job.env]),
+        '  [ -z "${!variable+x}" ] || command+=(-x "$variable")',
+        "done",
+        'command+=("${training[@]}")',
+    ]
+
+
+def _horovodrun(job: Description) -> list[str]:
+    if job.nodes == 1:
+        hosts = "localhost:%d" % job.tasks
+    elif job.scheduler == "slurm":
+        hosts = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed "s/$/:%d/" | paste -sd,)' % job.tasks_per_node
+    else:
+        hosts = '$(awk \'{print $1 ":" $2}\' "$PE_HOSTFILE" | paste -sd,)'
+    return [
+        shell.STOP_BY_RANK_0.rstrip(),
+        'command=(horovodrun -np %d -H "%s"%s)' % (job.tasks, hosts, _further(job)),
+        'command+=(bash -c %s "$rank_0" "${training[@]}")' % shlex.quote(shell.NOTE_RANK_0),
+    ]
+
+
+def _srun(job: Description) -> list[str]:
+    options = "--ntasks=%d --cpus-per-task=%d --kill-on-bad-exit=1" % (job.tasks, job.cpus)
+    return [shell.STOP_BY_CHILD.rstrip(), 'command=(srun %s%s "${training[@]}")' % (options, _further(job))]
+
+
+def _further(job: Description) -> str:
+    return "".join(" " + shlex.quote(argument) for argument in job.launcher_args)
+
+
+_LAUNCHERS: dict[str, Callable[[Description], list[str]]] = {
+    "mpirun": _mpirun,
+    "horovodrun": _horovodrun,
+    "srun": _srun,
+}

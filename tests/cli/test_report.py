@@ -1,0 +1,161 @@
+"""returnn-tf report: one file, complete, without anything from elsewhere; what it refuses."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from returnn_tf.cli.main import main
+
+pytest.importorskip("matplotlib")
+
+CONFIG = """
+_labels = [[1, 2, 3], [2, 2], [0, 3, 1], [3]]
+_data = [
+    {"data": [[float(i == x) for i in range(4)] for x in labels for _ in range(3)], "classes": labels}
+    for labels in _labels
+]
+train = {"class": "StaticDataset", "data": _data, "output_dim": {"data": [4, 2], "classes": [4, 1]}}
+dev = dict(train)
+extern_data = {"data": {"dim": 4}, "classes": {"dim": 4, "sparse": True, "vocab": {"labels": ["<a>", "b", "c", "d"]}}}
+network = {
+    "enc": {"class": "linear", "activation": "tanh", "n_out": 6, "from": "data"},
+    "ctc": {"class": "softmax", "from": "enc", "loss": "ctc", "target": "classes", "loss_opts": {"beam_width": 1}},
+    "output": {"class": "rec", "from": [], "target": "classes", "unit": {
+        "emb": {"class": "linear", "n_out": 3, "activation": None, "from": "output", "initial_output": 0},
+        "output": {"class": "choice", "target": "classes", "beam_size": 2, "from": "prob", "initial_output": 0},
+        "query": {"class": "linear", "n_out": 6, "activation": None, "from": "prev:emb"},
+        "energy": {"class": "dot", "from": ["base:enc", "query"], "red1": "f", "red2": "f", "var1": "t", "var2": None},
+        "weights": {"class": "softmax_over_spatial", "from": "energy"},
+        "att": {"class": "generic_attention", "weights": "weights", "base": "base:enc"},
+        "prob": {"class": "softmax", "from": ["att", "prev:emb"], "target": "classes", "loss": "ce"},
+    }},
+}
+batch_size, max_seqs, num_epochs, learning_rate = 50, 4, 2, 0.01
+optimizer = {"class": "adam"}
+model, learning_rate_file, tf_log_dir, write_meta_graph = "net/toy", "rates", None, False
+behavior_version = 21
+"""
+
+
+class Page(HTMLParser):
+    """Collects texts, references to other places, and elements which are not closed."""
+
+    VOID = {"meta", "br", "img", "link", "hr", "input"}
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.references: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.open += [] if tag in self.VOID else [tag]
+        for name, value in attrs:
+            if name in ("href", "src", "xlink:href", "action", "data"):
+                self.references.append(value)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] != "style":
+            self.words.append(data)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "toy.config").write_text(CONFIG)
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        assert main(["toy.config", "++learning_rate", "0.02"]) == 0
+    finally:
+        os.chdir(before)
+    return folder
+
+
+def test_report_of_a_folder(
+    trained: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From another folder: config, data and checkpoint are found by what the run has recorded."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", str(trained / "net"), "--examples", "2"]) == 0
+    assert "wrote report.html" in capsys.readouterr().out and os.getcwd() == str(tmp_path)
+    text = (tmp_path / "report.html").read_text(encoding="utf8")
+    page = Page(text)
+    assert page.open == [] and not re.search(
+        r"https?://(?!www\.w3\.org/)", re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+    )
+    assert all(reference.startswith(("#", "data:image/")) for reference in page.references)
+    for words in (
+        "Curves", "Worst sequences", "Of 4 sequences of 'dev'", "Alignments and attention", "output/weights",
+        "best alignment of the reference", "Edits of ctc", "label errors", "Classes of output/prob",
+        "sees the reference as its history", "output/query linear", "Speed and memory", "frames per second",
+        "learning_rate 0.02", "Environment", "finished", "<a>",
+    ):  # fmt: skip
+        assert words in page.text, words
+    assert text.count("<svg") >= 2 + 2 * 2 + 1 + 1
+    assert main(["report", str(trained / "net")]) == 2
+    assert "'report.html' exists already. --force replaces it" in capsys.readouterr().err
+
+
+def test_report_of_a_config(trained: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another dataset and checkpoint, and only some sequences."""
+    monkeypatch.chdir(trained)
+    options = ["--data", "train", "--num_seqs", "2", "--epoch", "1", "--output", "x.html"]
+    assert main(["report", "toy.config", *options]) == 0
+    text = Page((trained / "x.html").read_text(encoding="utf8")).text
+    assert "Of 2 sequences of 'train'" in text and "net/toy.001, 2 sequences of train" in text
+
+
+def test_records_only(trained: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Without loading anything, also of a learning-rate file alone."""
+    path = tmp_path / "x.html"
+    (tmp_path / "rates").write_text((trained / "rates").read_text())
+    assert main(["report", str(tmp_path / "rates"), "--no-model", "--output", str(path)]) == 0
+    text = Page(path.read_text(encoding="utf8")).text
+    assert "Curves" in text and "Worst" not in text and "neither a config nor a record" in text
+
+
+@pytest.mark.parametrize(
+    "arguments, code, words",
+    [
+        (["gone"], 2, "there is no such folder"),
+        (["rates.only"], 2, "its config is not known, so the network can't be loaded"),
+        (["toy.config", "--data", "devv"], 2, "no dataset 'devv'; it has: dev, train"),
+        (["toy.config", "--epoch", "7"], 2, "epoch 7"),
+        (["toy.config", "--output", "no/x.html"], 2, "folder of 'no/x.html' does not exist"),
+        (["toy.config", "--num_seqs", "0"], 2, "must be at least 1"),
+        (["toy.config", "--epoch", "x"], 2, "expected a whole number, not 'x'"),
+        (["toy.config", "--output", "x.pdf"], 2, "ends in .html"),
+        (["new.config"], 1, "was it trained in another folder?"),
+    ],
+)
+def test_refused(
+    arguments: list[str],
+    code: int,
+    words: str,
+    trained: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One message, and no file."""
+    monkeypatch.chdir(trained)
+    (trained / "only").mkdir(exist_ok=True)
+    (trained / "new.config").write_text("model = 'other/toy'\nnetwork = {}\n")
+    if arguments == ["rates.only"]:
+        (trained / "only" / "rates.only").write_text((trained / "rates").read_text())
+        arguments = ["only/rates.only"]
+    output = [] if "--output" in arguments else ["--output", "y.html"]
+    assert main(["report", *arguments, *output]) == code
+    err = capsys.readouterr().err
+    assert words in err and "Traceback" not in err and not (trained / "y.html").exists()
