@@ -12,15 +12,18 @@ from typing import Any
 from returnn_tf._version import __version__
 
 _HOME_OF_NAME = {
+    "Callback": "returnn_tf.engine.training.callbacks",
     "Config": "returnn_tf.config",
     "ConfigError": "returnn_tf.config",
     "Data": "returnn_tf.tensor",
     "DataError": "returnn_tf.config",
     "Dataset": "returnn_tf.datasets",
     "Dim": "returnn_tf.tensor",
+    "EarlyStopping": "returnn_tf.engine.training.callbacks",
     "EmitContext": "returnn_tf.graph.emit_context",
     "Evaluator": "returnn_tf.engine.passes.evaluator",
     "FeatureDim": "returnn_tf.tensor",
+    "History": "returnn_tf.engine.training.history",
     "Layer": "returnn_tf.graph.layer",
     "LearningRateControl": "returnn_tf.engine.learning_rate.control",
     "Loss": "returnn_tf.graph.loss",
@@ -28,8 +31,10 @@ _HOME_OF_NAME = {
     "Optimizer": "returnn_tf.engine.update.optimizers",
     "PlanContext": "returnn_tf.graph.plan_context",
     "Searcher": "returnn_tf.engine.search.searcher",
+    "SettingGroup": "returnn_tf.config.settings",
     "SpatialDim": "returnn_tf.tensor",
-    "Trainer": "returnn_tf.engine.passes.trainer",
+    "StopTraining": "returnn_tf.engine.training.callbacks",
+    "Trainer": "returnn_tf.engine.training.trainer",
     "batch_dim": "returnn_tf.tensor",
     "export": "returnn_tf.export.export",
     "load_checkpoint": "returnn_tf.engine.checkpoints.of_network",
@@ -41,8 +46,11 @@ _HOME_OF_NAME = {
     "register_loss": "returnn_tf.graph.registry",
     "register_optimizer": "returnn_tf.engine.update.optimizers",
     "register_schedule": "returnn_tf.engine.learning_rate.schemes",
+    "register_settings": "returnn_tf.config.settings",
     "register_task": "returnn_tf.tasks.registry",
+    "search": "returnn_tf.engine.search.from_python",
     "save_checkpoint": "returnn_tf.engine.checkpoints.of_network",
+    "setting": "returnn_tf.config.settings",
 }
 
 __all__ = [

@@ -4,6 +4,9 @@ from returnn_tf.config import Config as Config
 from returnn_tf.config import ConfigError as ConfigError
 from returnn_tf.config import DataError as DataError
 from returnn_tf.config.options import option as option
+from returnn_tf.config.settings import SettingGroup as SettingGroup
+from returnn_tf.config.settings import register_settings as register_settings
+from returnn_tf.config.settings import setting as setting
 from returnn_tf.datasets import Dataset as Dataset
 from returnn_tf.datasets import register_dataset as register_dataset
 from returnn_tf.engine.checkpoints.of_network import load_checkpoint as load_checkpoint
@@ -11,8 +14,13 @@ from returnn_tf.engine.checkpoints.of_network import save_checkpoint as save_che
 from returnn_tf.engine.learning_rate.control import LearningRateControl as LearningRateControl
 from returnn_tf.engine.learning_rate.schemes import register_schedule as register_schedule
 from returnn_tf.engine.passes.evaluator import Evaluator as Evaluator
-from returnn_tf.engine.passes.trainer import Trainer as Trainer
+from returnn_tf.engine.search.from_python import search as search
 from returnn_tf.engine.search.searcher import Searcher as Searcher
+from returnn_tf.engine.training.callbacks import Callback as Callback
+from returnn_tf.engine.training.callbacks import EarlyStopping as EarlyStopping
+from returnn_tf.engine.training.callbacks import StopTraining as StopTraining
+from returnn_tf.engine.training.history import History as History
+from returnn_tf.engine.training.trainer import Trainer as Trainer
 from returnn_tf.engine.update.optimizers import Optimizer as Optimizer
 from returnn_tf.engine.update.optimizers import register_optimizer as register_optimizer
 from returnn_tf.export.export import export as export

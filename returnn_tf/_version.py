@@ -1,4 +1,4 @@
-"""The version of this package; the only place where it is written down."""
+"""The version of this package: in a checkout the next one, in a wheel or sdist its own, which setup.py finds by tag."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def update_goldens(request: pytest.FixtureRequest) -> bool:
-    """Whether golden files are to be rewritten."""
+    """Return whether golden files are to be rewritten."""
     return bool(request.config.getoption("--update-goldens"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what takes minutes, unless it is asked for: by ``-m long`` or by name."""
+    """Leave out what takes minutes, unless it is asked for by ``-m long`` or by name."""
     if "long" in config.option.markexpr or any("::" in argument for argument in config.args):
         return
     left_out = [item for item in items if item.get_closest_marker("long")]

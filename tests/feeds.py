@@ -12,7 +12,7 @@ from returnn_tf.tensor import Data, Dim
 
 
 def random_feed(extern_data: Mapping[str, Data], batch: int = 3, longest: int = 6, seed: int = 1) -> dict[str, Any]:
-    """A feed with lengths ``longest, longest - 2, ...`` (at least 1) for every dynamic dim; equal dims get equal
+    """Return a feed with lengths ``longest, longest - 2, ...`` (at least 1) for every dynamic dim; equal dims get equal
     lengths."""
     rng = numpy.random.default_rng(seed)
     feed: dict[str, Any] = {}

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent / "data" / "parity"
 
 
 def find_cases(*groups: str) -> list[str]:
-    """Names "<group>/<case>"."""
+    """Return names "<group>/<case>"."""
     names = []
     for group in groups:
         names += sorted(
@@ -25,12 +25,12 @@ def find_cases(*groups: str) -> list[str]:
 
 
 def numbers_by_prefix(ref: Any, prefix: str) -> dict[str, numpy.ndarray]:
-    """All arrays below a prefix."""
+    """Return all arrays below a prefix."""
     return {k[len(prefix) :]: ref[k] for k in ref if k.startswith(prefix)}
 
 
 def valid_mask(value: numpy.ndarray, axes: list[str], sizes: dict[int, numpy.ndarray]) -> numpy.ndarray:
-    """True for the entries inside of the sequence lengths."""
+    """Return True for the entries inside of the sequence lengths."""
     mask = numpy.ones(value.shape, bool)
     if not axes or axes[0] != "B":
         return mask
@@ -48,7 +48,7 @@ def valid_mask(value: numpy.ndarray, axes: list[str], sizes: dict[int, numpy.nda
 def assert_close(
     what: str, got: Any, expected: Any, rtol: float, atol: float, mask: Optional[numpy.ndarray] = None
 ) -> None:
-    """Same shape, and equal within the tolerance where the mask is True."""
+    """Check for the same shape, and for equality within the tolerance where the mask is True."""
     got, expected = numpy.asarray(got), numpy.asarray(expected)
     assert got.shape == expected.shape, "%s: shape %s, expected %s" % (what, got.shape, expected.shape)
     if mask is not None:
@@ -57,7 +57,7 @@ def assert_close(
 
 
 def load_network(name: str) -> tuple[Any, Any, dict[str, Any]]:
-    """(network with the recorded parameters, the arrays by name, its meta dict)."""
+    """Return (network with the recorded parameters, the arrays by name, its meta dict)."""
     path = ROOT / (name + ".config")
     with numpy.load(path.with_suffix(".npz"), allow_pickle=False) as file:
         ref = dict(file)
@@ -71,7 +71,7 @@ def load_network(name: str) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def check_case(name: str) -> None:
-    """Axes, lengths and values of all layers, losses, errors, the total loss and all gradients."""
+    """Compare axes, lengths and values of all layers, losses, errors, the total loss and all gradients."""
     net, ref, meta = load_network(name)
     rtol, atol = max(meta.get("rtol", 0.0), 1e-4), max(meta.get("atol", 0.0), 1e-5)
     grads = numbers_by_prefix(ref, "grad/")

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import Any
+
 import numpy
 
 from returnn_tf.network.result import LayerResult, RunResult
 from tests.parity import assert_close, valid_mask
+
+#: names of what differs each time in a learning-rate file: durations, speed and memory
+MEASURED = re.compile(":meta:(epoch_train_time_secs|speed:|memory:)")
+
+
+def reproducible(error: Mapping[str, Any]) -> dict[str, Any]:
+    """Return scores and facts of an epoch without those that differ each time."""
+    return {key: value for key, value in error.items() if not MEASURED.match(key)}
 
 
 def assert_same_results(first: RunResult, other: RunResult, rtol: float = 1e-4, atol: float = 1e-5) -> None:

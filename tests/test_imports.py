@@ -65,8 +65,9 @@ INNER_FLOORS = {
         ["losses", "masked"],
     ],
     "network": [
-        ["feed", "for_xla", "planning", "result"],
-        ["draw", "feed_function", "initial_values", "kept_states", "loops", "lower", "requested"],
+        ["feed", "for_xla", "planning"],
+        ["packed_layers", "result"],
+        ["feed_function", "initial_values", "kept_states", "loops", "lower", "requested"],
         ["plan_network"],
         ["plan_config"],
         ["network"],
@@ -95,6 +96,7 @@ DEFERRED = {
     "tensorflow",
     "tensorboard",
     "kenlm",
+    "IPython",
     "inflect",
     "onnx",
     "onnxruntime",
@@ -112,7 +114,7 @@ TF_DECODER = "returnn_tf.datasets.audio.tensorflow_decoder"
 
 
 def parse_package():
-    """Dotted name -> (path, syntax tree) of every module."""
+    """Return dotted name -> (path, syntax tree) of every module."""
     modules = {}
     for folder, _, files in os.walk(os.path.join(ROOT, PACKAGE)):
         for file in files:
@@ -128,7 +130,7 @@ MODULES = parse_package()
 
 
 def imports_of(name):
-    """(imported dotted name, line, inside a function) of a module; what only type checkers see is left out."""
+    """Return (imported dotted name, line, inside a function) of a module; what only type checkers see is left out."""
     path, tree = MODULES[name]
     found = []
 
@@ -153,7 +155,7 @@ def imports_of(name):
 
 
 def folder_of(name):
-    """``layers`` for ``returnn_tf.layers.rec.rec``; empty for the package itself."""
+    """Return ``layers`` for ``returnn_tf.layers.rec.rec``; empty for the package itself."""
     return (name.split(".") + [""])[1]
 
 
@@ -180,7 +182,7 @@ def test_floors(name):
 
 
 def entries(folder):
-    """The modules and folders directly in a folder of the package, and which of them import which."""
+    """Return the modules and folders directly in a folder of the package, and which of them import which."""
     prefix = "%s.%s." % (PACKAGE, folder) if folder else PACKAGE + "."
     graph = {}
     for name, targets in GRAPH.items():
@@ -271,7 +273,7 @@ def test_docstring_of_the_module(name):
 
 
 def run_python(code):
-    """What a fresh interpreter prints; warnings are errors."""
+    """Return what a fresh interpreter prints; warnings are errors."""
     env = dict(os.environ, PYTHONPATH=ROOT)
     command = [sys.executable, "-W", "error", "-c", code]
     return subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout

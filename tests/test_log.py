@@ -21,13 +21,13 @@ class Terminal(io.StringIO):
     """A stream that says it is a terminal."""
 
     def isatty(self):
-        """Yes."""
+        """Return True."""
         return True
 
 
 @pytest.fixture
 def log():
-    """A log of its own, closed at the end; logging of the package is then as before."""
+    """Yield a log of its own, closed at the end; logging of the package is then as before."""
     library = logging.getLogger("returnn_tf")
     before = library.handlers, library.level, library.propagate
     log = Log()
@@ -85,9 +85,8 @@ def test_lines():
     assert lines.step_line("x", 0, {}, seconds_per_step=1, elapsed=1) == "x, step 0, 1.000 sec/step, elapsed 0:00:01"
     assert lines.epoch_line(1, 0.5, {"a": 0.25}, 7) == "epoch 1 score: 0.5 error: 0.25 elapsed: 0:00:07"
     assert lines.epoch_line(1, {"b": 2, "a": 1}, {}, 7) == "epoch 1 score: a 1.0 b 2.0 error: None elapsed: 0:00:07"
-    assert lines.eval_line({"dev": (0.26, 0.12), "test": (0.3, None)}) == (
-        "dev: score 0.26 error 0.12 test: score 0.3 error None"
-    )
+    partial = {"a": ({}, {}), "b": ({}, {"x": 0.5}), "c": (0.0, {})}
+    assert lines.eval_line(partial) == "a: no loss b: error 0.5 c: score 0.0 error None"
     assert lines.start_line("train epoch 1", 0.001) == "start train epoch 1, learning rate 0.001"
 
 
@@ -244,10 +243,10 @@ def test_color_only_on_a_terminal(monkeypatch):
 def test_progress_bar_text():
     """Share, step, loss, frames per second, time left."""
     bar = ProgressBar("train epoch 3", io.StringIO(), visible=False)
-    text = bar.text(120, 0.42, 1.2345, 123456, 10.0)
+    text = bar.line(0.42, bar.parts(120, 0.42, 1.2345, 123456, 10.0))
     assert text.startswith("train epoch 3   42% ########------------  step 120  loss 1.234  12.3k frames/s  mem ")
     assert text.endswith("ETA 0:00:13")
-    assert bar.text(1, None, None, None, 61.0).endswith("elapsed 0:01:01")
+    assert bar.line(None, bar.parts(1, None, None, None, 61.0)).endswith("elapsed 0:01:01")
 
 
 def test_bar_on_a_terminal(log, monkeypatch):

@@ -13,6 +13,7 @@ MAKEFILE = Path(__file__).parents[1] / "Makefile"
 NEEDED = ("sh", "make", "touch", "rm", "env", "grep", "printf")
 #: Knows by the file `built` how "Horovod" was built; installing it writes that, unless the file `broken` is there.
 PYTHON = """#!/bin/sh
+echo "$*" >>calls
 case "$*" in
 *mpi_built*) want=gloo; case "$*" in *"'mpi' == 'mpi'"*) want=mpi;; esac; grep -qx $want built;;
 *importlib.metadata*) echo horovod==1.2.3;;
@@ -105,3 +106,14 @@ def test_a_failure_is_reported_once(venv: Venv, tmp_path: Path) -> None:
     (tmp_path / "broken").unlink()
     venv(True, "horovod")
     assert (tmp_path / "built").read_text() == "mpi\n"
+
+
+def test_the_docs_install_their_packages_once(venv: Venv, tmp_path: Path) -> None:
+    assert "tools.docs.build" not in venv(False)  # nor are they part of the environment
+    assert not (tmp_path / ".venv" / ".docs-packages").exists()
+    (tmp_path / "calls").unlink(missing_ok=True)
+    for _ in range(2):
+        venv(False, "docs")
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert [call for call in calls if ".[docs]" in call] == [calls[0]]
+    assert calls.count("-m tools.docs.build") == 2

@@ -10,6 +10,7 @@ import pytest
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import option
 from returnn_tf.config.registry import OptionClasses, Registry
+from returnn_tf.config.settings import register_settings
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -153,6 +154,31 @@ PLUGINS = {
         """,
         "1.5",
     ),
+    "returnn_tf.settings": (
+        """
+        from returnn_tf import SettingGroup, register_settings, setting
+
+        @register_settings
+        class PlugSettings(SettingGroup):
+            \"\"\"Plug-in.\"\"\"
+
+            plug_depth: int = setting(3, help="depth of the plug", aliases=["plug_dep"])
+        """,
+        """
+        import returnn_tf
+        from returnn_tf.cli.main import main
+        from returnn_tf.config.settings import check_settings, misspelt
+        main(["settings"])
+        main(["settings", "plug_depth"])
+        try:
+            check_settings(returnn_tf.Config({"plug_dep": "x"}))
+        except returnn_tf.ConfigError as exc:
+            print(exc)
+        from rtf_plug import PlugSettings
+        print(misspelt("plug_dept"), PlugSettings(returnn_tf.Config({"plug_dep": 5})).plug_depth)
+        """,
+        "plug_depth 5",
+    ),
     "returnn_tf.units": (
         """
         from returnn_tf import register_cell
@@ -270,6 +296,33 @@ def test_plugin(group, tmp_path):
     done = run(tmp_path, program)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().splitlines()[-1] == expected
+
+
+def test_settings_of_a_plugin_are_listed_and_checked(tmp_path):
+    """By topic, with help; their mistakes are found before a run."""
+    module, program, _ = PLUGINS["returnn_tf.settings"]
+    (tmp_path / "rtf_plug.py").write_text(textwrap.dedent(module))
+    install(tmp_path, {"returnn_tf.settings": ["plug = rtf_plug"]})
+    text = run(tmp_path, program).stdout
+    assert "\nPlug-in:\n  plug_depth  depth of the plug\n" in text
+    assert "setting 'plug_depth', also called 'plug_dep' (Plug-in)" in text
+    assert "config key 'plug_dep': expected an int, got 'x'" in text
+
+
+@pytest.mark.parametrize(
+    "body, expected",
+    [
+        ("'Mine.'\n    num_epochs: int = setting(1, help='x')", "setting 'num_epochs' is already taken by returnn_tf."),
+        ("size: int = setting(1, help='x')", "give it a docstring, whose first line is its title"),
+    ],
+)
+def test_groups_of_settings_that_are_refused(body, expected):
+    """A setting of ours, and a class without a title."""
+    program = "from returnn_tf import SettingGroup, register_settings, setting\nclass Mine(SettingGroup):\n    %s\n"
+    scope = {"__name__": "mine"}
+    exec(program % body, scope)
+    with pytest.raises(ConfigError, match=expected):
+        register_settings(scope["Mine"])
 
 
 def test_broken_plugin(tmp_path):

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent / "data" / "combining"
 
 
 def all_cases() -> dict[str, tuple[str, dict[str, Any]]]:
-    """Cases by name: (folder, case)."""
+    """Return cases by name: (folder, case)."""
     found = {}
     for folder, file in (("meta", "meta.json"), ("more", "more.json"), ("more", "distribute.json")):
         for case in json.loads((ROOT / folder / file).read_text(encoding="utf8"))["cases"]:
@@ -25,7 +25,7 @@ def all_cases() -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def cases(*classes: str) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Cases of the given classes by name."""
+    """Return cases of the given classes by name."""
     return {name: entry for name, entry in all_cases().items() if entry[1]["options"].get("class") in classes}
 
 
@@ -94,7 +94,7 @@ def _compare_arrays(sequences: Any, expected: Any, arrays: Any, epoch: str) -> N
 
 
 def compare_format(dataset: Dataset, expected: dict[str, Any]) -> None:
-    """Keys, dims, labels, number and tags are the recorded ones, where the recording gives them."""
+    """Compare keys, dims, labels, number and tags with the recorded ones, where the recording has them."""
     got: dict[str, Any] = {
         "num_outputs": {
             key: dict(value, shape=list(value["shape"])) if isinstance(value, dict) else list(value)

@@ -16,17 +16,17 @@ ROOT = Path(__file__).parent.parent / "data" / "datasets"
 
 
 def load_json(name: str) -> Any:
-    """Content of a JSON file below tests/data/datasets."""
+    """Return the content of a JSON file below tests/data/datasets."""
     return json.loads((ROOT / name).read_text(encoding="utf8"))
 
 
 def by_name(entries: Any) -> dict[str, Any]:
-    """Cases by name, from a list of dicts with "name" or a dict."""
+    """Return cases by name, from a list of dicts with "name" or a dict."""
     return dict(entries) if isinstance(entries, dict) else {entry["name"]: entry for entry in entries}
 
 
 def array_info(value: np.ndarray) -> dict[str, Any]:
-    """Shape, dtype and checksum as recorded."""
+    """Return the shape, dtype and checksum as recorded."""
     content = (
         "\n".join(value.reshape(-1)).encode() if value.dtype.kind == "O" else np.ascontiguousarray(value).tobytes()
     )
@@ -34,12 +34,12 @@ def array_info(value: np.ndarray) -> dict[str, Any]:
 
 
 def assert_same_array(value: np.ndarray, info: dict[str, Any], place: str) -> None:
-    """The array is the recorded one, byte for byte."""
+    """Check that the array is the recorded one, byte for byte."""
     assert array_info(value) == {key: info[key] for key in ("shape", "dtype", "sha256")}, place
 
 
 def assert_same_sequences(got: Iterable[Sequence], expected: list[dict[str, Any]]) -> None:
-    """Tags, lengths and data of the sequences are the recorded ones."""
+    """Check that tags, lengths and data of the sequences are the recorded ones."""
     got = list(got)
     assert [seq.tag for seq in got] == [seq["tag"] for seq in expected]
     for seq, info in zip(got, expected):
@@ -49,7 +49,7 @@ def assert_same_sequences(got: Iterable[Sequence], expected: list[dict[str, Any]
 
 
 def dataset_info(dataset: Dataset) -> dict[str, Any]:
-    """What is recorded under "dataset"."""
+    """Return what is recorded under "dataset"."""
     per_key = {
         key: {"dtype": spec.dtype, "sparse": spec.sparse, "dim": spec.dim, "shape": list(spec.shape)}
         for key, spec in dataset.data_specs.items()

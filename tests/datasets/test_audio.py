@@ -16,19 +16,19 @@ CASES = load_json("audio/features.json")["cases"]
 
 
 def first_quarter_of_a_second(audio: np.ndarray, sample_rate: int, random_state: Any) -> np.ndarray:
-    """The function "pre" of the recordings."""
+    """Return the function "pre" of the recordings."""
     return audio[: sample_rate // 4]
 
 
 def twice_and_length_of_name(features: np.ndarray, seq_name: str) -> np.ndarray:
-    """The function "post" of the recordings."""
+    """Return the function "post" of the recordings."""
     return features * 2 + len(seq_name)
 
 
 def samples_as_features(
     audio: np.ndarray, num_feature_filters: int, sample_rate: int, step_len: float, gain: float, **_others: Any
 ) -> np.ndarray:
-    """The function "feat" of the recordings."""
+    """Return the function "feat" of the recordings."""
     hop = int(step_len * sample_rate)
     return audio[: len(audio) // hop * hop].reshape(-1, hop)[:, :num_feature_filters] * gain
 
@@ -37,14 +37,14 @@ FUNCTIONS = {"<pre>": first_quarter_of_a_second, "<post>": twice_and_length_of_n
 
 
 def in_audio(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of a recording with files where they are here, and functions in the place of their names."""
+    """Return options of a recording with files where they are here, and functions in the place of their names."""
     files = {name: str(AUDIO / options[name]) for name in ("norm_mean", "norm_std_dev") if is_file(options.get(name))}
     functions = {name: FUNCTIONS[value] for name, value in options.items() if str(value) in FUNCTIONS}
     return {**options, **files, **functions}
 
 
 def is_file(value: Any) -> bool:
-    """Whether the value of a normalisation is the name of a file."""
+    """Return whether the value of a normalisation is the name of a file."""
     return isinstance(value, str) and value.endswith(".txt")
 
 
@@ -76,6 +76,6 @@ def test_recorded(case: dict[str, Any], recorded_features: Any) -> None:
 
 @pytest.fixture(scope="module")
 def recorded_features() -> Any:
-    """Arrays by case and number of the call."""
+    """Return arrays by case and number of the call."""
     with np.load(AUDIO / "features.npz") as arrays:
         return dict(arrays)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import sys
+import types
 from typing import Any
 
 import numpy as np
@@ -34,7 +36,7 @@ FORMATS: dict[str, tuple[str, Any, float, float, str]] = {
 
 
 def encoded(name: str, samples: Any = SAMPLES, rate: int = RATE) -> bytes:
-    """The content of a file; skips what this libsndfile does not know."""
+    """Return the content of a file; skips what this libsndfile does not know."""
     kind, subtype = FORMATS[name][:2]
     if not soundfile.check_format(kind, subtype):
         pytest.skip("libsndfile %s knows no %s" % (soundfile.__libsndfile_version__, name))
@@ -67,6 +69,14 @@ def test_decoders_agree(name: str) -> None:
         got, rate = AudioFeatures.make({"decoder": "tensorflow-io"}, owner="x").read(content)
         assert (got.dtype, rate) == (np.float32, RATE)
         np.testing.assert_allclose(got, expected, rtol=0, atol=FORMATS[name][3])
+
+
+def test_tensorflow_io_needs_its_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    tf = pytest.importorskip("tensorflow")
+    monkeypatch.setitem(sys.modules, "tensorflow_io", types.ModuleType("tensorflow_io"))
+    monkeypatch.setattr(tf.version, "VERSION", "2.21.0")
+    with pytest.raises(ConfigError, match=r"works with TensorFlow 2\.16 only, this is 2\.21\.0. Use .*'soundfile'"):
+        read_audio(encoded("wav", SAMPLES), decoder="tensorflow-io")
 
 
 DAMAGE = {

@@ -19,12 +19,12 @@ SPEECH[1200:1500] = 0.0
 
 
 def slaney(frequency: float) -> float:
-    """Pitch in mel."""
+    """Return pitch in mel."""
     return frequency * 3 / 200 if frequency < 1000 else 15 + 27 * math.log(frequency / 1000) / math.log(6.4)
 
 
 def filters(rate: float, size: int, count: int, fmin: float, fmax: float) -> np.ndarray:
-    """[bins, count], one number after the other; the edges by bisection of `slaney`."""
+    """Return [bins, count], one number after the other; the edges by bisection of `slaney`."""
     edges = []
     for pitch in np.linspace(slaney(fmin), slaney(fmax), count + 2):
         low, high = 0.0, rate
@@ -41,7 +41,7 @@ def filters(rate: float, size: int, count: int, fmin: float, fmax: float) -> np.
 
 
 def expected(audio: np.ndarray, rate: int, options: dict[str, Any]) -> np.ndarray:
-    """The features, by the formulas."""
+    """Return the features, by the formulas."""
     o = {"features": "mfcc", "window_len": 0.025, "step_len": 0.01, "num_feature_filters": 40, **options}
     special = {"fmin": 0, "fmax": None, "center": True, "n_mels": 128, "min_amp": 1e-10, **o.get("feature_options", {})}
     x = np.array(audio, float)
@@ -87,7 +87,7 @@ def expected(audio: np.ndarray, rate: int, options: dict[str, Any]) -> np.ndarra
 
 
 def after(y: np.ndarray, o: dict[str, Any]) -> np.ndarray:
-    """Derivatives, normalisation, joined frames."""
+    """Return derivatives, normalisation, joined frames."""
     parts = [y]
     for order in range(1, int(o.get("with_delta", 0)) + 1):
         rows = []
@@ -108,7 +108,7 @@ def after(y: np.ndarray, o: dict[str, Any]) -> np.ndarray:
 
 
 def samples_of(name: str) -> np.ndarray:
-    """Audio by name."""
+    """Return audio by name."""
     return {"speech": SPEECH, "short": SPEECH[:90], "loud": SPEECH * 30, "single": SPEECH.astype("float32")}[name]
 
 

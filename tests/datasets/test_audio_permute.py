@@ -21,7 +21,7 @@ NEVER: dict[str, Any] = {
 
 
 def frequency(audio: np.ndarray) -> float:
-    """The loudest one in Hz, without the ends."""
+    """Return the loudest frequency in Hz, without the ends."""
     inner = audio[2000:-2000]
     return float(np.argmax(np.abs(np.fft.rfft(inner * np.hanning(len(inner)), 8 * RATE)))) / 8
 
@@ -46,7 +46,7 @@ def test_pitch(semitones: float) -> None:
 
 
 def permuted(options: Any, seed: int, audio: np.ndarray = TONE) -> tuple[np.ndarray, np.random.RandomState]:
-    """Raw features without normalisation, and the generator afterwards."""
+    """Return raw features without normalisation, and the generator afterwards."""
     rng = np.random.RandomState(seed)
     features = AudioFeatures.make(
         {"features": "raw", "random_permute": options, "num_channels": 2 if audio.ndim == 2 else None}, owner="x"

@@ -17,7 +17,7 @@ CASES = by_name(FACTS["cases"])
 
 
 def _data(lengths):
-    """Frame t of sequence i of key number k is 10000 k + 1000 i + t + 1, so that each one differs."""
+    """Return data whose frame t of sequence i of key number k is 10000 k + 1000 i + t + 1."""
     return [
         {
             key: (10000 * number + 1000 * index + 1 + np.arange(frames, dtype="float64"))[:, None]
@@ -40,7 +40,7 @@ def _value(entry, key):
 
 
 def _recorded_rows(batch):
-    """Row and offset of each part: left out if the row is the number of the part and the offset is 0."""
+    """Return row and offset of each part: left out if the row is the number of the part and the offset is 0."""
     return [tuple(part[3:]) if len(part) > 3 else (number, 0) for number, part in enumerate(batch["parts"])]
 
 
@@ -69,7 +69,7 @@ def test_recorded_batches(name):
 
 
 def _check_feed(batch, data):
-    """Every frame of the feed is the one which the slices announce, and all others are zero."""
+    """Check that every frame of the feed is the one which the slices announce, and all others are zero."""
     for key, parts in batch.slices.items():
         array, sizes = batch.feed[key], batch.feed[key + "/size0"]
         assert sizes.dtype == np.int32

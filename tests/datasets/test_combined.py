@@ -21,7 +21,7 @@ ALL = ["a0", "a1", "a2", "a3", "a4", "b0", "b1", "b2"]
 
 
 def static(lengths, **options):
-    """Sequence i has the given length and counts from 100 * i."""
+    """Return a dataset whose sequence i has the given length and counts from 100 * i."""
     data = [{"data": np.arange(2 * n, dtype="float32").reshape(n, 2) + 100 * i} for i, n in enumerate(lengths)]
     return {"class": "StaticDataset", "data": data, **options}
 
@@ -58,7 +58,7 @@ def test_recorded(name):
 
 
 def combined(streams="", a=5, b=3, **options):
-    """Sequences a0, a1, ... and b0, b1, ...; the datasets named in ``streams`` are streams."""
+    """Return sequences a0, a1, ... and b0, b1, ...; the datasets named in ``streams`` are streams."""
     parts = {}
     for name, num in (("a", a), ("b", b)):
         if name in streams:

@@ -44,7 +44,7 @@ class _WrongStream(_StreamOfTags):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """HDF files: a (all six sequences, shuffled), b (all six), c (four of them), w (all, with other tags)."""
+    """Return HDF files: a (all six sequences, shuffled), b (all six), c (four of them), w (all, with other tags)."""
     folder = tmp_path_factory.mktemp("combining")
     for name, order in {"a": [3, 0, 5, 1, 4, 2], "b": range(6), "c": [1, 0, 3, 4], "w": range(6)}.items():
         with h5py.File(folder / ("%s.hdf" % name), "w") as file:
@@ -60,7 +60,7 @@ def _meta(datasets, **options):
 
 
 def _read(spec, epoch=1, **options):
-    """Tags, and for each sequence the numbers in its data by key."""
+    """Return tags, and for each sequence the numbers in its data by key."""
     found = []
     for seq in Dataset.from_config(spec).sequences(epoch, **options):
         found.append((seq.tag, {key: value.reshape(-1)[0] for key, value in seq.data.items()}))

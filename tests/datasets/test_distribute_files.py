@@ -62,7 +62,7 @@ def test_recorded_errors(name):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Six files of 3 sequences each."""
+    """Return six files of 3 sequences each."""
     folder = tmp_path_factory.mktemp("files")
     for number in range(6):
         with h5py.File(folder / ("%d.hdf" % number), "w") as file:

@@ -10,7 +10,7 @@ from returnn_tf.datasets.core.epoch_filter import EpochFilter, limit_mean_length
 
 
 def _new_rule(order, lengths, limit):
-    """The rule, sequence by sequence."""
+    """Return the rule, sequence by sequence."""
     shortest = sorted(range(len(order)), key=lambda i: (lengths[i], order[i]))
     for count in range(1, len(order) + 1):
         mean = sum(lengths[i] for i in shortest[:count]) / count

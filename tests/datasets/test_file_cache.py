@@ -23,7 +23,7 @@ module = sys.modules["returnn_tf.datasets.files.copying"]
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """The folder of the copies; nothing of the machine's own set-up."""
+    """Return the folder of the copies; nothing of the machine's own set-up."""
     for name in ("SLURM_JOB_ID", "DEBUG"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(module.socket, "gethostname", lambda: "desk")

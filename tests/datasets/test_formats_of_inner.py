@@ -14,7 +14,7 @@ from tests.datasets.test_oggzip import CHARS, make_zip
 
 @pytest.fixture(scope="module")
 def inner(tmp_path_factory):
-    """Datasets by name: text as a string among their keys, no audio, and inputs apart from ``num_outputs``."""
+    """Return datasets by name: text as a string among their keys, no audio, and inputs apart from ``num_outputs``."""
     folder = tmp_path_factory.mktemp("inner")
     (folder / "libri").mkdir()
     with h5py.File(folder / "stereo.hdf", "w") as file:

@@ -102,7 +102,7 @@ def test_sequences_keep_their_own_data(tmp_path):
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """The same sequences in two HDF files, and in memory."""
+    """Return the same sequences in two HDF files, and in memory."""
     folder = tmp_path_factory.mktemp("both")
     files, seqs = [], []
     for seed, name in enumerate("ab"):

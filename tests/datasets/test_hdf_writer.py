@@ -38,7 +38,7 @@ RECORDED = {
 
 
 def _layout(path):
-    """Layout of a file as recorded."""
+    """Return the layout of a file as recorded."""
     out = {}
 
     def attrs(item):
@@ -75,7 +75,7 @@ def _padded(values):
 
 
 def _insert(writer, name, seqs):
-    """Inserts sequences which were read from a recorded file."""
+    """Insert sequences that were read from a recorded file."""
     tags = [seq.tag for seq in seqs]
     values = [seq.data["data"] for seq in seqs]
     if name == "simple_no_time":

@@ -31,7 +31,7 @@ WORDS = {("train-clean-100", 19, 198, 0): "A CAT", ("train-clean-100", 19, 198, 
 
 
 def members(use_ogg=False):
-    """Path in the corpus -> content."""
+    """Return the path in the corpus -> content."""
     files, lines = {}, {}
     for (part, speaker, chapter, number), text in WORDS.items():
         place = "%s/%d/%d/%d-%d" % (part, speaker, chapter, speaker, chapter)

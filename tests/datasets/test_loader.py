@@ -28,7 +28,7 @@ class Faulty(Task12AXDataset):
     """Fails for one sequence."""
 
     def read(self, index, epoch, keys):
-        """Raises for sequence 7."""
+        """Raise for sequence 7."""
         if index == 7:
             raise KeyError("oh")
         return super().read(index, epoch, keys)
@@ -46,13 +46,13 @@ class Slow(Task12AXDataset):
     """Takes its time."""
 
     def read(self, index, epoch, keys):
-        """Waits a little."""
+        """Wait a little."""
         time.sleep(0.02)
         return super().read(index, epoch, keys)
 
 
 def _forked(spec):
-    """The same dataset, in a form which cannot be pickled."""
+    """Return the same dataset, in a form which cannot be pickled."""
     return Dataset.from_config({**spec, "seq_ordering": lambda **_: "default"})
 
 

@@ -19,7 +19,7 @@ CASES = cases("MultiProcDataset")
 
 
 def multi_proc(inner, **options):
-    """The dataset is given as a function, so that the processes are forked, which takes no time."""
+    """Return the dataset, given as a function so that the processes are forked, which takes no time."""
     options = {"num_workers": 2, "buffer_size": 2, "name": "train", **options}
     return Dataset.from_config({"class": "MultiProcDataset", "dataset": lambda: inner, **options})
 
@@ -138,7 +138,7 @@ def test_no_process_outlives_the_loading_process(make):
 
 
 def _children(parent):
-    """Process ids of the children of a process."""
+    """Return the process ids of the children of a process."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():

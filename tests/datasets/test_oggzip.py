@@ -37,7 +37,7 @@ FILES = ("vocab_file", "bpe_file", "segment_file", "seq_list_filter_file")
 
 
 def located(options, folder):
-    """The options with the paths of the files of a recording."""
+    """Return the options with the paths of the files of a recording."""
     options = dict(options)
     for name, value in options.items():
         if isinstance(value, dict):
@@ -53,7 +53,7 @@ def located(options, folder):
 
 
 def check_dataset(dataset, expected):
-    """What is recorded under "dataset"."""
+    """Check what is recorded under "dataset"."""
     labels = {key: {"len": len(value)} if key == "orth" else value for key, value in dataset.labels.items()}
     wanted = dict(expected["labels"])
     if "orth" not in wanted:
@@ -78,7 +78,7 @@ def check_dataset(dataset, expected):
 
 
 def check_sequences(got, expected, npz, prefix):
-    """Tags, lengths and data; features within the recorded tolerance."""
+    """Check tags, lengths and data; features within the recorded tolerance."""
     assert [seq.tag for seq in got] == [seq["tag"] for seq in expected]
     for number, (seq, info) in enumerate(zip(got, expected)):
         assert list(seq.data) == list(info["data"]) or set(seq.data) == set(info["data"])
@@ -99,7 +99,7 @@ def check_sequences(got, expected, npz, prefix):
 
 
 def check_case(case, folder, options):
-    """One recorded case, with the paths of its options."""
+    """Check one recorded case, with the paths of its options."""
     if "exception" in case:
         with pytest.raises((ConfigError, DataError)):
             list(Dataset.from_config(options).sequences(1))
@@ -136,14 +136,14 @@ CHARS = {"class": "CharacterTargets", "labels": ["@", *LABELS]}
 
 
 def tone(seconds, rate=8000):
-    """A wav file with a tone."""
+    """Return a wav file with a tone."""
     file = io.BytesIO()
     soundfile.write(file, 0.5 * np.sin(np.arange(int(seconds * rate)) * 0.3), rate, format="WAV")
     return file.getvalue()
 
 
 def entries(count=4):
-    """The text of a corpus."""
+    """Return the text of a corpus."""
     return [
         {"text": TEXTS[i], "duration": 0.1 * (i + 1), "file": "%d.wav" % i, "seq_name": "corpus/%d" % i}
         for i in range(count)
@@ -151,7 +151,7 @@ def entries(count=4):
 
 
 def make_zip(path, text=None, *, count=4, compression=zipfile.ZIP_DEFLATED, prefix=True, **files):
-    """An OggZip corpus; further files replace those of the same name, None: there is none."""
+    """Return an OggZip corpus; further files replace those of the same name, None: there is none."""
     name = os.path.basename(path)[: -len(".zip")]
     contents = {"%d.wav" % i: tone(0.1 * (i + 1)) for i in range(count)}
     contents.update({key.replace("wav", "") + ".wav": value for key, value in files.items()})
@@ -165,7 +165,7 @@ def make_zip(path, text=None, *, count=4, compression=zipfile.ZIP_DEFLATED, pref
 
 
 def corpus(path, **options):
-    """A dataset of log mel features and characters."""
+    """Return a dataset of log mel features and characters."""
     audio = {"features": "log_mel_filterbank", "num_feature_filters": 5}
     return Dataset.from_config({"class": "OggZipDataset", "path": path, "audio": audio, "targets": CHARS, **options})
 

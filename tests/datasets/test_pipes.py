@@ -60,7 +60,7 @@ PIPES += ["train-%s.zip" % name for name in ("clean-100", "clean-360", "other-50
 
 @pytest.fixture(autouse=True)
 def _pipes(tmp_path, monkeypatch):
-    """Pipes in the current directory; a test that waits fails."""
+    """Yield pipes in the current directory; a test that waits fails."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text").write_text("a\n")
     for name in PIPES:

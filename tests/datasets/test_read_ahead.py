@@ -31,7 +31,7 @@ class Noise(Dataset):
 
     @property
     def num_seqs(self) -> int:
-        """Of the corpus."""
+        """Return the number of sequences of the corpus."""
         return 20
 
     @property

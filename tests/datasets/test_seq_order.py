@@ -175,7 +175,7 @@ LENGTHS = [3, 1, 4, 0, 2, 5, 2]
 
 
 def _frames(epoch=1, **options):
-    """The label of each frame by sequence, which is also its feature: its number in the corpus."""
+    """Return the label of each frame by sequence, which is also its feature: its number in the corpus."""
     ends = np.cumsum(LENGTHS)
     numbers = [np.arange(end - n, end, dtype="int32") for n, end in zip(LENGTHS, ends)]
     data = [{"data": frames[:, None].astype("float32"), "classes": frames} for frames in numbers]

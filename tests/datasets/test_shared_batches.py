@@ -30,7 +30,7 @@ def dataset() -> Any:
 
 
 def files_of(pid: int) -> int:
-    """How many files in memory a process has open; Python keeps one for each mapping."""
+    """Return how many files in memory a process has open; Python keeps one for each mapping."""
     names = []
     for fd in os.listdir("/proc/%d/fd" % pid):
         with contextlib.suppress(FileNotFoundError):
@@ -39,7 +39,7 @@ def files_of(pid: int) -> int:
 
 
 def assert_closed(pid: int) -> None:
-    """The loading process closes its files when it hears that the last batch was taken."""
+    """Check that the loading process closes its files when it hears that the last batch was taken."""
     end = time.monotonic() + 5
     while files_of(pid) and time.monotonic() < end:
         time.sleep(0.01)

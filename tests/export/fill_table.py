@@ -70,8 +70,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", metavar="A,B", help="these layer classes")
     parser.add_argument("--targets", metavar="A,B", help="these targets")
-    parser.add_argument("--again", action="store_true", help="also what is there already")
-    parser.add_argument("--processes", type=int, default=2, metavar="N", help="so many at the same time")
+    parser.add_argument("--again", action="store_true", help="also what was checked before")
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="number of processes at the same time")
     given = parser.parse_args()
     layers = given.layers.split(",") if given.layers else LAYERS
     targets = given.targets.split(",") if given.targets else sorted({target for target, _ in columns().values()})

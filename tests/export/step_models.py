@@ -38,7 +38,7 @@ END = {"class": "compare", "from": "output", "value": 0}
 
 
 def attention(**options):
-    """The decoder of many: embedding, LSTM, attention with accumulated weights, readout."""
+    """Return the decoder of many: embedding, LSTM, attention with accumulated weights, readout."""
     unit = {
         "embed": linear("output", 5, with_bias=False, initial_output=0),
         "s_transformed": linear("s", 6, with_bias=False),
@@ -103,7 +103,7 @@ def language_model(**options):
 
 
 def two_choices(**options):
-    """Two labels per step: the second one is chosen given the first one, and ends the sequence."""
+    """Return two labels per step: the second one is chosen given the first one, and ends the sequence."""
     unit = {
         "embed0": linear("first", 4),
         "embed1": linear("output", 4, initial_output="var"),
@@ -124,7 +124,7 @@ def two_choices(**options):
 
 
 def transformer(**options):
-    """Self-attention over the labels so far, whose history grows, and attention on the frames."""
+    """Return self-attention over the labels so far, whose history grows, and attention on the frames."""
     unit = {
         "embed": linear("prev:output", 4),
         "position": {"class": "positional_encoding", "add_to_input": True, "from": "embed"},
@@ -148,7 +148,7 @@ def transformer(**options):
 
 
 def nested(**options):
-    """Layers in subnetworks, states of several sizes, a window over earlier labels and frames by their index."""
+    """Return layers in subnetworks, states of several sizes, a window over earlier labels and frames by their index."""
     unit = {
         "embed": linear("output", 4, initial_output="apply(0)"),
         "before": {"class": "window", "window_size": 3, "window_right": 0, "from": "prev:embed"},
@@ -171,7 +171,7 @@ def nested(**options):
 
 
 def in_subnetwork(**options):
-    """A decoder in a subnetwork, with a choice in one of its own, and a loop over the frames in each step."""
+    """Return a decoder in a subnetwork, with a choice in one of its own, and a loop over the frames in each step."""
     inner = {
         "energy": linear("data:source", 3, activation="tanh"),
         "output": {"class": "rnn_cell", "unit": "gru", "n_out": 3, "from": "energy"},

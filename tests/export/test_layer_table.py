@@ -37,7 +37,7 @@ def test_reasons_are_ours() -> None:
 
 
 def _sample() -> list[tuple[str, str]]:
-    """Ten claims: of each target, layers that lie at equal distances in the list, others for each target."""
+    """Return ten claims: of each target, layers that lie at equal distances in the list, others for each target."""
     chosen = []
     for number, (column, layers) in enumerate(sorted(CLAIMED.items())):
         count = 10 // len(CLAIMED) + (number < 10 % len(CLAIMED))

@@ -49,7 +49,7 @@ def test_what_is_written(tmp_path):
 
 
 def run_here(folder, feed, *, program):
-    """The same as in another process, but quicker; no library can be loaded twice."""
+    """Return the same as in another process, but quicker; no library can be loaded twice."""
     assert program == process.__file__
     with tempfile.TemporaryDirectory() as temp:
         numpy.savez(os.path.join(temp, "feed.npz"), **feed)

@@ -112,7 +112,7 @@ def test_end_by_label(tmp_path):
 
 
 def random_model(seed):
-    """A random decoder whose scores a search outside can use, and its feed."""
+    """Return a random decoder whose scores a search outside can use, and its feed."""
     made = random_decoder(seed)
     network = copy.deepcopy(made.network)
     unit = network["output"]["unit"]

@@ -28,7 +28,7 @@ from tests.export.step_models import (
 
 @pytest.fixture(scope="module")
 def attention_graph():
-    """The attention decoder: its network, meta graph and `StepGraph`."""
+    """Return the attention decoder: its network, meta graph and `StepGraph`."""
     config = config_of(attention())
     meta, graph, _ = graph_for_steps(config)
     return searching(config), meta, graph

@@ -51,7 +51,7 @@ def run(task: str, **changes: Any) -> None:
 
 
 def some_values() -> dict[str, NDArray[Any]]:
-    """Parameters of the network by name, those of another seed than the config's."""
+    """Return parameters of the network by name, those of another seed than the config's."""
     return Network.from_config(Config({**SETTINGS, "random_seed": 5}), train=True).get_param_values()
 
 

@@ -37,13 +37,13 @@ COMMON: dict[str, Any] = {
 
 @pytest.fixture(params=["here", pytest.param("process", marks=pytest.mark.long)])
 def job(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> Job:
-    """A job whose program runs in this process, or in one of its own with a clean environment."""
+    """Return a job whose program runs in this process, or in one of its own with a clean environment."""
     return Job(tmp_path, in_process=request.param == "here")
 
 
 @pytest.fixture
 def model(tmp_path: pathlib.Path) -> str:
-    """The prefix of a checkpoint, whose name has its epoch."""
+    """Return the prefix of a checkpoint, whose name has its epoch."""
     net = Network.from_config(Config({**COMMON, "num_epochs": 1}))
     save_checkpoint(net, str(tmp_path / "models" / "epoch.003"), epoch=3)
     return str(tmp_path / "models" / "epoch.003")

@@ -100,7 +100,7 @@ assert not any(name.startswith(("tensorflow", "keras")) for name in sys.modules 
 
 
 def clean_environment(**others: str) -> dict[str, str]:
-    """What a worker of Sisyphus has."""
+    """Return what a worker of Sisyphus has."""
     return {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": os.environ.get("HOME", "/"), **others}
 
 

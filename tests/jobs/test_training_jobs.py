@@ -69,7 +69,7 @@ def training(job: Job, *, prolog: str = "", **changes: Any) -> Job:
 
 
 def check_outputs(job: Job, epochs: int) -> dict[int, Any]:
-    """The files of a training job; return its learning rates."""
+    """Check the files of a training job; return its learning rates."""
     for epoch in range(1, epochs + 1):
         for suffix in SUFFIXES:
             assert (job.output / "models" / ("epoch.%03d.%s" % (epoch, suffix))).stat().st_size > 0
@@ -82,7 +82,7 @@ def check_outputs(job: Job, epochs: int) -> dict[int, Any]:
 
 
 def run_graph(prefix: pathlib.Path, **arrays: Any) -> Any:
-    """The output of a checkpoint's own graph, as a program with TensorFlow's older API computes it."""
+    """Return the output of a checkpoint's own graph, as a program with TensorFlow's older API computes it."""
     v1 = tf.compat.v1
     with tf.Graph().as_default() as graph, v1.Session() as session:
         saver = v1.train.import_meta_graph("%s.meta" % prefix)

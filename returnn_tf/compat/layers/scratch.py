@@ -44,7 +44,7 @@ class ScratchGraph:
             for spec in node.params.values():
                 if isinstance(spec, ParamSpec):
                     self.lowering.variables[spec.name] = _placeholder(spec.dtype, spec.shape)
-            activation = getattr(node.layer, "activation", None)
+            activation = node.layer.activation
             if activation is not None:
                 before = PreActivation(_placeholder(data.dtype, data.static_shape), activation)
                 self.lowering.set_aux(node, PRE_ACTIVATION, before)

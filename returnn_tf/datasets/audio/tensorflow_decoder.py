@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.audio.packages import optional_package
 
+#: The TensorFlow for which the last release of tensorflow-io was compiled; with others its library can't be loaded.
+_RELEASE = "2.16"
 #: Types of integers by the subtype in libsndfile, and by what they are divided; tensorflow-io fills up 24 bits to 32.
 _INTEGERS = {"PCM_16": ("int16", 2.0**15), "PCM_24": ("int32", 2.0**31)}
 
@@ -23,10 +25,16 @@ def decode_by_tensorflow(content: bytes, kind: str, subtype: str, name: str) -> 
     :param kind: the format in libsndfile, e.g. "FLAC"
     :param subtype: of the samples, e.g. "PCM_16"
     :param name: of the file, for errors
+    :raises ConfigError: the decoder is not installed, is for another TensorFlow, or does not know the format
     """
     with optional_package("for the decoder 'tensorflow-io'", "returnn-tf[tensorflow-io]"):
         import tensorflow as tf
         import tensorflow_io as tfio
+    if not tf.version.VERSION.startswith(_RELEASE + "."):
+        raise ConfigError(
+            "the decoder 'tensorflow-io' works with TensorFlow %s only, this is %s. Use the decoder 'soundfile'"
+            % (_RELEASE, tf.version.VERSION)
+        )
     dtype, scale = _INTEGERS.get(subtype, ("float32", 1.0))
     decoders: dict[tuple[str, bool], Callable[[bytes], Any]] = {
         ("FLAC", True): lambda content: tfio.audio.decode_flac(content, dtype=dtype),

@@ -28,6 +28,7 @@ from returnn_tf.datasets.core.epoch_reader import EpochReader
 from returnn_tf.datasets.core.format import CorpusWithFormat
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
 from returnn_tf.datasets.core.spec import parse_dataset_spec
+from returnn_tf.util.html import folded, paragraph, shortened, table
 
 # options of the dataset which a call of ``batches`` may replace
 _CUTTING = ("chunking", "min_chunk_size", "chunking_variance", "context_window")
@@ -78,6 +79,17 @@ class Dataset(CorpusWithFormat):
     def __reduce__(self) -> Any:
         # files are reopened, cached data is not copied
         return _rebuild, (type(self), self._given)
+
+    def _repr_html_(self) -> str:
+        count = "endless" if self.endless and not self.is_stream else self.num_seqs
+        title = "%s %r, %s" % (type(self).__name__, self.name, "a stream" if count is None else "sequences: %s" % count)
+        keys = []
+        for key, spec in self.data_specs.items():
+            names = shortened(", ".join(spec.labels or ()))
+            keys.append((key, spec.dtype, "labels" if spec.sparse else "values", spec.dim or "", names))
+        options = [(name, shortened(repr(value))) for name, value in self._given.items()]
+        header = ("data key", "type", "", "dim", "names")
+        return paragraph(title) + table(header, keys, numbers=[3]) + folded("options", table((), options))
 
     # ---- implemented by subclasses, in addition to num_seqs, tag and seq_lengths
 

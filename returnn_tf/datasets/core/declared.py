@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from returnn_tf.config import DataError
 from returnn_tf.tensor import Data
 
+ERROR_TOPIC = "extern-data"
+
 #: Place of a part of a batch, for messages: number of the part -> (text, frame at which the part begins).
 Places = Callable[[int], tuple[str, int]]
 

@@ -35,6 +35,8 @@ def parse_dataset_spec(spec: Any, names: Mapping[str, Any] = {}) -> tuple[Any, d
         if hasattr(spec, "__dataset__") and not isinstance(spec, type):  # a dataset of a user
             found: tuple[Any, dict[str, Any]] = spec.__dataset__()
             return found
+        if isinstance(spec, type) and issubclass(spec, Corpus) and spec.num_seqs is Corpus.num_seqs:
+            raise ConfigError("a dataset is given as %s; the class %s has no num_seqs" % (_FORMS, spec.__name__))
         if callable(spec):
             spec = result_of_config("the function that returns a dataset", spec)
         elif isinstance(spec, (list, tuple)) and spec and all(isinstance(entry, str) for entry in spec):

@@ -3,4 +3,6 @@
 from returnn_tf.datasets.files.cached_file import CachedFile, with_local_copies
 from returnn_tf.datasets.files.copying import local_copy
 
+ERROR_TOPIC = "data-files"
+
 __all__ = ["CachedFile", "local_copy", "with_local_copies"]

@@ -1,1 +1,3 @@
 """HDF files: reading, writing, the dataset."""
+
+ERROR_TOPIC = "data-files"

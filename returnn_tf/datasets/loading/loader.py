@@ -115,7 +115,7 @@ class BatchLoader:
             self.batch_stats = content[1]
             return None
         if kind == "error":
-            raise ERRORS[content[1]](content[2])
+            raise ERRORS[content[1]](content[2], topic=content[3])
         raise DataError(death_notice(self._process, "the loading process of dataset %r" % self.name))
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 Messages to it: ("epoch", request, arguments of ``Dataset.batches``, whether memory can be shared), ("taken",) for each
 batch, ("stop",). Messages from it: ("batch", request, Batch), ("end", request, BatchStats), ("error", request, class
-name, text). At most two batches are under way.
+name, text, topic). At most two batches are under way.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class WorkerProcess:
             if message[0] == "log":
                 log.log(message[1], "%s", message[2])
             elif message[0] == "error":
-                raise ERRORS[message[2]](message[3])
+                raise ERRORS[message[2]](message[3], topic=message[4])
             else:
                 return message
 

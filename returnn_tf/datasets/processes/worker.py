@@ -1,8 +1,8 @@
 """A process that works for a dataset: answers requests until its parent is gone. TensorFlow is not imported.
 
 What it does is up to its service, an object with a method ``serve(connection)``. Messages to it are (kind,) or (kind,
-request, ...); errors are answered as ("error", request, class name, text), and log records go to the parent as ("log",
-level, text).
+request, ...); errors are answered as ("error", request, class name, text, topic), and log records go to the parent as
+("log", level, text).
 """
 
 from __future__ import annotations
@@ -79,17 +79,17 @@ class _Broken:
                 connection.send(("error", message[1], *self._error))
 
 
-def describe_error(exc: Exception) -> tuple[str, str]:
-    """Return class name and text of an exception.
+def describe_error(exc: Exception) -> tuple[str, str, str]:
+    """Return class name, text and topic of an exception.
 
     User errors are unchanged, errors in the code of a config have its line, all others a traceback.
     """
     if isinstance(exc, (ConfigError, DataError)):
-        return type(exc).__name__, str(exc)
+        return type(exc).__name__, str(exc), exc.topic
     place = error_in_config(exc)
     if place is not None:
-        return "DataError", place
-    return "DataError", "%s: %s\n%s" % (type(exc).__name__, exc, traceback.format_exc())
+        return "DataError", place, "code-in-configs"
+    return "DataError", "%s: %s\n%s" % (type(exc).__name__, exc, traceback.format_exc()), ""
 
 
 def _set_signals() -> None:

@@ -1,1 +1,3 @@
 """RASR: its archives of features and alignments, and datasets that it computes."""
+
+ERROR_TOPIC = "rasr"

@@ -1,1 +1,3 @@
 """Corpora of speech: audio files with transcriptions."""
+
+ERROR_TOPIC = "data-files"

@@ -41,7 +41,7 @@ class StaticDataset(Dataset):
         """Options in the config."""
 
         data: list[Any] = option(help="list of dicts, data key -> array [time, ...]")
-        target_list: Optional[list[Any]] = option(None, help="keys which are targets; default all but 'data'")
+        target_list: Optional[list[str]] = option(None, help="keys which are targets; default all but 'data'")
         input_dim: Optional[int] = option(None, help="dim of 'data'; default from the first sequence")
         output_dim: Optional[dict[str, Any]] = option(
             None, help="key -> dim or [dim, ndim]; needed for the number of classes of sparse data"

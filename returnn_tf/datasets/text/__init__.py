@@ -1,1 +1,3 @@
 """Datasets of text: transcriptions, language modelling, translation."""
+
+ERROR_TOPIC = "text-data"

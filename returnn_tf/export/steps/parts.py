@@ -106,7 +106,7 @@ class StepParts:
         """Return the layers whose values of the step before a layer reads."""
         if node not in self._of_prev:
             return []
-        owner = getattr(node.layer, "state_of", None)
+        owner = node.layer.state_of
         return [self._of_prev[node], *([] if owner is None else [owner])]
 
     def _dependents(self) -> set[Node]:
@@ -214,7 +214,7 @@ class StepParts:
 
     def _keys_before(self, prev: Node) -> list[Any]:
         """Return the states that ``prev:`` reads: the value of the layer, and its hidden state."""
-        owner = getattr(prev.layer, "state_of", None)
+        owner = prev.layer.state_of
         return [prev, *((owner, key) for key in (() if owner is None else owner.loop_states))]
 
     def _as_before(self, state: State) -> State:

@@ -12,7 +12,7 @@ DATA = Path(__file__).parents[2] / "data" / "rasr" / "dataset"
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A copy of the recorded files, which is the working directory."""
+    """Return a copy of the recorded files, which is the working directory."""
     shutil.copytree(DATA, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RASR_EXTRA", "--*.foo=1 --*.bar=2")

@@ -36,7 +36,7 @@ class Array:
 
 
 def vectors(rows):
-    """Features [dim, time], in the order of RASR."""
+    """Return features [dim, time], in the order of RASR."""
     return Array(
         (len(rows[0]), len(rows)), "<f4", b"".join(struct.pack("<%df" % len(row), *row) for row in rows), 0, None, "F"
     )
@@ -47,7 +47,7 @@ def numbers(values):
 
 
 def parse(words):
-    """The value of each parameter, by its name without ``--*.``."""
+    """Return the value of each parameter, by its name without ``--*.``."""
     pairs = [word[2:].split("=", 1) for word in words if word.startswith("--") and "=" in word]
     return {name[2:] if name.startswith("*.") else name: value for name, value in pairs}
 
@@ -66,7 +66,7 @@ def lines_of(path):
 
 
 def ordered(corpus):
-    """All segments: in the order of the corpus or of a file, shuffled, sorted by length within blocks."""
+    """Return all segments: in the order of the corpus or of a file, shuffled, sorted by length within blocks."""
     by_name = {segment["name"]: segment for segment in corpus}
     names = list(by_name)
     if option("corpus.segment-order"):
@@ -87,7 +87,7 @@ def ordered(corpus):
 
 
 def selected(segments):
-    """Those of the partition, and in the whitelist."""
+    """Yield those of the partition, and in the whitelist."""
     parts, part = int(option("corpus.partition", "0")), int(option("corpus.select-partition", "0"))
     whitelist = option("corpus.segments.file") and set(lines_of(option("corpus.segments.file")))
     if whitelist == set():
@@ -282,7 +282,7 @@ def callback(command, *arguments, **keywords):
 
 
 def criterion(log_posteriors):
-    """Loss and error signal [dim, time] of log posteriors [dim, time]."""
+    """Return loss and error signal [dim, time] of log posteriors [dim, time]."""
     import numpy
 
     error = numpy.exp(log_posteriors)

@@ -27,7 +27,7 @@ CASES = by_name(json.loads((DATA / "rasr_dataset.json").read_text(encoding="utf8
 
 
 def dataset_of(words="", *, corpus="corpus.json", mode="direct", fail="", **options):
-    """A dataset with the stand-in as program."""
+    """Return a dataset with the stand-in as program."""
     text = "--fake.corpus=%s --fake.mode=%s --*.trainer-output-dimension=5 '--fake.fail=%s' %s"
     text %= corpus, mode, fail, words
     program = [sys.executable, "-I", "-S", EMULATOR] if mode == "direct" else [sys.executable, EMULATOR]
@@ -36,7 +36,7 @@ def dataset_of(words="", *, corpus="corpus.json", mode="direct", fail="", **opti
 
 
 def comparable(word):
-    """A word of the command line, without what is ours or depends on the run."""
+    """Return a word of the command line, without what is ours or depends on the run."""
     word = re.sub(r"(_fd:)\d+", r"\1<fd>", word)
     word = re.sub(r"(pymod-path=).*", r"\1<root>", word)
     word = re.sub(r"(pymod-name=).*", r"\1<module>", word)

@@ -18,7 +18,7 @@ from tests.datasets.rasr.test_extern import EMULATOR, dataset_of, tags
 
 
 def _runs(pid):
-    """Whether a process runs; one that is dead but not waited for does not."""
+    """Return whether a process runs; one that is dead but not waited for does not."""
     try:
         return Path("/proc/%d/stat" % pid).read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -21,7 +21,7 @@ PROGRAM = [sys.executable, EMULATOR]
 
 
 def servers_of(words="", *, mode="loop", fail="", **options):
-    """Servers with the stand-in as program."""
+    """Return servers with the stand-in as program."""
     words = "--fake.mode=%s '--fake.fail=%s' %s" % (mode, fail, words)
     given = {"sprintExecPath": PROGRAM, "sprintConfigStr": words, "rasr_timeout": 20, **options}
     return RasrServers(given, owner="Loss 'x'")

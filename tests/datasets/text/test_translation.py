@@ -56,7 +56,7 @@ WORDS = {"<unk>": 0, "a": 1, "b": 2, "</s>": 3}
 
 
 def _corpus(tmp_path, source="a b\nb\n", target="b\na a\n", vocab=WORDS, **others):
-    """A folder with a parallel corpus."""
+    """Return a folder with a parallel corpus."""
     content = {"source.train": source, "target.train": target, "source.vocab.pkl": vocab, "target.vocab.pkl": vocab}
     for name, value in {**content, **others}.items():
         if value is None:

@@ -1,1 +1,3 @@
 """How the sequences of an epoch are cut and joined into batches."""
+
+ERROR_TOPIC = "batches"
