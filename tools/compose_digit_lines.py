@@ -28,7 +28,7 @@ import lines  # noqa: E402  (lies beside the demo which it belongs to)
 
 
 def main() -> int:
-    """Entry point.
+    """Run the command.
 
     :return: exit code
     """

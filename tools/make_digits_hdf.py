@@ -30,7 +30,7 @@ SOURCE = {
 
 
 def write_digits(path: str, images: Any, labels: Any) -> None:
-    """Writes the images as they are described above, to a temporary file first, so that the file is whole or absent.
+    """Write the images as they are described above, to a temporary file first, so that the file is whole or absent.
 
     :param path: the file to write; an existing one is replaced
     :param images: [N, 8, 8], whole numbers 0 .. 16
@@ -54,7 +54,7 @@ def write_digits(path: str, images: Any, labels: Any) -> None:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", help="the file to write, for example demos/digits/digits.hdf")
     args = parser.parse_args()

@@ -52,6 +52,11 @@ def blocks_of(page: str) -> Iterator[Block]:
         yield Block(match["mark"] or "", match["language"], match["text"], line)
 
 
+def is_run(block: Block) -> bool:
+    """Return whether a block is run: Python that is not the text of a file, and commands."""
+    return block.language in ("python", "console") and not block.mark.startswith(("file: ", "not run", "output"))
+
+
 def run_page(path: str) -> int:
     """Run all blocks in the current folder; return how many were run.
 

@@ -46,7 +46,7 @@ def get_network(epoch):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """An empty working directory with a config."""
+    """Return an empty working directory with a config."""
     monkeypatch.chdir(tmp_path)
     write(CONFIG)
 

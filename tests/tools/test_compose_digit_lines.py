@@ -22,7 +22,7 @@ def run_tool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def composed(tmp_path_factory):
-    """A directory with the three files."""
+    """Return a directory with the three files."""
     directory = tmp_path_factory.mktemp("lines")
     done = run_tool(str(directory), *SMALL)
     assert done.returncode == 0, done.stderr

@@ -24,7 +24,7 @@ FRAMES, BATCH, UNITS = 5, 3, 7
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """The decoder, linked against the libraries of the installed TensorFlow."""
+    """Return the decoder, linked against the libraries of the installed TensorFlow."""
     try:
         compiler = find_toolchain().compiler
     except NativeOpError as exc:
@@ -52,7 +52,7 @@ def weights():
 
 @pytest.fixture(scope="module")
 def saved_graph(tmp_path_factory, weights):
-    """A saved model whose only function calls the native LSTM, with constant weights."""
+    """Return a saved model whose only function calls the native LSTM, with constant weights."""
     folder = str(tmp_path_factory.mktemp("saved_graph"))
     module = tf.Module()
 

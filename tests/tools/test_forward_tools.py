@@ -50,7 +50,7 @@ model = "models/net"
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A folder with a config, and a checkpoint of epoch 3 with large weights, so that all values differ."""
+    """Return a folder with a config, and a checkpoint of epoch 3 with large weights, so that all values differ."""
     folder = tmp_path_factory.mktemp("model")
     (folder / "a.config").write_text(CONFIG)
     (folder / "models").mkdir()
@@ -107,7 +107,7 @@ def weights(*args):
 
 
 def by_hand(params, seq, labels):
-    """Attention weights [labels, frames] of a sequence for given labels, step by step in numpy."""
+    """Return attention weights [labels, frames] of a sequence for given labels, step by step in numpy."""
 
     def sigmoid(x):
         return 1 / (1 + np.exp(-x))

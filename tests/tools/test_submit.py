@@ -10,11 +10,11 @@ import sys
 
 import pytest
 
-from returnn_tf.cli.jobs.description import Description
-from returnn_tf.cli.jobs.quantities import clock, megabytes_of, seconds_of
-from returnn_tf.cli.jobs.script import Training, job_script
-from returnn_tf.cli.jobs.submission import read_job
 from returnn_tf.cli.main import main
+from returnn_tf.cli.submit.description import Description
+from returnn_tf.cli.submit.quantities import clock, megabytes_of, seconds_of
+from returnn_tf.cli.submit.script import Training, job_script
+from returnn_tf.cli.submit.submission import read_job
 from returnn_tf.config import ConfigError
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

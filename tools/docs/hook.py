@@ -1,0 +1,45 @@
+"""Hook of MkDocs, named in mkdocs.yml: adds the made pages and the navigation, and adapts the Markdown."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # MkDocs loads a hook by its path
+
+from mkdocs.structure.files import File
+
+from tools.docs.links import rewrite_links
+from tools.docs.markdown import for_site
+from tools.docs.name_links import entries_of, link_names
+from tools.docs.nav import navigation
+from tools.docs.pages import all_files, all_pages, written_pages
+from tools.docs.repository import link_on_site
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the made pages, and make the navigation of all."""
+    written = written_pages()
+    for name, text in all_files().items():
+        if name not in written:
+            files.append(File.generated(config, name, content=text))
+    config.nav = navigation(all_pages())
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Adapt the links to the site, and the Markdown to its parser."""
+    name = page.file.src_uri
+    page.meta["search"] = {"boost": _boost(name)}
+    text = rewrite_links(markdown, lambda target: link_on_site(name, target))
+    return for_site(text if name.startswith("source/") else link_names(text, name, entries_of()))
+
+
+def _boost(name: str) -> float:
+    """Return the weight of a page in the search: guides first, files of the repository last."""
+    if name.startswith("source/"):
+        return 0.2
+    if name.startswith(("guide/", "cookbook/", "start", "coming-from")):
+        return 2.0
+    return 0.5 if name.startswith(("develop/", "reference/python/")) else 1.0
