@@ -32,7 +32,7 @@ BEAM, END = 12, 10  # as in the config
 
 
 def run(title: str, command: list[str], work: str, **options: object) -> subprocess.CompletedProcess:
-    """Runs a command in the working directory and shows it; its failure ends the demo."""
+    """Run a command in the working directory and show it; its failure ends the demo."""
     shown = ["python" if word == sys.executable else word for word in command]
     print("\n=== %s\n$ %s" % (title, shlex.join(shown)), flush=True)
     path = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
@@ -43,7 +43,7 @@ def run(title: str, command: list[str], work: str, **options: object) -> subproc
 
 
 def as_text(lines: dict[str, np.ndarray]) -> str:
-    """The sequences as the programs read them: "tag frames dim", then the numbers."""
+    """Return the sequences as the programs read them: "tag frames dim", then the numbers."""
     parts = []
     for tag, pixels in lines.items():
         parts.append("%s %d %d" % (tag.replace(" ", "_"), *pixels.shape))
@@ -52,7 +52,7 @@ def as_text(lines: dict[str, np.ndarray]) -> str:
 
 
 def read_by(program: list[str], text: str, work: str) -> tuple[dict[str, list[int]], float]:
-    """What a program reads in the lines.
+    """Return what a program reads in the lines.
 
     :return: tag -> digits, seconds
     """
@@ -71,14 +71,14 @@ def read_by(program: list[str], text: str, work: str) -> tuple[dict[str, list[in
 
 
 def error_rate(lines_hdf: str, found: dict[str, list[int]]) -> float:
-    """The label error rate of the held-out lines, percent."""
+    """Return the label error rate on the held-out lines, in percent."""
     references = decode.read_hdf(lines_hdf, "classes")
     errors = sum(decode.edit_distance(labels.tolist(), found[tag]) for tag, labels in references.items())
     return 100.0 * errors / sum(map(len, references.values()))
 
 
 def main() -> int:
-    """Entry point."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", default=DIGITS, metavar="DIR", help="working directory; results go to DIR/out")
     parser.add_argument("--quick", action="store_true", help="few lines, two epochs: only shows that all steps work")

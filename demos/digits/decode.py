@@ -20,12 +20,12 @@ class Recognised(NamedTuple):
 
     @property
     def num_errors(self) -> int:
-        """The smallest number of digits to insert, delete or replace that makes one out of the other."""
+        """Return the smallest number of digits to insert, delete or replace that makes one out of the other."""
         return edit_distance(self.reference, self.hypothesis)
 
 
 def read_hdf(path: str, target: str = "") -> dict[str, np.ndarray]:
-    """One stream of an HDF dataset.
+    """Return one stream of an HDF dataset.
 
     :param path: file as ``HDFDataset`` reads it and the task "forward" writes it
     :param target: key of a target; ``""`` is the input
@@ -41,14 +41,14 @@ def read_hdf(path: str, target: str = "") -> dict[str, np.ndarray]:
 
 
 def greedy_ctc(probabilities: np.ndarray) -> list[int]:
-    """The best label of each frame, repetitions merged, blanks (the last label) dropped: [time, dim] -> labels."""
+    """Return the best label of each frame [time, dim], repetitions merged and blanks (the last label) dropped."""
     best = probabilities.argmax(axis=1)
     first = np.append(True, best[1:] != best[:-1])
     return [int(label) for label in best[first] if label != probabilities.shape[1] - 1]
 
 
 def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
-    """Levenshtein distance."""
+    """Return the Levenshtein distance."""
     row = list(range(len(b) + 1))
     for i, x in enumerate(a):
         diagonal, row[0] = row[0], i + 1
@@ -58,7 +58,7 @@ def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def recognise(lines_hdf: str, forward_hdf: str) -> list[Recognised]:
-    """Every line of a dataset with what the best labels of the columns are, in the order of the dataset.
+    """Return every line of a dataset with its best labels per column, in the order of the dataset.
 
     :param lines_hdf: the dataset
     :param forward_hdf: what the task "forward" wrote for it
@@ -68,7 +68,7 @@ def recognise(lines_hdf: str, forward_hdf: str) -> list[Recognised]:
 
 
 def recognise_by_search(lines_hdf: str, search_output: str) -> list[Recognised]:
-    """Every line of a dataset with what a search found, in the order of the dataset.
+    """Return every line of a dataset with the hypothesis of the search, in the order of the dataset.
 
     :param lines_hdf: the dataset
     :param search_output: what the task "search" wrote for it in the format "py": tag -> digits, with spaces between
@@ -81,7 +81,7 @@ def recognise_by_search(lines_hdf: str, search_output: str) -> list[Recognised]:
 
 
 def _beside_references(lines_hdf: str, read: dict[str, list[int]], path: str) -> list[Recognised]:
-    """``read`` is tag -> labels, and comes from the file ``path``."""
+    """Return references and hypotheses; ``read`` is tag -> labels, from the file ``path``."""
     pixels, classes = read_hdf(lines_hdf), read_hdf(lines_hdf, "classes")
     missing = sorted(set(pixels) - set(read))
     if missing:
@@ -91,5 +91,5 @@ def _beside_references(lines_hdf: str, read: dict[str, list[int]], path: str) ->
 
 
 def label_error_rate(recognised: Sequence[Recognised]) -> float:
-    """Percent: all edits over all digits of the references."""
+    """Return the percentage of edits over all digits of the references."""
     return 100.0 * sum(line.num_errors for line in recognised) / sum(len(line.reference) for line in recognised)

@@ -32,19 +32,19 @@ WRONG, RIGHT = "crimson", "black"
 
 
 def series(epochs: dict[int, EpochData], key: str) -> tuple[list[int], list[float]]:
-    """Epochs which have a value of this name, and the values."""
+    """Return the epochs that have a value of this name, and the values."""
     known = [epoch for epoch in sorted(epochs) if key in epochs[epoch].error]
     return known, [epochs[epoch].error[key] for epoch in known]
 
 
 def measures(epochs: dict[int, EpochData], kind: str) -> list[str]:
-    """What is behind "train_score" or "train_error" in the names: nothing, or with several losses "_" and the layer."""
+    """Return what follows "train_score" or "train_error" in the names: "", or "_" and the layer of a loss."""
     names = {name for data in epochs.values() for name in data.error if name.startswith("train_" + kind)}
     return sorted((name[len("train_" + kind) :] for name in names), reverse=True)
 
 
 def draw_measures(axes: Any, epochs: dict[int, EpochData], kind: str, factor: float) -> None:
-    """A curve for each dataset and loss: a colour for the dataset, a line style for the loss."""
+    """Draw a curve for each dataset and loss: a colour for the dataset, a line style for the loss."""
     several = len(measures(epochs, kind)) > 1
     for measure, style in zip(measures(epochs, kind), ("-", ":", "--", "-.")):
         for (name, label), color in zip(NAMES.items(), ("tab:blue", "tab:orange", "tab:green")):
@@ -55,7 +55,7 @@ def draw_measures(axes: Any, epochs: dict[int, EpochData], kind: str, factor: fl
 
 
 def draw_learning_curve(epochs: dict[int, EpochData], path: str, title: str) -> None:
-    """Label error rate, score and learning rate over the epochs.
+    """Draw label error rate, score and learning rate over the epochs.
 
     :param epochs: as the learning-rate file holds them
     :param path: picture to write
@@ -84,7 +84,7 @@ def draw_learning_curve(epochs: dict[int, EpochData], path: str, title: str) -> 
 
 
 def choose(recognised: Sequence[decode.Recognised], num_lines: int, num_wrong: int) -> list[decode.Recognised]:
-    """The first lines and, so that mistakes are seen too, at the end up to ``num_wrong`` lines with mistakes."""
+    """Return the first lines and, to show mistakes too, at the end up to ``num_wrong`` lines with mistakes."""
     wrong = [line for line in recognised if line.num_errors][:num_wrong]
     tags = {line.tag for line in wrong}
     others = [line for line in recognised if line.tag not in tags]
@@ -92,14 +92,14 @@ def choose(recognised: Sequence[decode.Recognised], num_lines: int, num_wrong: i
 
 
 def marked(text: Sequence[int], other: Sequence[int]) -> list[tuple[str, str]]:
-    """The digits with their colours: those in red which have no counterpart in ``other``."""
+    """Return the digits with their colours: red if they have no counterpart in ``other``."""
     blocks = difflib.SequenceMatcher(None, text, other, autojunk=False).get_matching_blocks()
     same = {position for block in blocks for position in range(block.a, block.a + block.size)}
     return [(str(digit), RIGHT if i in same else WRONG) for i, digit in enumerate(text)]
 
 
 def write_digits(axes: Any, height: float, name: str, digits: Sequence[tuple[str, str]]) -> None:
-    """Digits beside the picture of their line, each in its colour; ``height`` is that in the axes, 0 .. 1."""
+    """Write digits beside the image of their line, each in its colour; ``height`` is in the axes, 0 .. 1."""
     axes.text(1.04, height, name, transform=axes.transAxes, fontsize=7, color="gray", va="center")
     for i, (digit, color) in enumerate(digits):
         place = {"transform": axes.transAxes, "va": "center", "family": "monospace"}
@@ -107,7 +107,7 @@ def write_digits(axes: Any, height: float, name: str, digits: Sequence[tuple[str
 
 
 def draw_lines(recognised: Sequence[decode.Recognised], path: str, num_lines: int = 12, num_wrong: int = 4) -> None:
-    """Some lines: the picture, what stands there and what was read; digits which differ are red.
+    """Draw some lines: the image, the reference and the hypothesis; digits that differ are red.
 
     :param recognised: all held-out lines
     :param path: picture to write
@@ -136,7 +136,7 @@ def draw_lines(recognised: Sequence[decode.Recognised], path: str, num_lines: in
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", help="where the results of the run are")
     parser.add_argument("name", nargs="?", default="", help="of another demo than digits.config")

@@ -33,7 +33,7 @@ class Attended(NamedTuple):
 
 
 def attend(net: Any, pixels: dict[str, np.ndarray], classes: dict[str, np.ndarray]) -> list[Attended]:
-    """Searches in one batch of lines.
+    """Search in one batch of lines.
 
     :param net: planned for search, with parameters
     :param pixels: tag -> [time, rows]
@@ -63,7 +63,7 @@ def attend(net: Any, pixels: dict[str, np.ndarray], classes: dict[str, np.ndarra
 
 
 def draw(attended: Sequence[Attended], path: str) -> None:
-    """Picture of every line with the weights below it.
+    """Draw each line with the attention weights below it.
 
     :param attended: at least one
     :param path: picture to write
@@ -99,7 +99,7 @@ def _draw_picture(line: decode.Recognised, axes: Any) -> None:
 
 
 def _draw_weights(entry: Attended, axes: Any) -> Any:
-    """A row for each label that was read, those which are wrong in red; in columns of the picture."""
+    """Draw a row for each recognised label, wrong ones in red, over the columns of the image."""
     line, (num_labels, num_frames) = entry.line, entry.weights.shape
     columns = num_frames * -(-len(line.pixels) // num_frames)  # a frame stands for several columns
     axes.set(yticks=np.arange(num_labels) + 0.5, ylim=(num_labels, 0))
@@ -113,7 +113,7 @@ def _draw_weights(entry: Attended, axes: Any) -> Any:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", help="which trained the model; paths in it are below the working directory")
     parser.add_argument("--lines", type=int, default=5, metavar="N", help="how many lines (default %(default)s)")

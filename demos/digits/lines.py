@@ -36,13 +36,13 @@ class Line(NamedTuple):
 
 
 def load_digits(path: str) -> Digits:
-    """Reads the file which ``tools/make_digits_hdf.py`` writes."""
+    """Read the file which ``tools/make_digits_hdf.py`` writes."""
     with h5py.File(path, "r") as file:
         return Digits(file["images"][()].astype("float32") / 16, file["labels"][()].astype("int32"))
 
 
 def split_sources(num_images: int, seed: int, num_dev: int = 150, num_heldout: int = 300) -> dict[str, np.ndarray]:
-    """Deals the images out to the sets, so that no image is in two of them.
+    """Divide the images among the sets, so that no image is in two of them.
 
     :return: name of the set -> sorted image numbers
     """
@@ -54,7 +54,7 @@ def split_sources(num_images: int, seed: int, num_dev: int = 150, num_heldout: i
 
 
 def _sample(image: np.ndarray, columns: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The image between its pixels (bilinear), paper outside: columns [width, 1] and rows [width, n] -> [width, n]."""
+    """Return the image between its pixels (bilinear), paper outside, at columns [width, 1] and rows [width, n]."""
     padded = np.pad(image, 1)
     x, y = (np.clip(at + 1, 0, size + 1) for at, size in ((columns, image.shape[1]), (rows, image.shape[0])))
     left, top = np.minimum(x.astype("int64"), image.shape[1]), np.minimum(y.astype("int64"), image.shape[0])
@@ -65,7 +65,7 @@ def _sample(image: np.ndarray, columns: np.ndarray, rows: np.ndarray) -> np.ndar
 
 
 def _bend(columns: np.ndarray, rows: np.ndarray, strength: float, rng: np.random.Generator) -> list[np.ndarray]:
-    """Where the pixels come from if another hand had written the digit: leaning, taller or smaller, with bent strokes.
+    """Return where the pixels come from in a digit of another hand: slanted, scaled, with bent strokes.
 
     :param columns: [width, 1] as of ``_sample``
     :param rows: [width, n]
@@ -79,7 +79,7 @@ def _bend(columns: np.ndarray, rows: np.ndarray, strength: float, rng: np.random
 
 
 def draw_digit(image: np.ndarray, rng: np.random.Generator, bend: float = 0.0) -> np.ndarray:
-    """One digit as it stands on the line: [8 rows, 8 columns] -> [width, HEIGHT], columns first, cut to the ink.
+    """Return one digit as it is on the line: [8 rows, 8 columns] -> [width, HEIGHT], columns first, cropped to the ink.
 
     :param bend: how much its strokes are bent, see :func:`_bend`
     """
@@ -97,7 +97,7 @@ def draw_digit(image: np.ndarray, rng: np.random.Generator, bend: float = 0.0) -
 
 
 def compose_line(digits: Digits, sources: Sequence[int], rng: np.random.Generator, bend: float = 0.0) -> Line:
-    """One line of the given images, with varying gaps between them and margins at both ends."""
+    """Return one line of the given images, with varying gaps between them and margins at both ends."""
     parts: list[np.ndarray] = [np.zeros((int(rng.integers(0, 5)), HEIGHT))]
     for source in sources:
         parts.append(draw_digit(digits.images[source], rng, bend))
@@ -114,7 +114,7 @@ def compose(
     num_digits: tuple[int, int] = (3, 8),
     bend: float = 0.0,
 ) -> list[Line]:
-    """A set of lines.
+    """Return a set of lines.
 
     :param digits: all images
     :param sources: the numbers of the images which this set may use
@@ -133,7 +133,7 @@ def compose(
 
 
 def write_hdf(path: str, lines: Sequence[Line], tag_prefix: str, attributes: dict[str, str]) -> None:
-    """Writes the lines as ``HDFDataset`` reads them; to a temporary file first, so that the file is whole or absent.
+    """Write the lines as ``HDFDataset`` reads them; to a temporary file first, so that the file is whole or absent.
 
     :param path: the file to write; an existing one is replaced
     :param lines: at least one

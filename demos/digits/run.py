@@ -57,19 +57,19 @@ class Demo(NamedTuple):
 
     @property
     def config(self) -> str:
-        """Path of the config."""
+        """Return the path of the config."""
         return os.path.join(HERE, self.name + ".config")
 
     def out(self, name: str) -> str:
-        """Path of a result."""
+        """Return the path of a result."""
         return os.path.join(self.work, "out", name)
 
     def product(self, name: str) -> str:
-        """Path of a result which is called after the demo, but for the default one, whose results have short names."""
+        """Return the path of a result named after the demo; the results of the default demo have short names."""
         return self.out(name if self.name == DEFAULT else "%s_%s" % (self.name, name))
 
     def step(self, title: str, *command: str) -> float:
-        """Runs one Python program in the working directory with its output shown.
+        """Run one Python program in the working directory with its output shown.
 
         :return: seconds
         :raises StepFailed: the command failed
@@ -85,11 +85,11 @@ class Demo(NamedTuple):
         return time.monotonic() - start
 
     def task(self, title: str, *arguments: str) -> float:
-        """Runs the program with the config of the demo, see :func:`step`."""
+        """Run the program with the config of the demo, see :func:`step`."""
         return self.step(title, "-m", "returnn_tf", self.config, *arguments)
 
     def remove(self, *names: str) -> None:
-        """Deletes products of an earlier run, and nothing else."""
+        """Delete products of an earlier run, and nothing else."""
         for path in map(self.product, names):
             if os.path.isdir(path):
                 shutil.rmtree(path)
@@ -98,13 +98,13 @@ class Demo(NamedTuple):
 
 
 def compose(demo: Demo) -> None:
-    """The lines."""
+    """Compose the lines."""
     tool = os.path.join(ROOT, "tools", "compose_digit_lines.py")
     demo.step("compose lines out of the scanned digits", tool, "out", *demo.compose_options)
 
 
 def lines_are_there(demo: Demo) -> bool:
-    """Whether an earlier run composed lines with the same options."""
+    """Return whether an earlier run composed lines with the same options."""
     paths = [demo.out(name) for name in SETS]
     if not all(os.path.exists(path) for path in paths):
         return False
@@ -114,7 +114,7 @@ def lines_are_there(demo: Demo) -> bool:
 
 
 def run_ctc(demo: Demo) -> tuple[float, list[decode.Recognised]]:
-    """Reads with the best label of each column.
+    """Read with the best label of each column.
 
     :return: seconds of the training, and what was read
     """
@@ -129,7 +129,7 @@ def run_ctc(demo: Demo) -> tuple[float, list[decode.Recognised]]:
 
 
 def run_search(demo: Demo) -> tuple[float, list[decode.Recognised]]:
-    """Reads with the beam search of a config which has the names of attention.config.
+    """Read with the beam search of a config that has the layer names of attention.config.
 
     :return: seconds of the training, and what was read
     """
@@ -149,7 +149,7 @@ def run_search(demo: Demo) -> tuple[float, list[decode.Recognised]]:
 
 
 def run(demo: Demo) -> float:
-    """All steps of a demo.
+    """Run all steps of a demo.
 
     :return: the label error rate on the held-out lines, percent
     """
@@ -174,7 +174,7 @@ def run(demo: Demo) -> float:
 
 
 def shortest_path(path: str, start: str) -> str:
-    """The absolute path, or the one relative to a directory if that is shorter."""
+    """Return the absolute path, or the relative one if that is shorter."""
     return min(path, os.path.relpath(path, start), key=len)
 
 
@@ -184,7 +184,7 @@ def minutes(seconds: float) -> str:
 
 
 def main() -> int:
-    """Entry point.
+    """Run the command.
 
     :return: exit code
     """

@@ -32,7 +32,7 @@ SETTINGS = {
 
 
 def make_batch(rng: np.random.Generator, num_seqs: int = 50, max_length: int = 25) -> dict[str, np.ndarray]:
-    """Random walks, padded, as `Network.run` and `Trainer.step` take them.
+    """Return random walks, padded, as `Network.run` and `Trainer.step` take them.
 
     :return: ``data`` float32 [batch, time, 1], ``classes`` int32 [batch, time], and the lengths of both, int32 [batch]
     """
@@ -43,7 +43,7 @@ def make_batch(rng: np.random.Generator, num_seqs: int = 50, max_length: int = 2
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--steps", type=int, default=40, help="steps in an epoch")

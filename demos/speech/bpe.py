@@ -39,7 +39,7 @@ def learn(texts: list[str], prefix: str, merges: int) -> list[str]:
 
 
 def main() -> int:
-    """Entry point."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table")
     parser.add_argument("prefix")

@@ -49,7 +49,7 @@ def run(steps: Steps, *, few: bool) -> None:
 
 
 def main() -> int:
-    """Entry point.
+    """Run the command.
 
     :return: exit code
     """

@@ -135,7 +135,7 @@ def results(folder: str) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     args = parser.parse_args()

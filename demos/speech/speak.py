@@ -125,7 +125,7 @@ def write_set(folder: str, name: str, utterances: list[Utterance]) -> None:
 
 
 def main() -> int:
-    """Entry point."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     for name, size in SIZES.items():

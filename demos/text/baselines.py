@@ -20,7 +20,7 @@ from returnn_tf.engine.search.report import Errors, align
 
 
 def ngram_perplexity(train: Sequence[Pair], test: Sequence[Pair], order: int) -> float:
-    """Of the characters and ends of the test lines.
+    """Return the perplexity of the characters and ends of the test lines.
 
     Witten-Bell smoothing: a context trusts its own counts the more, the fewer different characters were seen in it.
 
@@ -47,13 +47,13 @@ def ngram_perplexity(train: Sequence[Pair], test: Sequence[Pair], order: int) ->
 
 
 def _events(text: str, order: int) -> list[tuple[tuple[str, ...], str]]:
-    """(the order - 1 labels before, label) for each character and the end."""
+    """Return (the order - 1 labels before, label) for each character and the end."""
     labels = [LABELS[END]] * (order - 1) + [*text, LABELS[END]]
     return [(tuple(labels[i - order + 1 : i]), labels[i]) for i in range(order - 1, len(labels))]
 
 
 def lookup_table(train: Sequence[Pair]) -> dict[str, str]:
-    """What is left of a word -> the most frequent word."""
+    """Return skeleton of a word -> its most frequent word."""
     seen: dict[str, Counter] = defaultdict(Counter)
     for pair in train:
         for word in pair.text.split(" "):
@@ -62,7 +62,7 @@ def lookup_table(train: Sequence[Pair]) -> dict[str, str]:
 
 
 def error_rate(references: Sequence[str], hypotheses: Sequence[str]) -> float:
-    """Wrong characters per character, in percent: the edit distance."""
+    """Return the edit distance per character, in percent."""
     errors = Errors()
     for reference, hypothesis in zip(references, hypotheses):
         errors.add(align(reference, hypothesis))
@@ -70,7 +70,7 @@ def error_rate(references: Sequence[str], hypotheses: Sequence[str]) -> float:
 
 
 def report(train: Sequence[Pair], text: Sequence[Pair], test: Sequence[Pair]) -> str:
-    """All baselines, one in each line.
+    """Return the results of all baselines, one per line.
 
     :param train: pairs
     :param text: lines for language models
@@ -89,7 +89,7 @@ def report(train: Sequence[Pair], text: Sequence[Pair], test: Sequence[Pair]) ->
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", help="directory with train.hdf, text.hdf and heldout.hdf")
     args = parser.parse_args()

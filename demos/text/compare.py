@@ -40,7 +40,7 @@ perplexities ``dev`` and ``eval``; ``contexts``, see `context.py`."""
 
 
 def parameters(model: str) -> int:
-    """The number of trained parameters."""
+    """Return the number of trained parameters."""
     before = os.environ.get("LM")
     os.environ["LM"] = model
     try:
@@ -54,13 +54,13 @@ def parameters(model: str) -> int:
 
 
 def child_seconds() -> float:
-    """CPU time of all commands that have ended."""
+    """Return the CPU time of all commands that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def learned(path: str) -> list[dict[str, float]]:
-    """Seconds and perplexities of each epoch, from the file of learning rates."""
+    """Return seconds and perplexities of each epoch, from the file of learning rates."""
     entries = [data.error for _, data in sorted(read_file(path).items())]
     keys = {"seconds": ":meta:epoch_train_time_secs", "dev": "dev_score_output:exp", "eval": "eval_score_output:exp"}
     return [{name: float(entry[key]) for name, key in keys.items()} for entry in entries]
@@ -93,7 +93,7 @@ def run(steps: Steps, models: Sequence[str], *, few: bool) -> dict[str, Result]:
 
 
 def cpu_by_epoch(result: Result) -> list[float]:
-    """CPU seconds until the end of each epoch: those of the training, divided as the time by the clock is."""
+    """Return CPU seconds until the end of each epoch: those of the training, divided as wall-clock time is."""
     seconds = [epoch["seconds"] for epoch in result["epochs"]]
     total = sum(seconds) or 1
     return [result["cpu"] * sum(seconds[: i + 1]) / total for i in range(len(seconds))]
@@ -119,7 +119,7 @@ def draw(results: Mapping[str, Result], path: str) -> None:
 
 
 def table(results: Mapping[str, Result]) -> str:
-    """The figures of all models, as a Markdown table."""
+    """Return the figures of all models, as a Markdown table."""
     rows = [
         "| | parameters | CPU s | perplexity, dev | held out | first, last context | ms a label | MB |",
         "|---" * 8 + "|",
@@ -138,7 +138,7 @@ def table(results: Mapping[str, Result]) -> str:
 
 
 def main() -> int:
-    """Entry point.
+    """Run the command.
 
     :return: exit code
     """

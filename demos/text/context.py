@@ -25,7 +25,7 @@ BLOCK = 500  # labels fed at once to reach a length; what is kept after them doe
 
 
 def labels(path: str) -> Iterator[int]:
-    """The labels of all lines of an HDF file, again and again."""
+    """Yield the labels of all lines of an HDF file, again and again."""
     with h5py.File(path, "r") as file:
         found = file["targets/data/delayed"][()]
     return itertools.cycle(found.tolist())
@@ -46,7 +46,7 @@ class Decoder:
         }
 
     def feed(self, block: Sequence[int]) -> np.ndarray:
-        """The distribution of the label after a block: [82]"""
+        """Return the distribution of the label after a block: [82]."""
         ids = tf.constant([block], tf.int32)
         outputs: dict[str, Any] = self._call(delayed=ids, delayed_size0=tf.constant([len(block)]), **self._states)
         self._states = {name: outputs[after] for name, after in self._next.items()}
@@ -54,12 +54,12 @@ class Decoder:
 
     @property
     def state_bytes(self) -> int:
-        """The size of all states."""
+        """Return the size of all states."""
         return sum(int(tf.size(state)) * state.dtype.size for state in self._states.values())
 
 
 def measure(decoder: Decoder, text: Iterator[int], contexts: Sequence[int], repeat: int) -> list[dict[str, float]]:
-    """One entry for each length of context, in rising order.
+    """Return one entry for each length of context, in ascending order.
 
     :param repeat: labels that are timed at each length
     """
@@ -83,7 +83,7 @@ def measure(decoder: Decoder, text: Iterator[int], contexts: Sequence[int], repe
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help="exported folder")
     parser.add_argument("text", help="HDF file of lines")

@@ -45,17 +45,17 @@ class Pair(NamedTuple):
 
 
 def skeleton(text: str) -> str:
-    """Small letters without vowels: ``"In Python"`` becomes ``"n pythn"``."""
+    """Return lower-case letters without vowels: ``"In Python"`` becomes ``"n pythn"``."""
     return re.sub("[aeiou]", "", text.lower())
 
 
 def indices(text: str) -> np.ndarray:
-    """int32 [characters]"""
+    """Return the labels, int32 [characters]."""
     return np.array([_INDEX[character] for character in text], "int32")
 
 
 def paragraphs(text: str) -> Iterator[str]:
-    """The paragraphs of prose, each as one line; no code, tables, headings and rare symbols."""
+    """Yield the paragraphs of prose, each as one line; no code, tables, headings and rare symbols."""
     for block in re.split(r"\n\s*\n", text):
         paragraph = re.sub(r"\s+", " ", block).strip().translate(_TYPOGRAPHY)
         letters = sum(character.isalpha() or character == " " for character in paragraph)
@@ -64,7 +64,7 @@ def paragraphs(text: str) -> Iterator[str]:
 
 
 def cut(paragraph: str) -> Iterator[str]:
-    """Sentences, the long ones in pieces of about the same length."""
+    """Yield sentences, the long ones in pieces of about the same length."""
     for sentence in re.split(r"(?<=[.:;]) (?=[A-Z\"*])", paragraph):
         pieces = -(-len(sentence) // (LONGEST - 6))
         goal, line = len(sentence) / pieces, ""
@@ -79,20 +79,20 @@ def cut(paragraph: str) -> Iterator[str]:
 
 
 def lines(topic: str, paragraphs_: Iterable[str]) -> list[Pair]:
-    """All lines of a topic, each text once."""
+    """Return all lines of a topic, each text once."""
     found = [line for paragraph in paragraphs_ for line in cut(paragraph) if SHORTEST <= len(line) <= LONGEST]
     return [Pair("%s/%d" % (topic, i), text, skeleton(text)) for i, text in enumerate(dict.fromkeys(found))]
 
 
 def read_topics() -> dict[str, str]:
-    """Topic -> text, of the running Python."""
+    """Return topic -> text, from the documentation of the running Python."""
     from pydoc_data import topics
 
     return dict(topics.topics)
 
 
 def read_docstrings() -> dict[str, str]:
-    """Module -> its docstrings, for all of the standard library of the running Python that is written in Python."""
+    """Return module -> its docstrings, for all modules of the standard library that are written in Python."""
     root = os.path.dirname(os.__file__)
     found = {}
     for folder, subfolders, files in os.walk(root):
@@ -115,7 +115,7 @@ def _docstrings(path: str) -> list[str]:
 
 
 def split(topics: Mapping[str, str], docstrings: Mapping[str, str], share: int = 4) -> dict[str, list[Pair]]:
-    """The lines of the sets.
+    """Return the lines of the sets.
 
     ``heldout`` and ``dev`` are the topics of :data:`HELD_OUT`; ``text`` is all the rest, for a language model;
     ``train`` is the part of it for which there are pairs: the topics, and one of ``share`` modules. Texts quote each
@@ -140,12 +140,12 @@ def split(topics: Mapping[str, str], docstrings: Mapping[str, str], share: int =
 
 
 def shortened(pairs: Sequence[Pair], number: int, seed: int = 1) -> list[Pair]:
-    """That many of them, drawn at random."""
+    """Return a number of the lines, drawn at random."""
     return [pairs[i] for i in sorted(np.random.default_rng(seed).permutation(len(pairs))[:number])]
 
 
 def write_hdf(path: str, pairs: Sequence[Pair]) -> None:
-    """Writes ``data`` (the skeleton), ``classes`` (the line and its end) and ``delayed`` (what stands before each of
+    """Write ``data`` (the skeleton), ``classes`` (the line and its end) and ``delayed`` (what stands before each of
     the classes); an existing file is replaced."""
     if os.path.exists(path):
         os.remove(path)
@@ -163,7 +163,7 @@ def write_hdf(path: str, pairs: Sequence[Pair]) -> None:
 
 
 def read_hdf(path: str) -> list[Pair]:
-    """What :func:`write_hdf` wrote."""
+    """Return what :func:`write_hdf` wrote."""
     with h5py.File(path, "r") as file:
         lengths, tags = file["seqLengths"][()], file["seqTags"].asstr()[()]
         short, full = (
@@ -177,7 +177,7 @@ def read_hdf(path: str) -> list[Pair]:
 
 
 def main() -> None:
-    """Entry point: writes the sets and the vocabulary."""
+    """Write the sets and the vocabulary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", help="directory for train.hdf, text.hdf, dev.hdf, heldout.hdf and vocab.txt")
     parser.add_argument("--lines", type=int, metavar="N", help="only so many lines of each set, drawn at random")

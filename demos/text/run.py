@@ -32,7 +32,7 @@ class StepFailed(Exception):
 
 
 def step(title: str, command: Sequence[str], work: str, environment: Optional[Mapping[str, str]] = None) -> str:
-    """Runs one command in the directory ``work`` with its output shown.
+    """Run one command in the directory ``work`` with its output shown.
 
     :param environment: variables beside those of this process
     :return: the output
@@ -56,7 +56,7 @@ def step(title: str, command: Sequence[str], work: str, environment: Optional[Ma
 
 
 def remove_products(out: str) -> None:
-    """Deletes what an earlier run of the demo left, and nothing else."""
+    """Delete what an earlier run of the demo left, and nothing else."""
     for name in os.listdir(out):
         if re.fullmatch(PRODUCTS, name):
             path = os.path.join(out, name)
@@ -64,17 +64,17 @@ def remove_products(out: str) -> None:
 
 
 def returnn(config: str, *arguments: str) -> list[str]:
-    """The command line of the program with a config of the demo."""
+    """Return the command line of the program with a config of the demo."""
     return [sys.executable, "-m", "returnn_tf", os.path.join(HERE, config + ".config"), *arguments]
 
 
 def number_after(text: str, what: str) -> float:
-    """The last number in the output of a command which stands behind these words."""
+    """Return the last number in the output of a command that follows these words."""
     return float(re.findall(re.escape(what) + r" ([\d.]+)", text)[-1])
 
 
 def search(config: str, data: str, work: str, scale: Optional[str] = None) -> float:
-    """Searches in a dataset with one of the configs.
+    """Search in a dataset with one of the configs.
 
     :param scale: weight of the language model; None: without
     :return: wrong characters, in percent
@@ -90,7 +90,7 @@ def search(config: str, data: str, work: str, scale: Optional[str] = None) -> fl
 def run(
     work: str, corpus_options: Sequence[str], train_options: Sequence[str], scales: Sequence[str]
 ) -> dict[str, float]:
-    """All steps.
+    """Run all steps.
 
     :return: name of a figure -> perplexity, or errors on the held-out lines in percent
     """
@@ -124,7 +124,7 @@ def compare(work: str, *, quick: bool) -> None:
 
 
 def main() -> int:
-    """Entry point.
+    """Run the command.
 
     :return: exit code
     """

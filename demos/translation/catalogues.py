@@ -104,7 +104,7 @@ def collect(language: str, folders: Iterable[str] = FOLDERS) -> list[Pair]:
 
 
 def main() -> int:
-    """Entry point."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     parser.add_argument("--language", default="fr")

@@ -94,7 +94,7 @@ def write_set(folder: str, name: str, pairs: list[Pair], model: sentencepiece.Se
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     parser.add_argument("--pieces", type=int, default=2000)

@@ -103,7 +103,7 @@ def draw_results(folder: str) -> None:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     args = parser.parse_args()

@@ -53,7 +53,7 @@ def run(steps: Steps, language: str, *, few: bool) -> None:
 
 
 def main() -> int:
-    """Entry point.
+    """Run the command.
 
     :return: exit code
     """

@@ -62,7 +62,7 @@ def systems(folder: str) -> dict[str, dict[str, list[str]]]:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     parser.add_argument("--shown", type=int, default=8, help="translations to print (%(default)s)")

@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.join(DEMOS, "digits"))
 
 @pytest.fixture
 def run_demo(tmp_path):
-    """Function: runs Python with the given arguments in an empty directory, with the package importable.
+    """Return a function that runs Python with the given arguments in an empty directory, with the package importable.
 
     Gives the output; a failure of the program fails the test.
     """

@@ -83,7 +83,7 @@ def test_edit_distance(a, b, distance):
 
 
 def write_forward(path, recognised):
-    """What the task forward writes, of the given label sequences, with a blank between labels."""
+    """Write what the task forward writes, of the given label sequences, with a blank between labels."""
     best = [[x for label in labels for x in (label, 10)] for labels in recognised.values()]
     outputs = [np.eye(11, dtype="float32")[labels] for labels in best]
     with h5py.File(path, "w") as file:
@@ -94,7 +94,7 @@ def write_forward(path, recognised):
 
 @pytest.fixture
 def results(digits, tmp_path):
-    """A dataset of 12 lines, and outputs in another order, with one digit replaced and one lost."""
+    """Return a dataset of 12 lines, and outputs in another order, with one digit replaced and one lost."""
     composed = lines.compose(digits, np.arange(100), 12, (1,))
     lines.write_hdf(str(tmp_path / "heldout.hdf"), composed, "heldout", {})
     hypotheses = {"heldout-%05d" % i: line.labels.tolist() for i, line in enumerate(composed)}

@@ -13,7 +13,7 @@ from returnn_tf.engine.learning_rate.file import read_file
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DEMOS = os.path.join(ROOT, "demos")
 
-# demo -> largest error on the dev set after its last epoch; guessing gives the number behind it
+# demo -> largest error on the dev set after its last epoch; the second number is that of guessing
 CONFIGS = {
     "12ax": 0.02,  # 0.1
     "frame_classifier": 0.08,  # 0.9

@@ -30,7 +30,7 @@ def baselines():
 
 
 def module(name: str) -> SimpleNamespace:
-    """The contents of one of the demo's files; other demos have modules of the same names."""
+    """Return the contents of one of the demo's files; other demos have modules of the same names."""
     sys.path.insert(0, str(DEMO))
     try:
         return SimpleNamespace(**runpy.run_path(str(DEMO / (name + ".py")), run_name="demo"))
@@ -97,7 +97,7 @@ def test_other_baselines(corpus, baselines):
 
 
 def network(name: str, **options: Any) -> Any:
-    """Of one of the configs; what its loop predicts is there too."""
+    """Return the network of one of the configs, with what its loop predicts."""
     config = returnn_tf.Config.from_file(str(DEMO / (name + ".config")))
     config.typed("network")["output"]["unit"].get("output_prob", {})["is_output_layer"] = True
     return returnn_tf.Network.from_config(config, **options)
@@ -111,7 +111,7 @@ def random_values(net: Any, seed: int) -> dict[str, np.ndarray]:
 
 
 def log_probs(net: Any, layer: str, feed: dict[str, Any], labels: np.ndarray) -> np.ndarray:
-    """log p(labels) by position: [batch, time]"""
+    """Return log p(labels) by position [batch, time]."""
     probs = net.run(feed, fetch=[layer]).layers[layer].value
     return np.log(np.take_along_axis(probs, labels[:, :, None], axis=2)[:, :, 0])
 

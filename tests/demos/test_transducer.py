@@ -48,7 +48,7 @@ def test_train_and_search_few_lines(run_demo, tmp_path):
 
 
 def network_of(config: returnn_tf.Config, **choice: Any) -> dict[str, Any]:
-    """A copy of the network of the demo with other options of the choice."""
+    """Return a copy of the network of the demo with other options of the choice."""
     network = {name: dict(layer) for name, layer in config.typed("network").items()}
     unit = {name: dict(layer) for name, layer in network["output"]["unit"].items()}
     unit["output"].update(choice)
@@ -57,7 +57,7 @@ def network_of(config: returnn_tf.Config, **choice: Any) -> dict[str, Any]:
 
 
 def search(params: Optional[dict[str, Any]] = None, **choice: Any) -> Any:
-    """What the search finds in random lines, and the parameters, random ones if none are given."""
+    """Return what the search finds in random lines, and the parameters, random ones if none are given."""
     config = returnn_tf.Config.from_file(str(CONFIG))
     config.set("network", network_of(config, **choice))
     net = returnn_tf.Network.from_config(config, search=True)
@@ -71,7 +71,7 @@ def search(params: Optional[dict[str, Any]] = None, **choice: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def searched() -> Any:
-    """Without recombination, so that every score is that of one alignment."""
+    """Return the result without recombination, so that every score is that of one alignment."""
     return search(recombine=None, recombine_blank=None)
 
 

@@ -17,7 +17,7 @@ DATA = {"data": {"dim": 2}, "classes": {"dim": LABELS, "sparse": True}, "frames"
 
 
 def full_sum(source: Any, **_: Any) -> Any:
-    """Minus the log of the sum over all alignments with one label or blank in each frame, [batch]."""
+    """Return minus the log of the sum over all alignments with one label or blank in each frame, [batch]."""
     log_probs = source(0, as_data=True, auto_convert=False).get_placeholder_as_batch_major()  # [B, T, U + 1, labels]
     targets, encoder = source(1, as_data=True, auto_convert=False), source(2, as_data=True, auto_convert=False)
     labels = tf.one_hot(targets.get_placeholder_as_batch_major(), LABELS + 1)

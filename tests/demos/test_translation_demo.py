@@ -20,7 +20,7 @@ def demo():
 
 
 def write_mo(path: Path, messages: dict[str, str]) -> None:
-    """A catalogue in the binary format of gettext."""
+    """Write a catalogue in the binary format of gettext."""
     entries = sorted({"": "Content-Type: text/plain; charset=UTF-8\n", **messages}.items())
     texts = [[text.encode("utf8") for text in column] for column in zip(*entries)]
     start, tables, content = 28 + 16 * len(entries), [], b""
@@ -35,7 +35,7 @@ def write_mo(path: Path, messages: dict[str, str]) -> None:
 
 @pytest.fixture
 def pairs(demo):
-    """200 of ten packages, in words that say which."""
+    """Return 200 of ten packages, in words that say which."""
     words = ["open", "close", "read", "write", "find", "lose", "copy", "move", "make", "take"]
     return [
         demo.catalogues.Pair(
