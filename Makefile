@@ -1,6 +1,7 @@
-# Everything runs in .venv, which the first target that needs it makes: python3 (3.9 - 3.12) is all there has to be.
-#   make venv | demo | demo-speech | demo-translation | test | test-long | lint | bench | clean
-#         PYTHON=python3.11 make venv   takes that interpreter
+# Everything runs in .venv, which the first target that needs it makes: python3 (3.9 - 3.13) is all there has to be.
+#   make venv | demo | demo-speech | demo-translation | docs | test | test-long | test-versions | lint | bench | dist | clean
+#         PYTHON=python3.11 make venv      takes that interpreter
+#         TENSORFLOW='~=2.19.0' make venv  takes that TensorFlow, not 2.16
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -10,15 +11,23 @@ STAMP := $(VENV)/.stamp
 FLAVOUR := $(if $(shell printf '\043include <mpi.h>\n' | mpicxx -x c++ -fsyntax-only - 2>/dev/null && echo yes),mpi,gloo)
 HOROVOD := $(VENV)/.horovod-$(FLAVOUR)
 DEMO_PACKAGES := $(VENV)/.demo-packages
+DOCS_PACKAGES := $(VENV)/.docs-packages
 BUILT_SO := import horovod.tensorflow as hvd; assert hvd.mpi_built() == ('$(FLAVOUR)' == 'mpi')
 REQUIRED := import importlib.metadata as m; \
   print(*[r.split(';')[0] for r in m.requires('returnn-tf') if r.startswith('horovod')])
-SUPPORTED := import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 12))
-CANDIDATES := python3 python3.11 python3.12 python3.10 python3.9 python
+SUPPORTED := import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 13))
+CANDIDATES := python3 python3.11 python3.12 python3.10 python3.9 python3.13 python
+# 2.16 is the one release for which tensorflow-io and Horovod both work. Keras 3.6 imports matplotlib with TensorFlow, a
+# fifth of the start of every process
+ifdef TENSORFLOW
+RELEASE := print('tensorflow-cpu$(TENSORFLOW)')
+else
+RELEASE := import sys; print(*['tensorflow-cpu~=2.16.2', 'keras<3.6'] if sys.version_info < (3, 13) else [])
+endif
 # several processes at once (tests, data loading) share the cores better without TensorFlow's chatter and extra threads
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help venv horovod demo demo-speech demo-translation test test-long lint bench clean
+.PHONY: help venv horovod demo demo-speech demo-translation docs test test-long test-versions lint bench dist clean
 
 help:
 	@echo "make venv    the environment with all that the other targets need (.venv)"
@@ -26,10 +35,13 @@ help:
 	@echo "make demo    trains a recogniser for lines of handwritten digits, draws its learning curve and results"
 	@echo "make demo-speech       trains recognisers of spoken sentences; needs espeak-ng"
 	@echo "make demo-translation  trains a translator of messages of programs"
+	@echo "make docs    the documentation as a site, in site/; checks all links"
 	@echo "make test    the test suite; ARGS='-k name' for a part of it"
 	@echo "make test-long   what takes minutes: hundreds of killed runs and the like"
+	@echo "make test-versions   the core of the suite with other releases of Python and TensorFlow; PAIRS='2.21/3.13'"
 	@echo "make lint    ruff (rules and formatting), mypy and clang-format"
 	@echo "make bench   the measurements under bench/"
+	@echo "make dist    the wheel and the sdist, in dist/"
 	@echo "make clean   deletes .venv and what the tools cache"
 
 venv: $(STAMP) $(HOROVOD)
@@ -38,8 +50,8 @@ $(STAMP): setup.py pyproject.toml
 	@python=''; for candidate in $(PYTHON) $(CANDIDATES); do \
 	  if $$candidate -c '$(SUPPORTED)' 2>/dev/null; then python=$$candidate; break; fi; done; \
 	if [ -z "$$python" ]; then \
-	  echo "make venv: found no Python 3.9 - 3.12 ($$(python3 --version 2>&1 || echo 'no python3'))." >&2; \
-	  echo "TensorFlow 2.16 exists for no other. Install one of them beside yours, for example" >&2; \
+	  echo "make venv: found no Python 3.9 - 3.13 ($$(python3 --version 2>&1 || echo 'no python3'))." >&2; \
+	  echo "TensorFlow exists for no other. Install one of them beside yours, for example" >&2; \
 	  echo "    apt-get install python3.11 python3.11-venv      or      uv python install 3.11" >&2; \
 	  echo "and say which: make venv PYTHON=/path/to/python3.11" >&2; exit 1; fi; \
 	if ! [ -x $(PY) ] && ! $$python -m venv $(VENV); then \
@@ -47,7 +59,7 @@ $(STAMP): setup.py pyproject.toml
 	  echo "make venv: '$$python -m venv' does not work here; on Debian and Ubuntu: apt-get install python3-venv" >&2; \
 	  exit 1; fi
 	$(PY) -m pip install -qq --disable-pip-version-check --upgrade pip 'setuptools>=77,<80'
-	$(PY) -m pip install -qq --disable-pip-version-check -e '.[cpu,audio,plot,dev]'
+	$(PY) -m pip install -qq --disable-pip-version-check -e '.[cpu,audio,plot,dev]' $$($(PY) -c "$(RELEASE)")
 	@touch $@
 
 # built here, against the TensorFlow of the environment, in some minutes; without MPI there is still Gloo. Nothing but
@@ -86,6 +98,13 @@ demo-speech: $(DEMO_PACKAGES)
 demo-translation: $(DEMO_PACKAGES)
 	$(PY) demos/translation/run.py
 
+$(DOCS_PACKAGES): $(STAMP)
+	$(PY) -m pip install -qq --disable-pip-version-check -e '.[docs]'
+	@touch $@
+
+docs: $(DOCS_PACKAGES)
+	@$(PY) -m tools.docs.build
+
 # many tests start processes, which begin faster with compiled modules, whatever this shell says
 test test-long: export PYTHONDONTWRITEBYTECODE :=
 
@@ -94,6 +113,12 @@ test: venv
 
 test-long: venv
 	$(PY) -m pytest -m long $(ARGS)
+
+# environments and logs are kept in .versions; the rows of docs/versions.md are rewritten for the pairs that were run
+test-versions:
+	@python=''; for candidate in $(PYTHON) $(CANDIDATES); do \
+	  if $$candidate -c '$(SUPPORTED)' 2>/dev/null; then python=$$candidate; break; fi; done; \
+	$${python:-python3} release/versions.py $(PAIRS)
 
 lint: $(STAMP)
 	$(PY) -m ruff check .
@@ -104,5 +129,8 @@ lint: $(STAMP)
 bench: venv
 	@set -e; for script in bench/*.py; do echo "== $$script"; $(PY) $$script; done
 
+dist: $(STAMP)
+	$(PY) -m build
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist *.egg-info
+	rm -rf $(VENV) .versions .pytest_cache .mypy_cache .ruff_cache build dist site *.egg-info

@@ -1,0 +1,1 @@
+"""The versions, the wheel, the recipes for containers."""
