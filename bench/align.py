@@ -27,7 +27,7 @@ HEADER = ["op", "native ms", "one thread / native", "plain / native", "tf.nn.ctc
 
 
 def check(native: Worker, plain: Worker, name: str) -> None:
-    """Both have to give the same sum.
+    """Check that both give the same sum.
 
     :raises SystemExit: they do not
     """
@@ -37,7 +37,7 @@ def check(native: Worker, plain: Worker, name: str) -> None:
 
 
 def measure(row: str, args: argparse.Namespace) -> list[list[Any]]:
-    """Prints the table of a row; gives its lines."""
+    """Print the table of a row; return its lines."""
     script = "align_worker.py"
     native = Worker("native", sys.executable, script, [row, "native"], args.threads, args.cpu)
     plain = Worker("plain", sys.executable, script, [row, "plain"], args.threads, args.cpu, RETURNN_TF_NATIVE="0")
@@ -73,7 +73,7 @@ def measure(row: str, args: argparse.Namespace) -> list[list[Any]]:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--rounds", type=int, default=5)

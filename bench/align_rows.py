@@ -22,11 +22,11 @@ class Row(NamedTuple):
 
     @property
     def blank(self) -> int:
-        """The last class."""
+        """Return the last class."""
         return self.classes - 1
 
     def draw(self) -> list[numpy.ndarray]:
-        """Scores [frames, batch, classes], lengths, labels and their lengths; a ragged batch."""
+        """Return the scores [frames, batch, classes], lengths, labels and their lengths of a ragged batch."""
         rng = numpy.random.RandomState(1)
         lens = numpy.linspace(self.frames * 2 // 3, self.frames, self.batch).astype("int32")
         scores = rng.normal(0, 2, (self.frames, self.batch, self.classes)).astype("float32")

@@ -23,7 +23,7 @@ Step = Callable[[], float]
 
 
 def compiled(function: Callable[..., Any], inputs: list[Any], has_gradient: bool) -> Step:
-    """A step that computes all results of a function, and the sum of the last one."""
+    """Return a step that computes all results of a function and returns the sum of the last one."""
 
     @tf.function(autograph=False)
     def run(*inputs: Any) -> Any:
@@ -39,7 +39,7 @@ def compiled(function: Callable[..., Any], inputs: list[Any], has_gradient: bool
 
 
 def hmm_acceptors(labels: Any, label_lens: Any) -> Acceptors:
-    """A loop in each label, and an edge on to the next one."""
+    """Return automata with a loop at each label and an edge to the next one."""
     place = tf.range(tf.shape(labels)[1])[None] + tf.zeros_like(labels)
     forward = tf.stack([place, place + 1, labels], axis=2)
     loop = tf.stack([place + 1, place + 1, labels], axis=2)
@@ -49,14 +49,14 @@ def hmm_acceptors(labels: Any, label_lens: Any) -> Acceptors:
 
 
 def joint(x: Any, lens: Any, labels: Any, label_lens: Any) -> list[Any]:
-    """Scores of a transducer, of a few sequences."""
+    """Return the scores of a transducer for a few sequences."""
     scores = tf.transpose(x[:, :JOINT_BATCH], [1, 0, 2])[:, :, None]
     by_label = tf.sin(tf.cast(tf.range(tf.shape(labels)[1] + 1), x.dtype))[:, None]
     return [scores + by_label, *(part[:JOINT_BATCH] for part in (lens, labels, label_lens))]
 
 
 def make_steps() -> dict[str, Step]:
-    """All of the row and form that the command line names."""
+    """Return all steps of the row and form that the command line names."""
     tf.get_logger().setLevel("ERROR")  # it warns that there are so many functions
     tf.config.threading.set_intra_op_parallelism_threads(int(os.environ["BENCH_THREADS"]))
     row, form = ROWS[sys.argv[1]], sys.argv[2]

@@ -12,7 +12,7 @@ from workers import serve
 
 
 def make_steps() -> dict[str, Callable[[], float]]:
-    """CTC of the row that the command line names."""
+    """Return CTC for the row that the command line names."""
     torch.set_num_threads(int(os.environ["BENCH_THREADS"]))
     row = ROWS[sys.argv[1]]
     scores, *rest = (torch.from_numpy(x) for x in row.draw())

@@ -24,7 +24,7 @@ SIZES = [(4, 200, 8, 64), (2, 800, 8, 64), (1, 1600, 8, 64), (4, 200, 4, 64), (4
 
 
 def plain(x: Any, size: int, dropout: float, seed: Any) -> Any:
-    """[batch, time, heads, size]"""
+    """Return the values [batch, time, heads, size], computed from an array of all energies."""
     q, k, v = tf.split(x, 3, -1)
     weights = tf.nn.softmax(tf.einsum("bthd,bshd->bhts", q * size**-0.5, k))
     if dropout:
@@ -34,7 +34,7 @@ def plain(x: Any, size: int, dropout: float, seed: Any) -> Any:
 
 
 def both_passes(attention: Callable[[Any], Any]) -> Any:
-    """A traced function: the result, and the gradient."""
+    """Return a traced function that computes the result and the gradient."""
 
     def run(x: Any) -> Any:
         y = attention(x)
@@ -44,7 +44,7 @@ def both_passes(attention: Callable[[Any], Any]) -> Any:
 
 
 def compare(size: tuple[int, int, int, int], dropout: float, rounds: int) -> list[str]:
-    """A line of the table."""
+    """Return a line of the table."""
     batch, frames, heads, n = size
     x, seed, ops = tf.random.normal([batch, frames, heads, 3 * n]), tf.constant([1, 2]), attention_ops()
     sides = [
@@ -60,7 +60,7 @@ def compare(size: tuple[int, int, int, int], dropout: float, rounds: int) -> lis
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)

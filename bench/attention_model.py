@@ -39,7 +39,7 @@ TINY = Sizes(3, 5, 7, 8, 6, 4, 9, 8, 11)
 
 
 def network(s: Sizes, beam: int = 12, search_options: Any = None, **options: Any) -> dict[str, Any]:
-    """The network dict.
+    """Return the network dict.
 
     :param search_options: more options of the choice
     :param options: more options of the `rec` layer
@@ -75,7 +75,7 @@ def network(s: Sizes, beam: int = 12, search_options: Any = None, **options: Any
 
 
 def config(s: Sizes, **options: Any) -> Any:
-    """The config; see `network`."""
+    """Return the config; see `network`."""
     return returnn_tf.Config({
         "extern_data": {
             "data": {"dim": s.encoder},
@@ -89,7 +89,7 @@ def config(s: Sizes, **options: Any) -> Any:
 
 
 def feed(s: Sizes) -> dict[str, numpy.ndarray]:
-    """A ragged batch: lengths from half to all of the frames and labels; the last label is the end."""
+    """Return a ragged batch: lengths from half to all of the frames and labels; the last label is the end."""
     rng = numpy.random.RandomState(1)
     frames = numpy.linspace(s.frames / 2, s.frames, s.batch).astype("int32")
     lens = numpy.linspace(s.steps / 2, s.steps, s.batch).astype("int32")
@@ -104,7 +104,7 @@ def feed(s: Sizes) -> dict[str, numpy.ndarray]:
 
 
 def set_random_params(net: Any, scale: float = 0.05) -> None:
-    """The same random values in every network of the same sizes."""
+    """Set the same random values in every network of the same sizes."""
     rng = numpy.random.RandomState(3)
     net.set_param_values({name: rng.normal(0, scale, p.shape).astype("float32") for name, p in net.params.items()})
 
@@ -126,12 +126,12 @@ _NAMES = {
 
 
 def weights(params: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a network by the short names used here."""
+    """Return the parameters of a network by the short names used here."""
     return {short: params[name] for short, name in _NAMES.items()}
 
 
 def lstm(z: Any, c: Any) -> Any:
-    """(c, h) from the sums at the gates i, j, f, o."""
+    """Return (c, h) from the sums at the gates i, j, f, o."""
     i, j, f, o = tf.split(z, 4, axis=-1)
     c = tf.sigmoid(f + 1.0) * c + tf.sigmoid(i) * tf.tanh(j)
     return c, tf.sigmoid(o) * tf.tanh(c)
@@ -181,7 +181,7 @@ class TrainedByHand:
         return tf.reduce_sum(tf.where(tf.reshape(mask, [-1]), ce, 0.0))
 
     def _decode(self, w: dict[str, Any], emb: Any, enc: Any, frames: Any, steps: Any, batch: Any) -> Any:
-        """(LSTM outputs, attention vectors) of all steps."""
+        """Return (LSTM outputs, attention vectors) of all steps."""
         s = self.sizes
         size = tf.shape(enc)[1]
         enc_ctx = tf.tensordot(enc, w["enc_w"], 1) + w["enc_b"]
@@ -219,12 +219,12 @@ class TrainedByHand:
 
 
 def tensors(data: dict[str, numpy.ndarray]) -> list[Any]:
-    """The arguments of `TrainedByHand.step`."""
+    """Return the arguments of `TrainedByHand.step`."""
     return [tf.constant(data[key]) for key in ("data", "data/size0", "classes", "classes/size0")]
 
 
 def training_sides(s: Sizes, options: Optional[dict[str, Any]] = None) -> list[Callable[[], float]]:
-    """(By hand, framework): functions that do a training step and return the loss. Both begin with the same values."""
+    """Return (by hand, framework): functions that train one step and return the loss, from the same values."""
     settings = config(s, **(options or {}))
     net = returnn_tf.Network.from_config(settings, train=True)
     set_random_params(net)

@@ -39,7 +39,7 @@ FORMATS = {
 
 
 def utterance(rng: numpy.random.RandomState, seconds: float) -> numpy.ndarray:
-    """Something like speech: harmonics of a moving pitch in syllables, and noise; 16 bits."""
+    """Return something like speech, in 16 bits: harmonics of a moving pitch in syllables, and noise."""
     times = numpy.arange(int(seconds * RATE)) / RATE
     phase = 2 * numpy.pi * numpy.cumsum(150 + 40 * numpy.sin(3 * times + rng.uniform(0, 6))) / RATE
     voice = sum(numpy.sin(n * phase) / n for n in range(1, 20))
@@ -48,7 +48,7 @@ def utterance(rng: numpy.random.RandomState, seconds: float) -> numpy.ndarray:
 
 
 def encoded(audio: numpy.ndarray, name: str) -> bytes:
-    """The content of a file."""
+    """Return the content of a file."""
     file = io.BytesIO()
     kind, subtype = FORMATS[name]
     soundfile.write(file, audio, RATE, format=kind, subtype=subtype)
@@ -56,7 +56,7 @@ def encoded(audio: numpy.ndarray, name: str) -> bytes:
 
 
 def best(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, tuple[float, float]]:
-    """Wall and CPU seconds of the best round of each side; the sides alternate."""
+    """Return wall and CPU seconds of the best round of each side; the sides alternate."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for function in sides.values():
         function()  # caches, imports
@@ -82,11 +82,11 @@ class Work:
         )
 
     def log_mel(self, audio: numpy.ndarray) -> numpy.ndarray:
-        """Ours."""
+        """Return our log-mel features."""
         return self.features.extract(audio, RATE, rng=numpy.random.RandomState(1), seq_name="")
 
     def in_order(self, read: Callable[[int], Any], threads: int) -> list[Any]:
-        """All items as a dataset reads them, ahead in threads."""
+        """Return all items as a dataset reads them, ahead in threads."""
         if threads == 1:
             return [read(i) for i in range(len(self.audios))]
         ahead = ReadAhead(read, lambda i: i < len(self.audios), threads)
@@ -96,20 +96,20 @@ class Work:
             ahead.close()
 
     def features_of_samples(self, threads: int) -> list[numpy.ndarray]:
-        """Without decoding."""
+        """Return the features of samples, without decoding."""
         return self.in_order(lambda i: self.log_mel(self.audios[i]), threads)
 
     def features_of_files(self, files: list[bytes], threads: int) -> list[numpy.ndarray]:
-        """With decoding."""
+        """Return the features of files, with decoding."""
         return self.in_order(lambda i: self.log_mel(read_audio(files[i])[0]), threads)
 
     def row(self, name: str, times: tuple[float, float]) -> list[str]:
-        """A line of a table."""
+        """Return a line of a table."""
         return [name, "%.0f" % (self.seconds / times[0]), "%.0f" % (self.seconds / times[1])]
 
 
 def librosa_log_mel(audio: numpy.ndarray) -> numpy.ndarray:
-    """The same by librosa."""
+    """Return the log-mel features by librosa."""
     import librosa
 
     mel = librosa.feature.melspectrogram(y=audio, sr=RATE, n_mels=FILTERS, hop_length=RATE // 100, n_fft=RATE // 40)
@@ -117,7 +117,7 @@ def librosa_log_mel(audio: numpy.ndarray) -> numpy.ndarray:
 
 
 def beside_librosa(work: Work, rounds: int) -> None:
-    """The ratio to librosa, and whether the numbers are the same."""
+    """Print the ratio to librosa, and check that the numbers are the same."""
     if importlib.util.find_spec("librosa") is None:
         print("no comparison with librosa, which is not installed here (it is no dependency of returnn-tf)\n")
         return
@@ -142,7 +142,7 @@ def beside_librosa(work: Work, rounds: int) -> None:
 
 
 def by_tf_data(files: list[bytes], decode: Any, threads: int) -> Any:
-    """tensorflow-io inside of `tf.data`, with parallel calls."""
+    """Return the samples of all files, decoded by tensorflow-io in `tf.data` with parallel calls."""
     import tensorflow as tf
 
     data = tf.data.Dataset.from_tensor_slices(files).map(decode, num_parallel_calls=threads, deterministic=True)
@@ -150,7 +150,7 @@ def by_tf_data(files: list[bytes], decode: Any, threads: int) -> Any:
 
 
 def decoders(work: Work, rounds: int) -> None:
-    """soundfile in threads beside tensorflow-io in `tf.data`; decoding alone."""
+    """Compare decoding alone: soundfile in threads, and tensorflow-io in `tf.data`."""
     if importlib.util.find_spec("tensorflow_io") is None:
         print("no comparison with tensorflow-io, which is not installed here")
         return

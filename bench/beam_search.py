@@ -36,7 +36,7 @@ class SearchByHand:
         self.search = tf.function(self._search, input_signature=signature, autograph=False)
 
     def _search(self, enc: Any, frames: Any) -> tuple[Any, Any]:
-        """(labels [steps, batch, beam], scores [batch, beam])."""
+        """Return (labels [steps, batch, beam], scores [batch, beam])."""
         s, beam = self.sizes, self.beam
         w = {name: tf.convert_to_tensor(value) for name, value in self.w.items()}
         batch, size = tf.unstack(tf.shape(enc)[:2])
@@ -90,7 +90,7 @@ class SearchByHand:
 
 
 def searching_sides(s: Sizes, beam: int) -> list[Callable[[], Any]]:
-    """(By hand, framework): functions that search; each gives labels [batch * beam, steps] and scores."""
+    """Return (by hand, framework): functions that search and return labels [batch * beam, steps] and scores."""
     settings = config(s, beam=beam, search_options={"length_normalization": False})
     net = returnn_tf.Network.from_config(settings, search=True)
     set_random_params(net, 0.1)
@@ -109,7 +109,7 @@ def searching_sides(s: Sizes, beam: int) -> list[Callable[[], Any]]:
 
 
 def check_hypotheses(sides: list[Callable[[], Any]]) -> int:
-    """Raises if the sides find other hypotheses; gives the number of tokens of the best ones."""
+    """Raise if the sides find other hypotheses; return the number of tokens of the best ones."""
     (labels, scores), (other_labels, other_scores) = [side() for side in sides]
     numpy.testing.assert_allclose(scores, other_scores, rtol=1e-4)
     steps = other_labels.shape[1]  # where every hypothesis has ended, the framework leaves out the end

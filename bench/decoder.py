@@ -20,7 +20,7 @@ ASKED = 1.15
 
 
 def check_losses(sides: list[Callable[[], float]], steps: int = 3) -> None:
-    """Raises if the losses differ."""
+    """Raise if the losses differ."""
     for _ in range(steps):
         losses = [side() for side in sides]
         numpy.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)

@@ -33,14 +33,14 @@ INPUT, UNITS, FRAMES = 40, 512, 40
 
 
 def network(layers: dict[str, Any], *, search: bool = False) -> returnn_tf.Network:
-    """A network with random parameters."""
+    """Return a network with random parameters."""
     extern = {"data": {"dim": INPUT}, "classes": {"dim": 1000, "sparse": True}}
     config = {"extern_data": extern, "network": layers, "behavior_version": 21}
     return returnn_tf.Network.from_config(returnn_tf.Config(config), search=search)
 
 
 def blstm(count: int, units: int) -> dict[str, Any]:
-    """An encoder: ``fw<i>``, ``bw<i>``."""
+    """Return an encoder: ``fw<i>``, ``bw<i>``."""
     layers = {}
     for i in range(count):
         source = ["fw%d" % (i - 1), "bw%d" % (i - 1)] if i else "data"
@@ -51,7 +51,7 @@ def blstm(count: int, units: int) -> dict[str, Any]:
 
 
 def attention() -> dict[str, Any]:
-    """An attention decoder on 6 bidirectional LSTMs."""
+    """Return an attention decoder on 6 bidirectional LSTMs."""
     step = {
         "s": {"class": "rnn_cell", "unit": "LSTMBlock", "n_out": 512, "from": ["prev:emb", "prev:att"]},
         "query": {"class": "linear", "activation": None, "with_bias": False, "n_out": 512, "from": "s"},
@@ -74,7 +74,7 @@ def attention() -> dict[str, Any]:
 
 
 def bench_export(folder: str) -> str:
-    """Seconds of a whole export."""
+    """Measure a whole export, in seconds."""
     net = network(attention(), search=True)
     start, cpu = time.perf_counter(), time.process_time()
     returnn_tf.export(net, os.path.join(folder, "attention"))
@@ -89,7 +89,7 @@ def bench_export(folder: str) -> str:
 
 
 def bench_step(folder: str, rounds: int) -> str:
-    """A step of the native SavedModel, and of the network in Python."""
+    """Measure a step of the native SavedModel, and of the network in Python."""
     net = network({**blstm(3, 256), "output": {"class": "softmax", "n_out": 1000, "from": ["fw2", "bw2"]}})
     returnn_tf.export(net, os.path.join(folder, "blstm"))
     model = InferenceModel(net)
@@ -111,7 +111,7 @@ def bench_step(folder: str, rounds: int) -> str:
 
 
 def onnx_stream(params: dict[str, numpy.ndarray]) -> Callable[[], None]:
-    """FRAMES frames by onnxruntime's LSTM; its gates are i, o, f, c."""
+    """Return the seconds per frame of onnxruntime's LSTM, whose gates are i, o, f, c."""
     import onnx
     import onnxruntime
     from onnx import TensorProto, helper, numpy_helper
@@ -144,7 +144,7 @@ def onnx_stream(params: dict[str, numpy.ndarray]) -> Callable[[], None]:
 
 
 def python_stream(folder: str) -> Callable[[], None]:
-    """FRAMES frames by the signature of a SavedModel."""
+    """Return the seconds per frame of the signature of a SavedModel."""
     model = tf.saved_model.load(folder)
     x, one, zeros = tf.zeros([1, 1, INPUT]), tf.constant([1]), tf.zeros([1, UNITS])
 
@@ -159,7 +159,7 @@ def python_stream(folder: str) -> Callable[[], None]:
 
 
 def c_stream(folder: str, work: str) -> float:
-    """Median of the seconds of a frame by a C program, in which the ops run in the calling thread."""
+    """Return the median seconds per frame of a C program, in which the ops run in the calling thread."""
     package = os.path.dirname(tf.__file__)
     libraries = [os.path.join(package, name) for name in ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")]
     program = os.path.join(work, "export_stream")
@@ -190,7 +190,7 @@ def c_stream(folder: str, work: str) -> float:
 
 
 def bench_stream(folder: str, rounds: int) -> str:
-    """The three programs, in turn."""
+    """Measure the three programs, in turn."""
     net = network({"l": {"class": "rec", "unit": "lstm", "n_out": UNITS, "from": "data"},
                    "output": {"class": "copy", "from": "l"}})  # fmt: skip
     native, portable = os.path.join(folder, "native"), os.path.join(folder, "portable")

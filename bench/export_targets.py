@@ -35,7 +35,7 @@ TARGETS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def make_network(layers: int, units: int) -> returnn_tf.Network:
-    """A BLSTM with random parameters."""
+    """Return a BLSTM with random parameters."""
     network: dict[str, Any] = {}
     source: Any = "data"
     for i in range(layers):

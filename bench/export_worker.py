@@ -18,14 +18,14 @@ Step = Callable[[], float]
 
 
 def batch_of(sizes: list[str]) -> dict[str, Any]:
-    """The inputs: random frames, all sequences of full length."""
+    """Return the inputs: random frames, all sequences of full length."""
     batch, frames, dim = map(int, sizes)
     data = numpy.random.RandomState(1).normal(0, 1, (batch, frames, dim)).astype("float32")
     return {"data": data, "data_size0": numpy.full([batch], frames, "int32")}
 
 
 def first_of(outputs: Any) -> float:
-    """A number that depends on all layers."""
+    """Return a number that depends on all layers."""
     return float(numpy.asarray(outputs)[0, -1].max())
 
 
@@ -37,7 +37,7 @@ def tensorflow() -> Any:
 
 
 def load_libraries(tf: Any, folder: str) -> dict[str, Any]:
-    """The side file, after the libraries that it names are loaded."""
+    """Load the libraries that the side file names, and return the side file."""
     with open(os.path.join(folder, "model.json"), encoding="utf8") as file:
         facts: dict[str, Any] = json.load(file)
     for library in facts["native"]["libraries"]:
@@ -46,7 +46,7 @@ def load_libraries(tf: Any, folder: str) -> dict[str, Any]:
 
 
 def network(checkpoint: str, layers: str, units: str, *sizes: str) -> Step:
-    """The network in returnn_tf, without export."""
+    """Return the network in returnn_tf, without export."""
     tf = tensorflow()
     from export_targets import make_network
 

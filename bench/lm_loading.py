@@ -42,12 +42,12 @@ def write_text(path: str, size: int) -> None:
 
 
 def word_of(index: int) -> str:
-    """A word of letters, the frequent ones short."""
+    """Return a word of letters, the frequent ones short."""
     return numpy.base_repr(index + 10, 36).lower()
 
 
 def options(path: str, order: str) -> dict[str, Any]:
-    """A dataset as configs have it."""
+    """Return a dataset as configs have it."""
     vocab = {"labels": ["<s>", "<unk>", *map(word_of, range(NUM_WORDS))], "unknown_label": "<unk>", "seq_postfix": [0]}
     return {"class": "LmDataset", "corpus_file": path, "orth_vocab": vocab, "seq_ordering": order}
 
@@ -74,7 +74,7 @@ class LinesInMemory:
 
 
 def measure(side: str, order: str, path: str, num_seqs: int) -> dict[str, float]:
-    """Figures of one side, measured in this process."""
+    """Return figures of one side, measured in this process."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start, start_cpu = time.perf_counter(), time.process_time()
     if side == "LmDataset":

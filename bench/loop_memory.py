@@ -36,7 +36,7 @@ def peak_memory() -> float:
 
 
 def growth(side: str, s: Sizes) -> float:
-    """Peak MiB of a step above those before it."""
+    """Return the peak MiB of a step above those before it."""
     settings = config(s, **SIDES[side])
     net = returnn_tf.Network.from_config(settings, train=True)
     set_random_params(net)

@@ -54,7 +54,7 @@ class Sides:
         self.scales: dict[str, int] = {}
 
     def add(self, name: str, python: str, script: str, arguments: Sequence[str], threads: int, scale: int = 1) -> None:
-        """Starts a process; its times are multiplied by ``scale``."""
+        """Start a process; its times are multiplied by ``scale``."""
         self.workers[name] = Worker(name, python, "lstm_workers/" + script, arguments, threads, self.args.cpu)
         self.scales[name] = scale
 
@@ -71,17 +71,17 @@ class Sides:
                     spent[name] += time.perf_counter() - start
 
     def seconds(self, name: str, what: str = "step") -> float:
-        """The median of a step, of all frames."""
+        """Return the median of a step of all frames."""
         return self.workers[name].median(what) * self.scales[name]
 
     def close(self) -> None:
-        """Ends the processes."""
+        """End the processes."""
         for worker in self.workers.values():
             worker.close()
 
 
 def compare_steps(row: str, args: argparse.Namespace, peak: float) -> dict[str, Any]:
-    """Whole training steps: the cells of a row, by the names of the columns, and "ratios" to the others."""
+    """Measure whole training steps; return the cells of a row by the names of the columns, and "ratios"."""
     sides, others = Sides(args), ["Keras", "PyTorch"] if args.torch else ["Keras"]
     parts = {name: PARTS.get((name, row), 1) for name in others}
     sides.add("here", sys.executable, "ours.py", [row, "1"], args.threads)
@@ -106,7 +106,7 @@ def compare_steps(row: str, args: argparse.Namespace, peak: float) -> dict[str, 
 
 
 def compare_recurrences(args: argparse.Namespace) -> list[str]:
-    """Recurrences by themselves, and single sequences: tables."""
+    """Measure recurrences by themselves, and single sequences; return tables."""
     sides = Sides(args)
     for name, threads in (("", args.threads), ("1", 1)):
         sides.add("here" + name, sys.executable, "recurrence.py", [], threads)
@@ -164,7 +164,7 @@ def _memory_table(args: argparse.Namespace) -> str:
 
 
 def sgemm_peak(args: argparse.Namespace) -> float:
-    """GFLOP/s of a large product, in a process of its own."""
+    """Return GFLOP/s of a large product, in a process of its own."""
     sides = Sides(args)
     sides.add("blas", args.torch or sys.executable, "blas.py", [], args.threads)
     sides.take_turns("cube")
@@ -174,7 +174,7 @@ def sgemm_peak(args: argparse.Namespace) -> float:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--rounds", type=int, default=5)

@@ -36,7 +36,7 @@ CASES = [
 
 
 def inputs(case: Any, frames: int, batch: int) -> dict[str, Any]:
-    """Random inputs; what the delta rule removes is what the same key reads."""
+    """Return random inputs; the delta rule removes what the same key reads."""
     _, heads, keys, values, decays, delta = case
     rng, shape = numpy.random.default_rng(1), (frames, batch, heads)
     arrays = {name: rng.normal(0, 0.3, (*shape, d)) for name, d in (("r", keys), ("k", keys), ("v", values))}
@@ -50,7 +50,7 @@ def inputs(case: Any, frames: int, batch: int) -> dict[str, Any]:
 
 
 def run(x: dict[str, Any]) -> Any:
-    """Outputs and the last state."""
+    """Return the outputs and the last state."""
     if "a" in x:
         return delta_rule(
             HeadFrames(**{k: v for k, v in x.items() if k != "state"}), x["state"], lengths=None, chunk=32
@@ -59,7 +59,7 @@ def run(x: dict[str, Any]) -> Any:
 
 
 def compiled(x: dict[str, Any], *, train: bool, portable: bool) -> Callable[[], Any]:
-    """One of the forms as a function without arguments."""
+    """Return one of the forms as a function without arguments."""
 
     @tf.function(autograph=False)
     def step(x: dict[str, Any]) -> Any:
@@ -76,7 +76,7 @@ def compiled(x: dict[str, Any], *, train: bool, portable: bool) -> Callable[[], 
 
 
 def compare(args: argparse.Namespace) -> list[list[Any]]:
-    """A row for each case."""
+    """Measure a row for each case."""
     rows = []
     for case in CASES:
         x = inputs(case, args.frames, args.batch)

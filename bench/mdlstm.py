@@ -41,7 +41,7 @@ HEADER = (
 
 
 def measure(name: str, rounds: int, threads: int, by_cpu: bool) -> list[dict[str, float]]:
-    """What was measured of a row: of the recurrence, of the whole step.
+    """Measure a row: the recurrence, and the whole step.
 
     :raises SystemExit: the forms differ
     """
@@ -75,7 +75,7 @@ def measure(name: str, rounds: int, threads: int, by_cpu: bool) -> list[dict[str
 
 
 def line(name: str, what: str, result: dict[str, float]) -> list[Any]:
-    """A row of the table."""
+    """Return a row of the table."""
     return [
         name, STEPS[what], "%.1f" % (1e3 * result["native"]), "%.1f" % (1e3 * result["plain"]),
         "%.1f%s" % (result["ratio"], "" if result["ratio"] >= ASKED else " (too slow)"), "%.2f" % result["scaling"],
@@ -85,7 +85,7 @@ def line(name: str, what: str, result: dict[str, float]) -> list[Any]:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="timed runs of each side")
     parser.add_argument("--rows", default=",".join(ROWS), help="which of: %(default)s")

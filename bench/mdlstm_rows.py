@@ -19,14 +19,14 @@ class Row(NamedTuple):
     units: int
 
     def sizes(self) -> tuple[numpy.ndarray, numpy.ndarray]:
-        """int32 heights and widths of ragged images: 50 - 100 % of the array, the first image all of it."""
+        """Return int32 heights and widths of ragged images: 50 - 100 % of the array, the first image all of it."""
         rng = numpy.random.RandomState(1)
         heights, widths = (rng.randint(size // 2, size + 1, self.batch) for size in (self.height, self.width))
         heights[0], widths[0] = self.height, self.width
         return heights.astype("int32"), widths.astype("int32")
 
     def gflop(self) -> float:
-        """Of the products of the recurrence, forward and backward: 60 n^2 for each valid pixel and direction."""
+        """Return GFLOP of the recurrence, forward and backward: 60 n^2 for each valid pixel and direction."""
         heights, widths = self.sizes()
         return 60e-9 * self.units**2 * int((heights * widths).sum()) * len(FLIPS)
 

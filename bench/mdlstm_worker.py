@@ -35,7 +35,7 @@ class Problem:
         self.dh = tf.constant(rng.normal(0, 1, (*self.x.shape[:3], n)), tf.float32)
 
     def recurrence(self, form: Form) -> Callable[[], float]:
-        """Forward and backward of the recurrence, with gradients of its inputs and weights; gives a mean of them."""
+        """Run the recurrence forward and backward, with gradients of inputs and weights; return a mean of them."""
         _, _, left, up = self.params
 
         @tf.function
@@ -50,7 +50,7 @@ class Problem:
         return lambda: float(run())
 
     def step(self, form: Form) -> Callable[[], float]:
-        """A whole training step; gives the loss before it."""
+        """Run a whole training step; return the loss before it."""
         params = [[tf.Variable(value) for value in group] for group in self.params]
         flat = [value for group in params for value in group]
         moments = [[tf.Variable(tf.zeros_like(value)) for value in flat] for _ in range(2)]
@@ -75,7 +75,7 @@ class Problem:
 
 
 def make_steps() -> dict[str, Callable[[], float]]:
-    """Both, of the row and form that the command line names."""
+    """Return both steps of the row and form that the command line names."""
     row, which = sys.argv[1:3]
     form: Form = mdlstm
     if which == "native":

@@ -52,7 +52,7 @@ def kind_of(op: str) -> str:
 
 
 def op_seconds(folder: str) -> Counter:
-    """Seconds of each type of op in the profile within a folder."""
+    """Return seconds of each type of op in the profile within a folder."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     found: Counter = Counter()
@@ -73,7 +73,7 @@ def op_seconds(folder: str) -> Counter:
 
 
 def profile(model: Model, steps: int) -> Counter:
-    """Seconds of each type of op in a step of training."""
+    """Return seconds of each type of op in a step of training."""
     step = ours.make_steps(model)["step"]
     step()
     step()
@@ -87,7 +87,7 @@ def profile(model: Model, steps: int) -> Counter:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--row", default="transformer", choices=list(ROWS))
     parser.add_argument("--part", type=int, default=1, help="take 1 / n of the sequences")

@@ -44,7 +44,7 @@ PARTS = {("plain TF", "blstm-ctc"): 4, ("Keras", "blstm-ctc"): 4, ("PyTorch", "b
 
 
 def start(side: str, row: str, args: argparse.Namespace) -> Worker:
-    """The process of a framework."""
+    """Start the process of a framework."""
     python, part = args.torch if side == "PyTorch" else sys.executable, args.part * PARTS.get((side, row), 1)
     if ROWS[row].batch // part < 1:
         raise SystemExit("%s has %d sequences: there is no 1 / %d of them for %s." % (row, ROWS[row].batch, part, side))
@@ -53,12 +53,12 @@ def start(side: str, row: str, args: argparse.Namespace) -> Worker:
 
 
 def waiting(args: argparse.Namespace) -> dict[str, str]:
-    """The environment: threads of OpenMP that wait for others must not count as CPU time."""
+    """Return the environment in which threads of OpenMP that wait do not count as CPU time."""
     return {"OMP_WAIT_POLICY": "passive"} if args.cpu else {}
 
 
 def compare(row: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Seconds of each step, and "MB", by side."""
+    """Measure the sides; return seconds of each step, and "MB", by side."""
     sides = [side for side in args.sides.split(",") if side != "PyTorch" or args.torch]
     workers, spent = {side: start(side, row, args) for side in sides}, dict.fromkeys(sides, 0.0)
     found: dict[str, dict[str, float]] = {side: {} for side in sides}
@@ -82,7 +82,7 @@ def compare(row: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 
 def cells(row: str, side: str, found: dict[str, float], model: Model, args: argparse.Namespace, peak: float) -> list:
-    """A line of the table."""
+    """Return a line of the table."""
     part = PARTS.get((side, row), 1)
     rate = replace(model, batch=model.batch // args.part).gflop() / found["step"]
     times = [found["step"]]
@@ -95,7 +95,7 @@ def cells(row: str, side: str, found: dict[str, float], model: Model, args: argp
 
 
 def sgemm_peak(args: argparse.Namespace) -> float:
-    """GFLOP/s of a large product: by the fastest of TensorFlow, numpy and PyTorch, each in a process of its own."""
+    """Return GFLOP/s of a large product by the fastest of TensorFlow, numpy and PyTorch, in separate processes."""
     scripts = [(sys.executable, "models_workers/sgemm.py"), (sys.executable, "lstm_workers/blas.py")]
     scripts += [(args.torch, "lstm_workers/blas.py")] if args.torch else []
     workers = [Worker("sgemm", *script, [], args.threads, args.cpu, **waiting(args)) for script in scripts]
@@ -110,7 +110,7 @@ def sgemm_peak(args: argparse.Namespace) -> float:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--row", default=",".join(ROWS), help="some of: " + ", ".join(ROWS))
     parser.add_argument("--sides", default=",".join(SIDES), help="some of: " + ", ".join(SIDES))

@@ -33,7 +33,7 @@ LABELS = ["@", *" abcdefghijklmnopqrstuvwxyz'"]
 
 
 def make_text(rng: numpy.random.RandomState, seconds: list[float]) -> str:
-    """The text of a corpus, as `returnn-tf data oggzip` writes it."""
+    """Return the text of a corpus, as `returnn-tf data oggzip` writes it."""
     entries = (
         {
             "text": " ".join(rng.choice(WORDS, 3 + int(3 * length))),
@@ -75,7 +75,7 @@ def make_texts(path: str, count: int) -> None:
 
 
 def options(path: str, *, audio: bool = True) -> dict[str, Any]:
-    """A dataset as configs have it."""
+    """Return a dataset as configs have it."""
     return {
         "class": "OggZipDataset",
         "path": path,
@@ -86,7 +86,7 @@ def options(path: str, *, audio: bool = True) -> dict[str, Any]:
 
 
 def peak_memory() -> float:
-    """MB that this process has had at most."""
+    """Return the peak memory of this process in MB."""
     with open("/proc/self/status", encoding="utf8") as file:
         return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmHWM"))
 

@@ -90,7 +90,7 @@ print(time.perf_counter() - start)
 
 
 def measure(code: str, *args: str, runs: int) -> float:
-    """Median of what the code prints last, each run in a new process."""
+    """Return the median of what the code prints last, each run in a new process."""
     env = dict(os.environ, PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="2")
     seconds = []
     for _ in range(runs):
@@ -101,7 +101,7 @@ def measure(code: str, *args: str, runs: int) -> float:
 
 
 def main() -> int:
-    """Prints one line per figure; exit code 1 if a limit is missed."""
+    """Print one line per figure; exit code 1 if a limit is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--layers", type=int, default=150)
     parser.add_argument("--runs", type=int, default=5)

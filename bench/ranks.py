@@ -29,7 +29,7 @@ WARM_UP = 10
 
 
 def settings(size: str, several: bool, reduce_type: str) -> dict[str, Any]:
-    """The config of a worker."""
+    """Return the config of a worker."""
     units, layers, _, _ = SIZES[size]
     network: dict[str, Any] = {}
     source = "data"
@@ -53,7 +53,7 @@ def settings(size: str, several: bool, reduce_type: str) -> dict[str, Any]:
 
 
 def work(size: str, several: bool, reduce_type: str, path: str) -> None:
-    """A worker: trains on random data; the chief writes the seconds of a step."""
+    """Train on random data as a worker; the chief writes the seconds of a step."""
     import numpy as np
 
     import returnn_tf
@@ -88,7 +88,7 @@ def work(size: str, several: bool, reduce_type: str, path: str) -> None:
 
 
 def measure(size: str, ranks: int, reduce_type: str = "grad") -> dict[str, float]:
-    """Runs so many workers; seconds of a step."""
+    """Run a number of workers; return the seconds of a step."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "result.json")
         arguments = [sys.executable, os.path.abspath(__file__), "--work", size, str(int(ranks > 1)), reduce_type, path]
@@ -104,7 +104,7 @@ def measure(size: str, ranks: int, reduce_type: str = "grad") -> dict[str, float
 
 
 def throughput(rounds: int) -> None:
-    """Two ranks against one."""
+    """Compare two ranks with one."""
     found: dict[str, list[float]] = {"one": [], "grad": [], "param": []}
     for _ in range(rounds):
         for name, times in found.items():
@@ -119,7 +119,7 @@ def throughput(rounds: int) -> None:
 
 
 def overhead(ranks: list[int]) -> None:
-    """A tiny model on many ranks."""
+    """Measure a tiny model on many ranks."""
     for number in ranks:
         found = measure("tiny", number)
         print(

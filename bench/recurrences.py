@@ -39,7 +39,7 @@ _RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, _TASK, ctypes.c_v
 
 
 def parallel_units() -> list[str]:
-    """Names of the units that have a form over all frames in parallel."""
+    """Return names of the units that have a form over all frames in parallel."""
     return [name for name in unit_names() if unit_class(name)(64, 64).parallel_kernel() is not None]
 
 
@@ -95,7 +95,7 @@ class Sides:
 
 
 def compare_units(args: argparse.Namespace) -> list[list[Any]]:
-    """The rows of all units."""
+    """Measure all units; return the rows."""
     rows = []
     for unit in args.units:
         sides = Sides(unit, args.n_out, args.frames, args.batch)
@@ -150,7 +150,7 @@ class Scan:
         self.n_bytes = (4 * parts * frames * (2 if constant else 3), 4 * parts * frames * (3 if constant else 5))
 
     def _array(self, parts: int, size: int) -> Any:
-        """An array for each part, aligned as TensorFlow's."""
+        """Return an array for each part, aligned as TensorFlow's."""
         pointers = []
         for _ in range(parts):
             raw = numpy.full(size + 16, 0.5, "float32")
@@ -179,7 +179,7 @@ class Scan:
 
 
 def compare_bandwidth(args: argparse.Namespace) -> list[list[Any]]:
-    """The rows of the linear recurrence."""
+    """Measure the linear recurrence; return the rows."""
     if scan_ops(tf.float32) is None:
         raise SystemExit("the native op scan can't be used here")
     rows = []

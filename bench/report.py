@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """In Markdown, with columns as wide as they have to be; the first one is to the left, numbers to the right."""
+    """Return a Markdown table with columns as wide as needed: the first aligned left, numbers right."""
     cells = [[str(value) for value in row] for row in [header, *rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
 
@@ -22,7 +22,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 def plot(
     path: str, names: Sequence[str], values: Mapping[str, Sequence[float]], label: str, limit: Optional[float] = None
 ) -> None:
-    """Bars beside each other for each name, one for each series.
+    """Draw bars for each name side by side, one for each series.
 
     :param path: of the picture; its ending says which kind
     :param values: of each series, one for each name

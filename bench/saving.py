@@ -24,7 +24,7 @@ WIDTH, FRAMES, LABELS, PER_SAVE = 2048, 1000, 10, 100
 
 
 def make(layers: int, folder: str) -> returnn_tf.Config:
-    """A stack of linear layers, each 16.8 MB, with Adam: three times that."""
+    """Return a stack of linear layers, each 16.8 MB, with Adam: three times that."""
     network: dict[str, Any] = {}
     source = "data"
     for number in range(layers):
@@ -56,12 +56,12 @@ class Sides:
         self.pauses: list[float] = []
 
     def state_bytes(self) -> int:
-        """Of parameters and slots."""
+        """Return the bytes of parameters and slots."""
         variables = {**self.trainer.net.params, **self.trainer.state()}
         return sum(var.numpy().nbytes for var in variables.values())
 
     def without(self) -> None:
-        """Only steps."""
+        """Run the steps only."""
         for _ in range(self.steps):
             self.trainer.step(self.feed, 1e-4)
 
@@ -77,7 +77,7 @@ class Sides:
 
 
 def timed(function: Callable[[], None]) -> list[float]:
-    """Wall and CPU seconds."""
+    """Return wall and CPU seconds."""
     wall, cpu = time.perf_counter(), time.process_time()
     function()
     return [time.perf_counter() - wall, time.process_time() - cpu]

@@ -23,7 +23,7 @@ DIM, SEQS = 80, 16
 
 
 def cpu_of(pid: int) -> float:
-    """CPU seconds of a process."""
+    """Return CPU seconds of a process."""
     with open("/proc/%d/stat" % pid, encoding="utf8") as file:
         fields = file.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -47,7 +47,7 @@ def measure(frames: int, count: int, shares: bool) -> tuple[float, float, float]
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, default=60)
     parser.add_argument("--frames", default="200,1000,5000")

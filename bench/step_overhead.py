@@ -29,7 +29,7 @@ RATE = 1e-4
 
 
 def make_feed(batch: int, frames: int, dim: int) -> dict[str, numpy.ndarray]:
-    """A ragged batch: lengths from half to all of the frames."""
+    """Return a ragged batch: lengths from half to all of the frames."""
     rng = numpy.random.RandomState(1)
     lengths = numpy.linspace(frames / 2, frames, batch).astype("int32")
     return {
@@ -41,7 +41,7 @@ def make_feed(batch: int, frames: int, dim: int) -> dict[str, numpy.ndarray]:
 
 
 def framework_step(feed: dict[str, numpy.ndarray], dim: int, hidden: int) -> Callable[[], float]:
-    """A training step by the public API."""
+    """Return a training step by the public API."""
     config = returnn_tf.Config({
         "extern_data": {"data": {"dim": dim}, "classes": {"dim": LABELS, "sparse": True}},
         "network": {
@@ -57,12 +57,12 @@ def framework_step(feed: dict[str, numpy.ndarray], dim: int, hidden: int) -> Cal
 
 
 def native_outputs(z: Any, w_re: Any, c0: Any, h0: Any, lengths: Any) -> Any:
-    """The kernel that the framework takes."""
+    """Return the outputs of the kernel that the framework takes."""
     return native_lstm(lstm_ops(z.dtype), z, w_re, c0, h0, lengths)[0]
 
 
 def loop_outputs(loop: Callable[..., Any]) -> Callable[..., Any]:
-    """A loop over all frames, of which only those of the sequences count."""
+    """Return the outputs of a loop over all frames, masked after the ends of the sequences."""
     return lambda z, w_re, c0, h0, lengths: zero_padding(loop(z, w_re, c0, h0)[1][1:], lengths)
 
 
@@ -127,7 +127,7 @@ class ByHand:
 
 
 def plain_loop(z: Any, w_re: Any, c0: Any, h0: Any) -> Any:
-    """`lstm_loop` as one would write it first, with the automatic gradient."""
+    """Return `lstm_loop` as one would write it first, with the automatic gradient."""
     frames, n = tf.shape(z)[0], w_re.shape[0]
     inputs = tf.TensorArray("float32", frames, element_shape=[None, 4 * n]).unstack(z)
     arrays = [tf.TensorArray("float32", frames + 1, element_shape=[None, n]).write(0, first) for first in (c0, h0)]
@@ -145,7 +145,7 @@ def plain_loop(z: Any, w_re: Any, c0: Any, h0: Any) -> Any:
 
 
 def timed_in_turn(first: Callable[[], float], second: Callable[[], float], rounds: int) -> numpy.ndarray:
-    """Seconds [rounds, 2]; each round runs both steps."""
+    """Return seconds [rounds, 2]; each round runs both steps."""
     times = numpy.zeros((rounds, 2))
     for times_of_round in times:
         for side, step in enumerate((first, second)):
@@ -156,7 +156,7 @@ def timed_in_turn(first: Callable[[], float], second: Callable[[], float], round
 
 
 def measure(name: str, kernels: bool, rounds: int) -> None:
-    """Prints the line of one size."""
+    """Print the line of one size."""
     batch, frames, dim, hidden = SIZES[name]
     feed = make_feed(batch, frames, dim)
     tensors = [tf.constant(feed[key]) for key in ("data", "data/size0", "classes")]

@@ -9,7 +9,7 @@ import numpy
 
 
 def in_turn(first: Callable[[], Any], second: Callable[[], Any], rounds: int, *, cpu: bool = False) -> numpy.ndarray:
-    """Seconds [rounds, 2]; each round runs both sides.
+    """Return seconds [rounds, 2]; each round runs both sides.
 
     :param cpu: count the CPU seconds of this process, for a machine with other load
     """

@@ -27,7 +27,7 @@ Net = dict[str, dict[str, Any]]
 
 
 def _residual(net: Net, name: str, source: str, dim: int) -> str:
-    """Output of a part: dropout and the residual connection."""
+    """Return the output of a block: dropout and the residual connection."""
     net[name + "_drop"] = {"class": "dropout", "dropout": 0.1, "from": name + "_part"}
     net[name] = {"class": "combine", "kind": "add", "n_out": dim, "from": [source, name + "_drop"]}
     return name
@@ -74,7 +74,7 @@ def _cross_attention(net: Net, name: str, source: str, dim: int, layer: int) -> 
 
 
 def transformer(dim: int = 32, layers: int = 6, **options: Any) -> Net:
-    """Encoder and decoder.
+    """Return the layers of encoder and decoder.
 
     :param options: more options of the `rec` layer
     """
@@ -117,7 +117,7 @@ def transformer(dim: int = 32, layers: int = 6, **options: Any) -> Net:
 
 
 def deep(dim: int = 16, layers: int = 100) -> Net:
-    """A hundred layers of some kinds."""
+    """Return a hundred layers of several kinds."""
     kinds = [
         lambda source: _linear(dim, source, "tanh", True),
         lambda source: {"class": "layer_norm", "from": source},
@@ -135,7 +135,7 @@ def deep(dim: int = 16, layers: int = 100) -> Net:
 
 
 def first_step(network: Net, frames: int, labels: int) -> None:
-    """Builds everything and does a step."""
+    """Build everything and run a step."""
     config = returnn_tf.Config({
         "extern_data": {"data": {"dim": 8}, "classes": {"dim": LABELS, "sparse": True}},
         "network": network, "optimizer": {"class": "adam"}, "learning_rate": 1e-4, "behavior_version": 21,

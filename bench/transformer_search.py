@@ -24,7 +24,7 @@ LAYERS, DIM, HEADS, HIDDEN, FRAMES = 6, 512, 8, 2048, 30
 
 
 def network(beam: int, labels: int, steps: int, layers: int = LAYERS, dim: int = DIM) -> dict[str, Any]:
-    """The network dict, as configs write it."""
+    """Return the network dict, as configs write it."""
 
     def linear(source: str, **options: Any) -> dict[str, Any]:
         return {"class": "linear", "activation": None, "with_bias": False, "n_out": dim, "from": source, **options}
@@ -75,7 +75,7 @@ def network(beam: int, labels: int, steps: int, layers: int = LAYERS, dim: int =
 
 
 def searching(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
-    """Searches over half and over all of the steps; the last one's result: labels and scores."""
+    """Search over half and over all of the steps; return labels and scores of the last search."""
     import returnn_tf
 
     rng = numpy.random.RandomState(1)
@@ -107,7 +107,7 @@ def searching(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
 
 
 def sentences_alike(first: Any, second: Any) -> int:
-    """The number of sentences with the same best labels; raises if the scores of the beams differ."""
+    """Return the number of sentences with the same best labels; raise if the scores of the beams differ."""
     numpy.testing.assert_allclose(first[1], second[1], rtol=1e-5)
     return sum(labels == other for labels, other in zip(first[0], second[0]))
 
@@ -132,7 +132,7 @@ def main() -> None:
 
 
 def report(args: argparse.Namespace) -> None:
-    """Prints the speeds."""
+    """Print the speeds."""
     checkouts = {"here": os.path.dirname(HERE), **({"other": args.against} if args.against else {})}
     workers = []
     for name, checkout in checkouts.items():

@@ -50,22 +50,22 @@ class Worker:
         self.times.setdefault(what, []).append(self._ask(what, self._steps[what]))
 
     def wait(self, what: str = "step", steps: int = 0) -> None:
-        """Until it is ready: before the first time of any process, as getting ready takes all threads.
+        """Wait until the worker is ready: nothing is measured before, since starting takes all threads.
 
         :param steps: how many to run without noting their time
         """
         self._ask(what, steps)
 
     def steps(self, what: str = "step") -> int:
-        """How many `run` takes at once."""
+        """Return how many `run` takes at once."""
         return self._steps.get(what, 1)
 
     def median(self, what: str = "step") -> float:
-        """Seconds of a step."""
+        """Return the median seconds of a step."""
         return float(numpy.median(self.times[what]))
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         assert self.process.stdin and self.process.stdout
         self.process.stdin.close()
         self.process.wait()
@@ -83,7 +83,7 @@ class Worker:
 
 
 def serve(make_steps: Callable[[], dict[str, Callable[[], Any]]], warm_up: bool = True) -> None:
-    """The life of a worker: makes its steps, then answers each line "name n" with the time of n of them.
+    """Run a worker: make its steps, then answer each line "name n" with the time of n of them.
 
     :param warm_up: run each step once before, so that what is built in its first call is not timed
 
@@ -107,7 +107,7 @@ def serve(make_steps: Callable[[], dict[str, Callable[[], Any]]], warm_up: bool 
 
 
 def sgemm_gflops(size: int = 2048) -> float:
-    """The peak of this machine, as numpy's library reaches it with all its cores."""
+    """Return the peak of this machine, as numpy's library reaches it with all its cores."""
     a, b = (numpy.random.RandomState(i).rand(size, size).astype("float32") for i in range(2))
     start = time.perf_counter()
     numpy.dot(a, b)
@@ -115,6 +115,6 @@ def sgemm_gflops(size: int = 2048) -> float:
 
 
 def status_mb(key: str) -> float:
-    """Memory of this process, in MB; keys as in the manual of ``/proc/self/status``."""
+    """Return the memory of this process in MB, by the keys of ``/proc/self/status``."""
     with open("/proc/self/status", encoding="utf8") as f:
         return next(int(line.split()[1]) / 1024 for line in f if line.startswith(key))

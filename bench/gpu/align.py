@@ -38,14 +38,14 @@ Batch = tuple[Any, Any, Any, Any]
 
 
 def calls_on_both(torch: Any) -> tuple[Calls, Calls]:
-    """The kernels for the GPU (without PyTorch: emulated), and those for the CPU."""
+    """Return the kernels for the GPU (without PyTorch: emulated), and those for the CPU."""
     gpu = gpu_library(torch, *("align/%s_cuda.cu" % name for name in CUDA))
     cpu = Calls(cpu_library(*("align/%s_cpu.cc" % name for name in CPU)), cuda=False)
     return Calls(gpu) if torch is None else Calls(gpu, memory=GpuMemory(torch)), cpu
 
 
 def make_batch(frames: int, batch: int, classes: int, n_labels: int) -> Batch:
-    """Random logits, a ragged batch; the blank is class 0."""
+    """Return random logits of a ragged batch; the blank is class 0."""
     rng = numpy.random.RandomState(1)
     lens = numpy.linspace(frames * 2 // 3, frames, batch).astype("int32")
     scores = rng.normal(0, 2, (frames, batch, classes)).astype("float32")
@@ -53,14 +53,14 @@ def make_batch(frames: int, batch: int, classes: int, n_labels: int) -> Batch:
 
 
 def joint(batch: Batch) -> Batch:
-    """Scores of a transducer."""
+    """Return the scores of a transducer."""
     scores, lens, labels, label_lens = (x[:, :JOINT_BATCH] if x.ndim == 3 else x[:JOINT_BATCH] for x in batch)
     by_label = numpy.sin(numpy.arange(labels.shape[1] + 1, dtype="float32"))[:, None]
     return scores.transpose(1, 0, 2)[:, :, None] + by_label, lens, labels, label_lens
 
 
 def chain_of(batch: Batch) -> dict[str, Any]:
-    """The states of CTC."""
+    """Return the states of CTC."""
     _, _, labels, label_lens = batch
     classes = numpy.zeros((len(labels), 2 * labels.shape[1] + 1), "int32")
     classes[:, 1::2] = labels
@@ -71,7 +71,7 @@ def chain_of(batch: Batch) -> dict[str, Any]:
 
 
 def edges_of(batch: Batch) -> tuple[Any, Any, Any]:
-    """A loop in each label, and an edge on to the next one: arcs, costs, numbers of states."""
+    """Return arcs, costs and numbers of states of automata with a loop at each label and an edge to the next one."""
     _, _, labels, label_lens = batch
     place = numpy.arange(labels.shape[1])[None] + numpy.zeros_like(labels)
     arcs = numpy.concatenate(
@@ -82,7 +82,7 @@ def edges_of(batch: Batch) -> tuple[Any, Any, Any]:
 
 
 def kernels(batch: Batch) -> dict[str, Callable[[Calls], tuple[Any, Any]]]:
-    """Name -> what to run on a batch."""
+    """Return name -> what to run on a batch."""
     chain, edges, transducer = chain_of(batch), edges_of(batch), joint(batch)
     options = {"blank": 0, "label_loop": 1, "normalized": 0, "softmax_without_alignment": 0}
     return {
@@ -107,7 +107,7 @@ def compare(name: str, ours: Any, other: Any, tolerance: float) -> None:
 
 
 def torch_ctc(torch: Any, batch: Batch, cudnn: bool, dtype: str = "float32") -> Callable[[], tuple[Any, Any]]:
-    """PyTorch's loss with its gradient with respect to the logits."""
+    """Return PyTorch's loss with its gradient with respect to the logits."""
     scores, lens, labels, label_lens = batch
     x = torch.from_numpy(scores).to("cuda", getattr(torch, dtype)).requires_grad_()
     where = "cpu" if cudnn else "cuda"  # cuDNN's takes labels of all sequences behind each other, on the host

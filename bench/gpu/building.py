@@ -15,7 +15,7 @@ _folder = tempfile.TemporaryDirectory(prefix="rtf-bench-")
 
 
 def cpu_library(*sources: str) -> ctypes.CDLL:
-    """Kernels for the CPU of this machine.
+    """Return kernels for the CPU of this machine.
 
     :param sources: relative to ``native_ops/``
     """
@@ -23,7 +23,7 @@ def cpu_library(*sources: str) -> ctypes.CDLL:
 
 
 def gpu_library(torch: Optional[Any], *sources: str) -> ctypes.CDLL:
-    """Kernels for the GPU of this machine.
+    """Return kernels for the GPU of this machine.
 
     :param torch: the module; None: for the emulator
     :param sources: relative to ``native_ops/``
@@ -42,7 +42,7 @@ def _library(command: list[str], sources: Sequence[str]) -> ctypes.CDLL:
 
 
 def import_torch(emulated: bool) -> Optional[Any]:
-    """PyTorch, with a GPU; None if the emulator is to be used.
+    """Return PyTorch, with a GPU; None if the emulator is to be used.
 
     :raises SystemExit: there is no GPU for it
     """
@@ -58,7 +58,7 @@ def import_torch(emulated: bool) -> Optional[Any]:
 
 
 def milliseconds(torch: Any, step: Callable[[], Any], repeat: int = 10) -> float:
-    """Of one step, by the clock of the GPU; where the GPU waits for the host, that counts too."""
+    """Return the milliseconds of one step, by the clock of the GPU; waiting for the host counts too."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     begin.record()

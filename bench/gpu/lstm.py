@@ -39,7 +39,7 @@ CHECKED = [(20, 16, 320), (20, 33, 512), (12, 64, 1024), (6, 20, 1500), (4, 20, 
 
 
 def compare(torch: Any, kernels: Kernels, problem: Problem, kind: str) -> None:
-    """Prints the largest differences from float64, relative to the largest number of a result.
+    """Print the largest differences from float64, relative to the largest number of a result.
 
     :raises AssertionError: one is too large
     """
@@ -51,7 +51,7 @@ def compare(torch: Any, kernels: Kernels, problem: Problem, kind: str) -> None:
 
 
 def compare_sizes(torch: Any, kernels: Kernels, device: str, sizes: list[tuple[int, int, int]]) -> None:
-    """All kinds of numbers, dense and ragged."""
+    """Compare all kinds of sizes, dense and ragged."""
     for size in sizes:
         for ragged in (False, True):
             problem = make_problem(torch, device, size, ragged)
@@ -61,7 +61,7 @@ def compare_sizes(torch: Any, kernels: Kernels, device: str, sizes: list[tuple[i
 
 
 def in_turn(torch: Any, sides: dict[str, Callable[[], Any]], rounds: int, repeat: int) -> dict[str, float]:
-    """Median milliseconds of each side."""
+    """Return the median milliseconds of each side."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     for step in sides.values():
         step()
@@ -72,7 +72,7 @@ def in_turn(torch: Any, sides: dict[str, Callable[[], Any]], rounds: int, repeat
 
 
 def measure(torch: Any, kernels: Kernels, problem: Problem, kind: str, rounds: int) -> None:
-    """Prints a row of the table."""
+    """Print a row of the table."""
     _, dtype, tf32 = KINDS[kind]
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     ours, theirs = Ours(torch, kernels, problem, kind), Torch(torch, problem, dtype)
@@ -106,12 +106,12 @@ def sanitize() -> None:
 
 
 def numbers(text: str) -> list[int]:
-    """Of a list with commas."""
+    """Return the numbers of a list with commas."""
     return [int(part) for part in text.split(",")]
 
 
 def arguments() -> argparse.Namespace:
-    """Of the command line."""
+    """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="timed runs of each side")
     parser.add_argument("--units", type=numbers, default=[320, 512, 1024])
@@ -125,7 +125,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command."""
     args = arguments()
     if args.check:
         return sanitize()

@@ -31,12 +31,12 @@ class Problem:
 
     @property
     def size(self) -> tuple[int, int, int]:
-        """Frames, batch, units."""
+        """Return frames, batch, units."""
         return self.frames, self.batch, self.units
 
 
 def make_problem(torch: Any, device: str, size: tuple[int, int, int], ragged: bool) -> Problem:
-    """Random numbers; ragged: lengths evenly from all frames down to half of them."""
+    """Return random numbers; ragged: lengths evenly from all frames down to half of them."""
     frames, batch, units = size
     generator = torch.Generator(device=device).manual_seed(1)
     whole = (frames, batch, units)
@@ -85,16 +85,16 @@ class Ours:
         )
 
     def recurrence(self) -> None:
-        """Forward, on what is in the gates."""
+        """Run the forward pass on what is in the gates."""
         self._launch(False, [self.gates, self.r, self.zero, self.zero, self.h, self.c, self.gates, *self.ends])
 
     def recurrence_backward(self) -> None:
-        """Backward; the gates become dz."""
+        """Run the backward pass; the gates become dz."""
         inputs = [self.r, self.zero, self.c, self.gates, self.dh, self.zero, self.zero]
         self._launch(True, [*inputs, self.gates, *self.ends])
 
     def step(self) -> dict[str, Any]:
-        """Forward and backward."""
+        """Run forward and backward."""
         torch, width = self._torch, self.x.shape[2]
         x, dz = self.x.view(-1, width), self.gates.view(-1, 4 * width)
         torch.addmm(self.b, x, self.w, out=dz)
@@ -130,7 +130,7 @@ class Torch:
         return x.unflatten(-1, (4, -1))[..., self.order, :].flatten(-2)
 
     def step(self) -> Any:
-        """Forward and backward; the gradients are in the parameters."""
+        """Run forward and backward."""
         self.leaf.grad = None
         for parameter in self.lstm.parameters():
             parameter.grad = None
@@ -139,7 +139,7 @@ class Torch:
         return y
 
     def results(self) -> dict[str, Any]:
-        """Of a step, as `Ours.step` gives them."""
+        """Return the results of a step, as `Ours.step` returns them."""
         y, dx = self.step(), self.leaf.grad
         if self._problem.lengths is not None:
             unpack = self._torch.nn.utils.rnn.pad_packed_sequence

@@ -38,7 +38,7 @@ WAYS = [227 << 10, 160 << 10, 100 << 10, 60 << 10, 30 << 10, 2000]
 
 
 def make_images(row: Row) -> Images:
-    """Random inputs; weights such that small differences stay small from pixel to pixel."""
+    """Return random inputs; weights such that small differences stay small from pixel to pixel."""
     rng = numpy.random.RandomState(1)
     heights, widths = row.sizes()
     shape, n = (row.batch, row.height, row.width), row.units
@@ -48,7 +48,7 @@ def make_images(row: Row) -> Images:
 
 
 def compare(gpu: GpuRun, cpu: CpuRun, dtype: str) -> None:
-    """Prints the largest difference, relative to the largest number.
+    """Print the largest difference, relative to the largest number.
 
     :raises AssertionError: it is too large
     """
@@ -62,7 +62,7 @@ def compare(gpu: GpuRun, cpu: CpuRun, dtype: str) -> None:
 
 
 def whole(run: Any, product: Callable[[Any, Any], Any]) -> Callable[[], list[Any]]:
-    """Forward, backward, and the gradients of the weights as one product for each direction."""
+    """Run forward, backward, and the gradients of the weights as one product for each direction."""
     n = run.shape.units
 
     def step() -> list[Any]:
@@ -74,7 +74,7 @@ def whole(run: Any, product: Callable[[Any, Any], Any]) -> Callable[[], list[Any
 
 
 def plans_of(run: GpuRun) -> str:
-    """How both passes are dealt out."""
+    """Return how both passes are divided."""
     return ", ".join(
         "%s: %d groups x %d slices of %d units, %d threads, %d KiB"
         % ("per diagonal" if plan.per_diagonal else "at once", plan.groups, plan.slices, plan.units_of_slice,
@@ -84,7 +84,7 @@ def plans_of(run: GpuRun) -> str:
 
 
 def timed(torch: Any, gpu: GpuRun, cpu: CpuRun, rounds: int) -> tuple[float, float]:
-    """Milliseconds of a whole step: on the GPU, on the CPU."""
+    """Return the milliseconds of a whole step on the GPU and on the CPU."""
     times: list[tuple[float, float]] = []
     on_gpu, on_cpu = whole(gpu, torch.matmul), whole(cpu, numpy.dot)
     on_gpu()
@@ -98,7 +98,7 @@ def timed(torch: Any, gpu: GpuRun, cpu: CpuRun, rounds: int) -> tuple[float, flo
 
 
 def measure(torch: Any, libraries: Any, name: str, images: Images, args: argparse.Namespace) -> None:
-    """Prints the comparison and the times of a row."""
+    """Print the comparison and the times of a row."""
     row, memory = GPU_ROWS[name], GpuMemory(torch)
     cpu = CpuRun(libraries[1], images, threads=args.threads)
     cpu.forward()
@@ -119,7 +119,7 @@ def measure(torch: Any, libraries: Any, name: str, images: Images, args: argpars
 
 
 def compare_ways(torch: Any, library: Any, images: Images) -> None:
-    """Prints the times of other plans."""
+    """Print the times of other plans."""
     count = torch.cuda.get_device_properties(0).multi_processor_count
     seen = set()
     for shared_bytes in WAYS:
@@ -133,7 +133,7 @@ def compare_ways(torch: Any, library: Any, images: Images) -> None:
 
 
 def emulate(libraries: Any) -> None:
-    """The comparison alone."""
+    """Run the comparison alone."""
     images = make_images(Row(3, 4, 7, 4, 20))
     cpu = CpuRun(libraries[1], images)
     cpu.forward()
@@ -146,7 +146,7 @@ def emulate(libraries: Any) -> None:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="timed runs of each side")
     parser.add_argument("--rows", default=",".join(GPU_ROWS), help="which of: %(default)s")

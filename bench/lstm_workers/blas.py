@@ -19,13 +19,13 @@ except ImportError:
 
 
 def random_matrix(rows: int, columns: int) -> Any:
-    """What the library takes."""
+    """Return a matrix as the library takes it."""
     matrix = numpy.random.RandomState(1).rand(rows, columns).astype("float32")
     return torch.from_numpy(matrix) if torch else matrix
 
 
 def product(shapes: list[tuple[int, int, int]], repeats: int) -> Callable[[], None]:
-    """``repeats`` times each of the products."""
+    """Compute each of the products ``repeats`` times."""
     pairs = [(random_matrix(rows, depth), random_matrix(depth, columns)) for rows, depth, columns in shapes]
     results = [left @ right for left, right in pairs]
     multiply = torch.mm if torch else numpy.matmul
@@ -39,7 +39,7 @@ def product(shapes: list[tuple[int, int, int]], repeats: int) -> Callable[[], No
 
 
 def inference(unit: str, frames: int, n: int) -> Callable[[], None]:
-    """A layer on one sequence, forward only."""
+    """Return the forward step of a layer on one sequence."""
     layer = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[unit](DIM, n)
     x, h = torch.randn(frames, 1, DIM), torch.zeros(1, 1, n)
     state = (h, h) if unit == "lstm" else h
@@ -53,7 +53,7 @@ def inference(unit: str, frames: int, n: int) -> Callable[[], None]:
 
 
 def make_steps() -> dict[str, Callable[[], Any]]:
-    """All of them."""
+    """Return all steps."""
     steps: dict[str, Callable[[], Any]] = {"cube": product([(CUBE, CUBE, CUBE)], 1)}
     for unit, frames, batch, n in RECURRENCES:
         steps[name_of(unit, frames, batch, n)] = product(products(unit, batch, n), frames)

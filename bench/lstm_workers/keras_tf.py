@@ -10,7 +10,7 @@ from rows import LABELS, RATE, Row, serve
 
 
 def make_step(row: Row) -> Callable[[], Any]:
-    """A whole training step with Adam, in a tf.function."""
+    """Return a whole training step with Adam, in a tf.function."""
     keras, data = tf.keras, {key: tf.constant(value) for key, value in row.data().items()}
     mask = tf.sequence_mask(data["lengths"], row.frames) if row.shortest < 1 else None
     layers, units = [], {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU}

@@ -16,7 +16,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def make_steps() -> dict[str, Callable[[], float]]:
-    """One step, whose result is the figure."""
+    """Return one step, whose result is the figure."""
     unit = sys.argv[1]
     frames, batch, n = MEMORY
     *small, small_lengths = arrays(unit, 2, 1, n)

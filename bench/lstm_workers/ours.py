@@ -12,7 +12,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def make_step(row: Row) -> Callable[[], Any]:
-    """A whole training step with Adam."""
+    """Return a whole training step with Adam."""
     network, source = {}, "data"
     for layer in range(row.layers):
         names = ["fw%d" % layer, "bw%d" % layer][: 2 if row.bidirectional else 1]

@@ -20,7 +20,7 @@ class Model(torch.nn.Module):
         self.output = torch.nn.Linear(row.hidden * (2 if row.bidirectional else 1), LABELS + (row.loss == "ctc"))
 
     def forward(self, x: Any, lengths: Any) -> Any:
-        """x [frames, batch, dim] -> logits"""
+        """Return the logits of x [frames, batch, dim]."""
         if self.row.shortest < 1:
             x = torch.nn.utils.rnn.pack_padded_sequence(x, lengths)
         x, _ = self.rnn(x)
@@ -30,7 +30,7 @@ class Model(torch.nn.Module):
 
 
 def make_step(row: Row) -> Callable[[], Any]:
-    """A whole training step with Adam."""
+    """Return a whole training step with Adam."""
     torch.set_num_threads(int(os.environ["BENCH_THREADS"]))
     model, data = Model(row), {key: torch.from_numpy(value) for key, value in row.data().items()}
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)

@@ -15,7 +15,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def passes(unit: str, frames: int, batch: int, n: int) -> Callable[[], Any]:
-    """Forward and backward, without the gradient of the weights."""
+    """Return forward and backward, without the gradient of the weights."""
     z, *rest, lengths = arrays(unit, frames, batch, n)
     dh, d_last = tf.ones([frames, batch, n]), tf.zeros([batch, n])
 
@@ -36,7 +36,7 @@ def passes(unit: str, frames: int, batch: int, n: int) -> Callable[[], Any]:
 
 
 def inference(unit: str, frames: int, n: int) -> Callable[[], Any]:
-    """A layer on one sequence, forward only; single frames: as many calls of the op in one graph, as in a decoder."""
+    """Return a forward step on one sequence; for single frames, one graph with a call of the op for each."""
     z, *rest, lengths = arrays(unit, frames, 1, n)
     x, w, b = (0.1 * tf.random.normal(shape) for shape in ((frames, DIM), (DIM, GATES[unit] * n), (GATES[unit] * n,)))
 
@@ -55,7 +55,7 @@ def inference(unit: str, frames: int, n: int) -> Callable[[], Any]:
 
 
 def make_steps() -> dict[str, Callable[[], Any]]:
-    """All of them."""
+    """Return all steps."""
     steps: dict[str, Callable[[], Any]] = {name_of(*size): passes(*size) for size in RECURRENCES}
     steps.update({"single-" + name_of(unit, frames, 1, n): inference(unit, frames, n) for unit, frames, n in SINGLE})
     return steps

@@ -9,7 +9,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def arrays(unit: str, frames: int, batch: int, n: int) -> tuple[Any, ...]:
-    """z, recurrent weights, states, lengths"""
+    """Return z, recurrent weights, states and lengths."""
     shapes = {
         "lstm": [(frames, batch, 4 * n), (n, 4 * n), (batch, n), (batch, n)],
         "gru": [(frames, batch, 3 * n), (n, 2 * n), (n, n), (batch, n)],
@@ -18,7 +18,7 @@ def arrays(unit: str, frames: int, batch: int, n: int) -> tuple[Any, ...]:
 
 
 def outputs(unit: str, *inputs: Any) -> Any:
-    """h [time, batch, n]"""
+    """Return h [time, batch, n]."""
     if unit == "lstm":
         return native_lstm(lstm_ops(tf.float32), *inputs)[0]
     return native_gru(gru_ops(tf.float32), *inputs)[0]

@@ -36,7 +36,7 @@ class Row:
     unit: str = "lstm"
 
     def gflop(self) -> float:
-        """Multiply-adds x 2 of a training step in 1e9, without the gradient of the input and without padding."""
+        """Return multiply-adds x 2 of a training step in 1e9, without the gradient of the input and without padding."""
         frames = int(self.lengths().sum())
         total, dim = 0, self.dim
         for layer in range(self.layers):
@@ -47,11 +47,11 @@ class Row:
         return total / 1e9
 
     def lengths(self) -> numpy.ndarray:
-        """int32 [batch]"""
+        """Return the lengths, int32 [batch]."""
         return numpy.linspace(self.frames, self.frames * self.shortest, self.batch).astype("int32")
 
     def data(self) -> dict[str, numpy.ndarray]:
-        """x [batch, frames, dim], lengths, labels [batch, ...] as the loss needs them, label_lengths (ctc)."""
+        """Return x [batch, frames, dim], lengths, labels [batch, ...] as the loss needs them, label_lengths (ctc)."""
         rng = numpy.random.RandomState(1)
         shape = {"last": (self.batch,), "frame": (self.batch, self.frames), "ctc": (self.batch, self.frames // 20)}
         return {
@@ -74,7 +74,7 @@ ROWS = {
 
 
 def serve(make_step: Callable[[Row], Callable[[], Any]]) -> None:
-    """The life of a worker with one step: that of the row which the command line names, with a part of its frames.
+    """Run a worker with one step: that of the row which the command line names, with a part of its frames.
 
     Arguments: the row, and a number n: the sequences are cut to 1 / n of their frames.
     """

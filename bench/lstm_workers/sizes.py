@@ -17,7 +17,7 @@ SINGLE = [(unit, frames, n) for unit, n in (("lstm", 320), ("lstm", 512), ("gru"
 
 
 def calls(frames: int) -> int:
-    """How often a step of inference calls its layer: single frames one after the other, as a decoder does."""
+    """Return how often a step of inference calls its layer: single frames one after the other, as a decoder does."""
     return 50 if frames == 1 else 1
 
 
@@ -25,17 +25,17 @@ CUBE = 2048
 
 
 def name_of(unit: str, frames: int, batch: int, n: int) -> str:
-    """Of the step."""
+    """Return the name of the step."""
     return "%s-%dx%d-%d" % (unit, frames, batch, n)
 
 
 def products(unit: str, batch: int, n: int) -> list:
-    """The products of a frame, forward and backward: [(rows, depth, columns)]."""
+    """Return the products of a frame, forward and backward: [(rows, depth, columns)]."""
     if unit == "gru":
         return [(batch, n, 2 * n), (batch, n, n), (batch, n, n), (batch, 2 * n, n)]
     return [(batch, n, 4 * n), (batch, 4 * n, n)]
 
 
 def gflop(unit: str, frames: int, batch: int, n: int) -> float:
-    """Multiply-adds x 2 of a step, in 1e9."""
+    """Return multiply-adds x 2 of a step, in 1e9."""
     return sum(2e-9 * frames * rows * depth * columns for rows, depth, columns in products(unit, batch, n))

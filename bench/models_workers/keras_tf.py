@@ -67,7 +67,7 @@ class _Cell(layers.Layer):
         self.memory: tuple = ()
 
     def call(self, emb: Any, states: Any) -> Any:
-        """(state and attention, new states)"""
+        """Return (state and attention, new states)."""
         (h, c, att, total), (enc, keys, mask) = states, self.memory
         h, (h, c) = self.lstm(tf.concat([emb, att], axis=-1), [h, c])
         hidden = tf.tanh(keys + self.context(h)[:, None] + self.feedback(total[:, :, None]))
@@ -85,12 +85,12 @@ class _Decoder(layers.Layer):
         self.rnn = layers.RNN(self.cell, return_sequences=True)
 
     def call(self, emb: Any, enc: Any, keys: Any, valid: Any) -> Any:
-        """[batch, labels, state and attention]"""
+        """Return [batch, labels, state and attention]."""
         self.cell.memory = enc, keys, tf.where(valid, 0.0, -1e30)
         return self.rnn(emb)
 
     def compute_output_shape(self, emb_shape: Any, enc_shape: Any, keys_shape: Any, valid_shape: Any) -> Any:
-        """So that Keras does not call it with its symbols."""
+        """Return the shape, so that Keras does not call the layer with its symbols."""
         return (*emb_shape[:2], self.cell.output_size)
 
 
@@ -125,7 +125,7 @@ def _model(m: Model, data: dict[str, Any]) -> Any:
 
 
 def make_steps(m: Model) -> dict[str, Callable[[], Any]]:
-    """The steps of `model_rows.serve`."""
+    """Return the steps of `model_rows.serve`."""
     arrays = m.data()
     data = {key: tf.constant(value) for key, value in arrays.items()}
     model, optimizer = _model(m, data), keras.optimizers.Adam(RATE)

@@ -41,15 +41,15 @@ class Model:
     shortest: float = 1.0
 
     def lengths(self) -> numpy.ndarray:
-        """int32 [batch]"""
+        """Return the lengths, int32 [batch]."""
         return numpy.linspace(self.frames, self.frames * self.shortest, self.batch).astype("int32")
 
     def label_lengths(self) -> numpy.ndarray:
-        """int32 [batch]; one for each frame, or one for 8 of them ("attention" and "ctc")"""
+        """Return int32 [batch]: one label per frame, or one per 8 frames ("attention" and "ctc")."""
         return self.lengths() // 8 if self.kind in ("attention", "ctc") else self.lengths()
 
     def data(self) -> dict[str, numpy.ndarray]:
-        """x [batch, frames, dim] (words [batch, frames]), lengths, labels [batch, frames or less], label_lengths."""
+        """Return x [batch, frames, dim] (words [batch, frames]), lengths, labels [batch, labels], label_lengths."""
         rng = numpy.random.RandomState(1)
         shape = (self.batch, self.frames)
         words = self.kind == "lm"
@@ -63,7 +63,7 @@ class Model:
         }
 
     def gflop(self) -> float:
-        """Multiply-adds x 2 of the products of a step in 1e9, without padding and the gradient of the input."""
+        """Return multiply-adds x 2 of the products of a step in 1e9, without padding and the gradient of the input."""
         frames, squares = int(self.lengths().sum()), int((self.lengths().astype("int64") ** 2).sum())
         n, ff = self.size, self.hidden
         if self.kind == "attention":
@@ -102,14 +102,14 @@ ROWS = {
 
 
 def small(model: Model) -> Model:
-    """The same network with a few units, for tests."""
+    """Return the same network with a few units, for tests."""
     heads = 2 if model.heads else 0
     hidden = 16 if model.hidden else 0
     return replace(model, batch=3, frames=16, dim=5, size=8, layers=2, labels=11, hidden=hidden, heads=heads)
 
 
 def serve(make_steps: Callable[[Model], dict[str, Callable[[], Any]]]) -> None:
-    """The life of a worker.
+    """Run a worker.
 
     Arguments: the row, n, and "small" or nothing; the batch has 1 / n of the row's sequences. Its steps are "step" (a
     whole training step, the batch given as tensors), "forward" (the loss in training), "gradients" (forward and
@@ -123,5 +123,5 @@ def serve(make_steps: Callable[[Model], dict[str, Callable[[], Any]]]) -> None:
 
 
 def threads() -> int:
-    """How many a worker may use."""
+    """Return the number of threads that a worker may use."""
     return int(os.environ["BENCH_THREADS"])

@@ -88,7 +88,7 @@ def _recurrent(m: Model, source: str, directions: int) -> tuple[Net, Any]:
 
 
 def network(m: Model) -> Net:
-    """The network dict."""
+    """Return the network dict."""
     if m.kind == "attention":
         net, sources = _recurrent(m, "data", 2)
         net["enc"] = {"class": "copy", "from": sources}
@@ -119,7 +119,7 @@ def network(m: Model) -> Net:
 
 
 def config(m: Model) -> Any:
-    """The config of a training with Adam."""
+    """Return the config of a training with Adam."""
     data = {"sparse": True, "dim": m.labels} if m.kind == "lm" else {"dim": m.dim}
     return returnn_tf.Config({
         "extern_data": {"data": data, "classes": {"dim": m.labels, "sparse": True}}, "network": network(m),
@@ -128,7 +128,7 @@ def config(m: Model) -> Any:
 
 
 def make_steps(m: Model) -> dict[str, Callable[[], Any]]:
-    """The steps of `model_rows.serve`."""
+    """Return the steps of `model_rows.serve`."""
     settings = config(m)
     trainer = returnn_tf.Trainer(returnn_tf.Network.from_config(settings, train=True), settings)
     arrays = m.data()

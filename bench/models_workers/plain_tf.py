@@ -18,7 +18,7 @@ class Network:
         self._at = 0
 
     def __call__(self, data: dict[str, Any]) -> Any:
-        """Logits [batch, time, labels]"""
+        """Return the logits [batch, time, labels]."""
         self._at, m, x = 0, self.m, data["x"]
         if m.kind == "attention":
             y = self._attention_model(data)
@@ -86,7 +86,7 @@ class Network:
         return self._norm(x)
 
     def _lstm(self, x: Any) -> Any:
-        """[batch, time, n]; frames after the end are computed like all others."""
+        """Return the outputs [batch, time, n]; frames after the end are computed like all others."""
         n, (batch, frames) = self.m.size, x.shape[:2]
         z = tf.transpose(self._dense(x, 4 * n), [1, 0, 2])
         z = tf.TensorArray("float32", frames, element_shape=[batch, 4 * n]).unstack(z)
@@ -142,7 +142,7 @@ def _cell(z: Any, c: Any) -> Any:
 
 
 def make_steps(m: Model) -> dict[str, Callable[[], Any]]:
-    """The steps of `model_rows.serve`."""
+    """Return the steps of `model_rows.serve`."""
     arrays = m.data()
     data = {key: tf.constant(value) for key, value in arrays.items()}
     network = Network(m)

@@ -33,7 +33,7 @@ class ConformerBlock(nn.Module):
         self.batch_norm = nn.BatchNorm1d(m.size)
 
     def forward(self, x: Any, src_key_padding_mask: Any = None) -> Any:
-        """[batch, time, size]"""
+        """Return the output [batch, time, size]."""
         x = x + 0.5 * self.first(x)
         y = self.norm_att(x)
         y = self.att(y, y, y, key_padding_mask=src_key_padding_mask, need_weights=False)[0]
@@ -56,7 +56,7 @@ class Decoder(nn.Module):
         self.readout = nn.Linear(n + enc + n, n)
 
     def forward(self, enc: Any, lengths: Any, labels: Any) -> Any:
-        """[batch, labels, n]"""
+        """Return the output [batch, labels, n]."""
         emb, keys, out = self.emb(functional.pad(labels[:, :-1], (1, 0))), self.keys(enc), []
         padding = torch.arange(enc.shape[1])[None] >= lengths[:, None]
         h = c = torch.zeros(len(enc), self.readout.out_features)
@@ -101,7 +101,7 @@ class Network(nn.Module):
         self.output = nn.Linear(n, m.labels + (m.kind == "ctc"))
 
     def forward(self, x: Any, lengths: Any, labels: Any) -> Any:
-        """Logits [batch, time, labels]"""
+        """Return the logits [batch, time, labels]."""
         if self.m.kind in ("attention", "ctc", "lm"):
             y = self._recurrent(self.emb(x) if self.m.kind == "lm" else x, lengths)
             y = self.decoder(y, lengths, labels) if self.m.kind == "attention" else y
@@ -123,7 +123,7 @@ class Network(nn.Module):
 
 
 def make_steps(m: Model) -> dict[str, Callable[[], Any]]:
-    """The steps of `model_rows.serve`."""
+    """Return the steps of `model_rows.serve`."""
     torch.set_num_threads(threads())
     arrays = m.data()
     data = {key: torch.from_numpy(value) for key, value in arrays.items()}

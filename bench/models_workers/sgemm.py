@@ -12,7 +12,7 @@ CUBE = 2048
 
 
 def make_steps() -> dict[str, Callable[[], Any]]:
-    """The product."""
+    """Return the product as the only step."""
     a, b = (tf.random.normal([CUBE, CUBE]) for _ in range(2))
     product = tf.function(lambda: tf.reduce_max(tf.matmul(a, b)), autograph=False)
     return {"cube": lambda: float(product())}

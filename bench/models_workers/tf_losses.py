@@ -9,7 +9,7 @@ from model_rows import Model
 
 
 def loss_of(m: Model, logits: Any, data: dict[str, Any]) -> Any:
-    """The mean over frames or sequences; logits [batch, time, labels]."""
+    """Return the mean over frames or sequences; logits [batch, time, labels]."""
     labels, lengths = data["labels"], data["label_lengths"]
     if m.kind == "ctc":
         sizes = lengths, data["lengths"]
@@ -24,7 +24,7 @@ def loss_of(m: Model, logits: Any, data: dict[str, Any]) -> Any:
 def steps_of(
     objective: Callable[[], Any], variables: list, apply: Callable[[list], Any], arrays: dict[str, Any]
 ) -> dict[str, Callable[[], Any]]:
-    """The steps of `model_rows.serve`.
+    """Return the steps of `model_rows.serve`.
 
     :param objective: emits the loss in training
     :param apply: emits the update, given the gradients

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from returnn_tf.native.library import load
+
 _BENCH = Path(__file__).parents[2] / "bench"
 
 
@@ -77,3 +79,13 @@ def test_recurrences_in_parallel_and_step_by_step() -> None:
         state = (0.5 + 0.5j) * state + 0.5 + 0.5j
         expected.add(state.real)
     assert set(scan.kept[2 * 3].tolist()) == expected  # behind a, b and h0, each in two parts
+
+
+@pytest.mark.parametrize("kind", range(3))
+def test_sides_of_the_benchmark_of_products(kind: int) -> None:
+    """Both compute the same product, also for gradients."""
+    import products
+
+    ops = load("product", products.self_test)
+    theirs, ours = products.sides(ops, 30, 400, 200, products.KINDS[kind])
+    assert theirs() == pytest.approx(ours(), abs=1e-3)

@@ -11,6 +11,7 @@ import pytest
 
 import returnn_tf
 from returnn_tf.layers.attention import in_place_step
+from returnn_tf.layers.shared import packed
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.ops.sequence import best_labels
 
@@ -29,7 +30,7 @@ def _config(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture(name="called")
 def _called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the native ops that graphs were built with."""
+    """Return the names of the native ops that graphs were built with."""
     names: list[str] = []
 
     def counted(op: Any) -> Any:
@@ -39,7 +40,9 @@ def _called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return run
 
-    for module, name in ((in_place_step, "native_beam_attention"), (best_labels, "native_best_labels")):
+    monkeypatch.setattr(packed, "_LEAST_SIZE", 0)
+    native = ((in_place_step, "native_beam_attention"), (best_labels, "native_best_labels"), (packed, "pack"))
+    for module, name in native:
         monkeypatch.setattr(module, name, counted(getattr(module, name)))
     return names
 
@@ -50,12 +53,13 @@ def test_same_hypotheses(config: Any, called: list[str]) -> None:
     net.set_param_values({key: rng.normal(size=p.shape).astype("float32") / 2 for key, p in net.params.items()})
     feed = {"data": rng.normal(size=(3, 5, DIM)).astype("float32"), "data/size0": [5, 2, 4]}
     native = net.run(feed).layers["output"]
-    assert sorted(called) == ["native_beam_attention"] * 2 + ["native_best_labels"]
+    # For each layer QKV and five products, and that of the labels.
+    assert sorted(called) == ["native_beam_attention"] * 2 + ["native_best_labels"] + ["pack"] * (2 * 6 + 1)
     with portable_ops():
         other = returnn_tf.Network.from_config(config, search=True)
         other.set_param_values(net.get_param_values())
         plain = other.run(feed).layers["output"]
-    assert len(called) == 3
+    assert len(called) == 16
     lens = native.sizes[1]
     numpy.testing.assert_array_equal(lens, plain.sizes[1])
     assert lens.max() > 16
