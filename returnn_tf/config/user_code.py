@@ -119,7 +119,7 @@ def _called_wrongly(exc: BaseException) -> Optional[tuple[str, int]]:
     this = frame.f_locals.get("self")
     for value in [*frame.f_locals.values(), *getattr(this, "__dict__", {}).values()]:
         code = getattr(value, "__code__", None)
-        builtins = getattr(value, "__builtins__", {})
-        if code is not None and code.co_name == match.group(1) and USER_CODE in builtins:
+        builtins = getattr(value, "__globals__", {}).get("__builtins__", {})  # a module, or its dict
+        if code is not None and code.co_name == match.group(1) and USER_CODE in getattr(builtins, "__dict__", builtins):
             return code.co_filename, code.co_firstlineno
     return None
