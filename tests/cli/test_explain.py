@@ -55,11 +55,12 @@ def test_examples(
     config = tmp_path / "my.config"
     config.write_text(BASE + code)
     failed = main(["check", str(config)])
-    err = capsys.readouterr().err
+    err = capsys.readouterr().err.replace(str(config), "my.config")
     if kind == "Right":
         assert not failed and not err
     else:
-        assert failed and message in err and err.splitlines()[-1] == "More: returnn-tf explain " + topic
+        assert message.startswith("error: ") and " ".join(message.split()) in err
+        assert failed and err.splitlines()[-1] == "More: returnn-tf explain " + topic
 
 
 def test_list_and_pages(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -119,3 +120,15 @@ def test_markdown_of_the_site() -> None:
     page = "Text:\n* a\n  * b\n    c\n* d\n\n  ```text\n  x\n  ```\n\n<!-- file: x.config -->\n```python\ny = 1\n```\n"
     expected = "Text:\n\n* a\n    * b\n        c\n* d\n\n    ```text\n    x\n    ```\n\n"
     assert for_site(page) == expected + '```python title="x.config"\ny = 1\n```\n'
+
+
+def test_every_native_op_says_what_it_computes() -> None:
+    parts = PAGES["reference/native-ops.md"].split("\n## ")[1:]
+    assert len(parts) == len(list(OPS.items()))
+    assert all(re.search(r"^[A-Z][^*\n]{15,}\.$", part, re.M) for part in parts), parts
+
+
+def test_decorators_and_packages_that_can_be_called_are_described() -> None:
+    assert "Decorate a layer class" in PAGES["reference/python/register_layer.md"]
+    assert "Decorate a task" in PAGES["reference/python/register_task.md"]
+    assert "* `folder`: " in PAGES["reference/python/export.md"]

@@ -1,4 +1,7 @@
-"""The navigation: sections by folder, pages in the order in which the README.md of the folder links to them."""
+"""The navigation: sections by folder, pages in the order in which the README.md of the folder links to them.
+
+Configs are left out: the pages about them link to them.
+"""
 
 from __future__ import annotations
 
@@ -80,6 +83,8 @@ def _section(pages: dict[str, str], folder: str) -> Nav:
     for name in ordered(pages, folder):
         if posixpath.basename(name) == "README.md":
             entries.append(name)
+        elif name.endswith(".config.md"):
+            continue  # the page about the config links to it
         elif not name.endswith("/"):
             entries.append({_short_title(pages, name): name})
         elif folder:

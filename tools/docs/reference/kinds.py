@@ -45,6 +45,11 @@ def _unit_example(cls: type[Any], path: str) -> tuple[str, Pages]:
     return "\n\n".join(parts), {}
 
 
+def _export_example(cls: type[Any], path: str) -> tuple[str, Pages]:
+    command = "returnn-tf export my.config --to %s --output exported" % EXPORTERS.names_of(cls)[0]
+    return "## Example\n\n```\n%s\n```\n\nOptions follow as `--option value`; a bool is on by `--option`." % command, {}
+
+
 KINDS = (
     Kind("layers", "Layers", LAYERS, Layer, "layers", more=_with_drawing, by_topic=True),
     Kind("losses", "Losses", LOSSES, Loss, "losses", more=_with_drawing),
@@ -61,5 +66,12 @@ KINDS = (
     ),
     Kind("datasets", "Datasets", DATASETS, Dataset.Options, "datasets", options="Options", by_topic=True),
     Kind("optimizers", "Optimizers", OPTIMIZERS, Optimizer, "optimizers"),
-    Kind("exporters", "Targets of exports", EXPORTERS, Exporter),
+    Kind(
+        "exporters",
+        "Targets of exports",
+        EXPORTERS,
+        Exporter,
+        intro="What `returnn-tf export --to` takes; [the guide](../../export.md) compares them.",
+        more=_export_example,
+    ),
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from returnn_tf.cli.commands import COMMANDS, RUN, usage
 from returnn_tf.cli.tool.registry import TOOLS
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.behavior_versions import CHANGES
+from returnn_tf.config.reference import first_sentence
 from returnn_tf.config.registry import Registry
 from returnn_tf.engine.learning_rate.schemes import SCHEMES
 from returnn_tf.native.sources import OPS
@@ -35,7 +37,7 @@ _SCHEDULES = (
 )
 _VERSIONS = (
     "The setting [behavior_version](settings/the-network.md#behavior_version) selects between old and new semantics; "
-    "absent means 0. Each version has the changes of all before it. `returnn-tf check --migrate CONFIG` says what "
+    "absent means 0. Each version has the changes of all before it; a version that is not listed changes nothing. `returnn-tf check --migrate CONFIG` says what "
     "the newest version would change in a config."
 )
 
@@ -77,14 +79,18 @@ def _functions(registry: Registry[Any]) -> list[tuple[str, str]]:
 def _ops() -> list[tuple[str, str]]:
     entries = []
     for name, op in OPS.items():
-        rows = ["* C++: %s" % ", ".join(map(code, op.kernels))]
+        rows = [
+            inline(first_sentence(inspect.getmodule(op.self_test))),
+            "",
+            "* C++: %s" % ", ".join(map(code, op.kernels)),
+        ]
         rows += ["* CUDA: %s" % ", ".join(map(code, op.cuda))] if op.cuda else ["* no CUDA kernel"]
         entries.append((_heading(name), "\n".join(rows)))
     return entries
 
 
 def _versions() -> list[tuple[str, str]]:
-    return [("%d {#version-%d}" % (n, n), "\n".join("* %s" % inline(text) for text in CHANGES[n])) for n in CHANGES]
+    return [("Version %d" % n, "\n".join("* %s" % inline(text) for text in CHANGES[n])) for n in CHANGES]
 
 
 def error_pages(topics: Pages) -> Pages:

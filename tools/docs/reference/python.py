@@ -12,6 +12,7 @@ from typing import Any
 
 import returnn_tf
 from returnn_tf.config.reference import first_sentence
+from returnn_tf.config.registry import Registry
 from tools.docs.reference.classes import Pages, heading, sections
 from tools.docs.reference.docstrings import code, doc_of, inline
 
@@ -26,8 +27,8 @@ def python_pages(pages: Pages) -> Pages:
     :param pages: those that are written; what their code imports from modules of returnn_tf has an entry as well
     """
     folder = "reference/python/"
-    names = {name: ("returnn_tf", getattr(returnn_tf, name)) for name in sorted(vars(returnn_tf)["__all__"])}
-    names = {name: item for name, item in names.items() if not name.startswith("__")}
+    exported = sorted(name for name in vars(returnn_tf)["__all__"] if not name.startswith("__"))
+    names = {name: ("returnn_tf", _exported(name)) for name in exported}
     more = {name: item for name, item in imported_names(pages.values()).items() if name not in names}
     index = ["# Python", "What `import returnn_tf` offers; [the guide](../../python-api.md) shows how to use it."]
     index += [_list(names), "## In modules", "What the pages import from modules of the package.", _list(more)]
@@ -35,6 +36,12 @@ def python_pages(pages: Pages) -> Pages:
     for name, (module, what) in {**names, **more}.items():
         made["%s%s.md" % (folder, name)] = _page(name, module, what)
     return made
+
+
+def _exported(name: str) -> Any:
+    """Return what a public name stands for; for a package that can be called, the function behind it."""
+    what = getattr(returnn_tf, name)
+    return getattr(importlib.import_module("%s.%s" % (what.__name__, name)), name) if inspect.ismodule(what) else what
 
 
 def imported_names(pages: Iterable[str]) -> dict[str, tuple[str, Any]]:
@@ -56,10 +63,21 @@ def imported_names(pages: Iterable[str]) -> dict[str, tuple[str, Any]]:
 def _list(names: dict[str, tuple[str, Any]]) -> str:
     lines = []
     for name, (module, what) in names.items():
-        text = inline(first_sentence(what)) if callable(what) else "a value of type %s" % code(type(what).__name__)
+        text = inline(_summary(what)) if callable(what) else "a value of type %s" % code(type(what).__name__)
         place = "" if module == "returnn_tf" else " in %s" % code(module)
         lines.append("* [%s](%s.md)%s: %s" % (code(name), name, place, text))
     return "\n".join(lines)
+
+
+def _registers(what: Any) -> bool:
+    """Return whether something is the decorator of a registry: one method for all kinds of entries."""
+    return isinstance(getattr(what, "__self__", None), Registry)
+
+
+def _summary(what: Any) -> str:
+    if not _registers(what):
+        return first_sentence(what)
+    return "Decorate a %s: it gets these names in configs; the first is the main one." % what.__self__.what
 
 
 def _page(name: str, module: str, what: Any) -> str:
@@ -71,7 +89,7 @@ def _page(name: str, module: str, what: Any) -> str:
         parts += [doc_of(what.__init__) if _has_doc_of_its_own(what.__dict__.get("__init__")) else ""]
         parts += [sections(_members(what))]
     elif callable(what) and hasattr(what, "__name__"):
-        parts += [_fenced_signature(name, what), doc_of(what)]
+        parts += [_fenced_signature(name, what), inline(_summary(what)) if _registers(what) else doc_of(what)]
     else:
         parts += ["A value of type %s." % code(type(what).__name__), doc_of(type(what))]
     return "\n\n".join(part for part in parts if part)

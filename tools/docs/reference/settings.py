@@ -34,5 +34,5 @@ def page_of_topic(group: type[SettingGroup]) -> str:
 
 def _section(info: Setting) -> str:
     also = ", also called %s" % ", ".join(map(code, info.aliases)) if info.aliases else ""
-    facts = "%s = %s%s" % (code(info.type_name), code(repr(info.default)), also)
-    return "### %s {#%s}\n\n%s  \n%s" % (code(info.name), info.name, facts, inline(info.description))
+    facts = "%s, default %s%s" % (code(info.type_name), code(repr(info.default)), also)
+    return "## %s {#%s}\n\n%s  \n%s" % (code(info.name), info.name, facts, inline(info.description))
