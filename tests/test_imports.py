@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 
@@ -240,6 +241,37 @@ def test_no_cycles():
 
     for name in sorted(GRAPH):
         visit(name, [])
+
+
+def imported_before(name):
+    """Return the modules that are imported before ``python -m`` runs this one: its packages, and what they import."""
+    found, open_ = set(), {name.rsplit(".", count)[0] for count in range(1, name.count(".") + 1)}
+    while open_:
+        module = open_.pop()
+        found.add(module)
+        at_once = {target for target, _, in_function in imports_of(module) if not in_function and target in MODULES}
+        packages = {target.rsplit(".", count)[0] for target in at_once for count in range(1, target.count(".") + 1)}
+        open_ |= (at_once | packages) - found
+    return found
+
+
+def programs():
+    """Return the modules that code or a docstring runs by ``python -m``."""
+    found = set()
+    for path, _ in MODULES.values():
+        with open(path, encoding="utf8") as file:
+            found |= set(re.findall(r'-m(?: |", ")(%s\.\w[\w.]*\w)' % PACKAGE, file.read()))
+    return sorted(found)
+
+
+def test_programs_are_found():
+    assert "returnn_tf.native.self_test" in programs()
+
+
+@pytest.mark.parametrize("name", programs())
+def test_no_program_is_imported_before_it_runs(name):
+    """Else there are two copies of the module, and runpy warns."""
+    assert name not in imported_before(name)
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))

@@ -239,9 +239,8 @@ PLUGINS = {
                 raise NativeOpError("wrong answer")
         """,
         """
-        from returnn_tf.native.library import load
+        from returnn_tf.native.library import examine, load
         from returnn_tf.native.sources import OPS
-        from returnn_tf.native.self_test import examine
         print(examine("plug_op") or load("plug_op", OPS["plug_op"].self_test).plug_answer().numpy())
         """,
         "42",

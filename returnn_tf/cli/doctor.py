@@ -197,7 +197,7 @@ def _compiler() -> Finding:
 
 def _nvcc() -> Finding:
     """Look for nvcc in a subprocess: the package of native ops needs numpy."""
-    output = output_of([sys.executable, "-m", "returnn_tf.native.gpu.cuda_toolchain"])
+    output = output_of([sys.executable, "-m", "returnn_tf.native.gpu.find_nvcc"])
     if output:
         return Finding(True, output.strip())
     return Finding(False, "native ops run on the CPU only", "for a GPU: install the CUDA toolkit, or set CUDA_HOME")

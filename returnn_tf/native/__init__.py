@@ -5,10 +5,10 @@ from __future__ import annotations
 from returnn_tf.native.decoding.align import align_ops, native_best_alignment, native_ctc, native_soft_alignment
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gru import gru_ops, native_gru
+from returnn_tf.native.library import examine
 from returnn_tf.native.lstm import lstm_ops, native_lstm
 from returnn_tf.native.mdlstm import mdlstm_ops, native_mdlstm
 from returnn_tf.native.portable import portable_ops
-from returnn_tf.native.self_test import examine
 
 ERROR_TOPIC = "native-ops"
 

@@ -116,6 +116,17 @@ def load(name: str, self_test: SelfTest) -> Any:
     return ops
 
 
+def examine(name: str) -> str:
+    """Test an op; return an error as one line, or "" if it works."""
+    try:
+        self_test = OPS[name].self_test
+        assert self_test is not None
+        self_test(load(name, self_test))
+    except NativeOpError as exc:
+        return str(exc)
+    return ""
+
+
 def libraries_with(op_types: Iterable[str]) -> dict[str, str]:
     """Return the loaded libraries that have some of these ops: name of the native op -> path.
 

@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from returnn_tf.native.errors import NativeOpError
-from returnn_tf.native.library import devices, load
+from returnn_tf.native.library import devices, examine
 from returnn_tf.native.product import reason_not_used
 from returnn_tf.native.sources import OPS
-
-
-def examine(name: str) -> str:
-    """Test an op; return an error as one line, or "" if it works."""
-    try:
-        self_test = OPS[name].self_test
-        assert self_test is not None
-        self_test(load(name, self_test))
-    except NativeOpError as exc:
-        return str(exc)
-    return ""
 
 
 def main() -> int:

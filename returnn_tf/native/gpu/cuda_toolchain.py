@@ -1,7 +1,4 @@
-"""The CUDA compiler, its target GPUs and its flags.
-
-``python -m returnn_tf.native.gpu.cuda_toolchain`` prints the one that is found.
-"""
+"""The CUDA compiler, its target GPUs and its flags."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import glob
 import os
 import re
 import shutil
-import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -148,21 +144,3 @@ def _number(arch: str) -> tuple[int, str]:
     """Return a sort key that puts "sm_90" before "sm_100"."""
     digits = re.sub(r"\D", "", arch)
     return int(digits), arch
-
-
-def main() -> int:
-    """Print the version and path of nvcc.
-
-    :return: 0, or 1 if there is none
-    """
-    try:
-        found = find_cuda_toolchain(())
-    except NativeOpError as exc:
-        print(exc)
-        return 1
-    print("%s (%s)" % (found.version, " ".join(found.nvcc)))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,26 @@
+"""``python -m returnn_tf.native.gpu.find_nvcc`` prints which CUDA compiler is used."""
+
+from __future__ import annotations
+
+import sys
+
+from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.gpu.cuda_toolchain import find_cuda_toolchain
+
+
+def main() -> int:
+    """Print the version and path of nvcc.
+
+    :return: 0, or 1 if there is none
+    """
+    try:
+        found = find_cuda_toolchain(())
+    except NativeOpError as exc:
+        print(exc)
+        return 1
+    print("%s (%s)" % (found.version, " ".join(found.nvcc)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
