@@ -131,6 +131,7 @@ bench: venv
 
 dist: $(STAMP)
 	$(PY) -m build
+	$(PY) release/compress.py dist/*.whl
 
 clean:
 	rm -rf $(VENV) .versions .pytest_cache .mypy_cache .ruff_cache build dist site *.egg-info

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import lzma
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -79,14 +80,17 @@ class SdistWithVersion(sdist):
 def packed_files() -> Iterator[tuple[str, bytes]]:
     """Yield the names and contents of the files of the archive, in the order of their names.
 
-    These are the native sources, which are compiled on the user's machine, and the folder ``i6`` with the scripts that
-    it names, which ``returnn-tf root`` writes.
+    These are the native sources, which are compiled on the user's machine; the folder ``i6`` with the scripts that it
+    names, which ``returnn-tf root`` writes; pages of ``returnn-tf explain`` and configs of ``returnn-tf new``.
     """
-    for folder in ("i6", "native_ops"):
+    for folder in ("i6", "native_ops", "returnn_tf/cli"):
         for path in sorted((CHECKOUT / folder).rglob("*.*")):
             name = path.relative_to(CHECKOUT).as_posix()
             if path.suffix in (".h", ".cc", ".cu"):
                 yield name, without_comments(path.read_bytes())
+            elif folder == "returnn_tf/cli":
+                if path.suffix in (".config", ".md"):
+                    yield name, path.read_bytes()
             elif path.suffix == ".py":
                 script = CHECKOUT / "tools" / path.name  # of a checkout, i6/tools has links to it, or short forms
                 yield name, (script if path.parent.name == "tools" else path).read_bytes()
@@ -100,7 +104,8 @@ def without_comments(code: bytes) -> bytes:
 
 def write_archive(to: Path) -> None:
     """Write the archive, the same bytes from the same files."""
-    with lzma.open(to, "wb", preset=9 | lzma.PRESET_EXTREME) as out, tarfile.open(fileobj=out, mode="w|") as tar:
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 3, "lp": 0, "pb": 0}]  # pb=0: text
+    with lzma.open(to, "wb", filters=filters) as out, tarfile.open(fileobj=out, mode="w|") as tar:
         for name, content in packed_files():
             info = tarfile.TarInfo(name)
             info.size = len(content)
@@ -111,7 +116,9 @@ class BuildWithFolders(build_py):
     """Add what a checkout has beside the package, in the archive that ``returnn_tf/util/packed_files.py`` reads."""
 
     def run(self) -> None:
-        """Build the package, then write the archive."""
+        """Build from nothing, as what an earlier build left would be in the wheel; then write the archive."""
+        if not self.editable_mode:
+            shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
         if not self.editable_mode:
             write_version(self.build_lib, self.distribution.get_version())

@@ -8,6 +8,7 @@ is told and left out. The rows of ``docs/versions.md`` are rewritten for the pai
 from __future__ import annotations
 
 import datetime
+import fcntl
 import os
 import re
 import shutil
@@ -162,7 +163,9 @@ def run_pair(pair: Pair, interpreter: str) -> tuple[list[str], bool]:
     wheels = folder / "wheel"
     shutil.rmtree(wheels, ignore_errors=True)
     _call([*pip, "install", "-q", "--upgrade", "pip>=25"], log)
-    _call([*pip, "wheel", "-q", "--no-deps", "-w", str(wheels), str(ROOT)], log)
+    with (FOLDER / "lock").open("w") as lock:  # all builds of a checkout use its folder "build"
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _call([*pip, "wheel", "-q", "--no-deps", "-w", str(wheels), str(ROOT)], log)
     wheel = next(wheels.glob("*.whl"))
     _call([*pip, "install", "-q", "%s[%s]" % (wheel, EXTRAS), "tensorflow-cpu~=%s.0" % pair.tensorflow], log)
     _call([*pip, "check"], log)

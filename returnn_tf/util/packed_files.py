@@ -1,6 +1,7 @@
-"""The files that an installed package has in one archive, which is half as large: native sources, the folder ``i6``.
+"""The files that an installed package has in one archive, which is half as large.
 
-A checkout has them as folders beside the package and no archive. ``setup.py`` writes it.
+These are the native sources, the folder ``i6``, and texts of the package. A checkout has them as folders and files, and
+no archive. ``setup.py`` writes it.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ import io
 import os
 import tarfile
 from collections.abc import Mapping
+from pathlib import Path
 
-ARCHIVE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "files.tar.xz")
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ARCHIVE = os.path.join(_PACKAGE, "files.tar.xz")
 
 
 @functools.cache
 def packed(name: str, archive: str = ARCHIVE) -> Mapping[str, bytes]:
     """Return the contents of the files below a folder of the archive, by their paths relative to it.
 
-    :param name: "native_ops" or "i6"
+    :param name: "native_ops", "i6", or a folder of the package
     :return: empty if there is no archive, as in a checkout
     :raises OSError: it can't be read, or this Python was built without lzma
     """
@@ -42,3 +45,23 @@ def unpack(name: str, folder: str, archive: str = ARCHIVE) -> None:
         os.makedirs(os.path.dirname(to), exist_ok=True)
         with open(to, "wb") as file:
             file.write(content)
+
+
+@functools.cache
+def texts(module_file: str, suffix: str, archive: str = ARCHIVE) -> Mapping[str, str]:
+    """Return the texts that stand in the folder of a module, by their names without the suffix.
+
+    :param module_file: ``__file__`` of the module, which is in this package
+    :raises OSError: see `packed`
+    """
+    folder = os.path.dirname(os.path.abspath(module_file))
+    name = os.path.relpath(folder, os.path.dirname(_PACKAGE)).replace(os.sep, "/")
+    files = dict(packed(name, archive))
+    if not os.path.exists(archive):
+        for path in Path(folder).glob("*" + suffix):
+            files[path.name] = path.read_bytes()
+    return {
+        path[: -len(suffix)]: files[path].decode("utf8")
+        for path in sorted(files)
+        if path.endswith(suffix) and "/" not in path
+    }

@@ -10,19 +10,23 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from returnn_tf import __version__ as BASE
+from returnn_tf.cli.explain import pages
+from returnn_tf.cli.new import kinds
 from returnn_tf.native import build as native_build
 from returnn_tf.native import sources as native_sources
 from returnn_tf.native.sources import OPS
-from returnn_tf.util.packed_files import packed, unpack
+from returnn_tf.util.packed_files import packed, texts, unpack
 
 CHECKOUT = Path(__file__).parents[2]
 FOLDERS = ("docs", "i6", "native_ops", "returnn_tf", "tools")
 FILES = ("CHANGELOG.md", "LICENSE", "MANIFEST.in", "NOTICE", "README.md", "pyproject.toml", "rnn.py", "setup.py")
-MOST_BYTES = 2_000_000
+#: Of a wheel that pip builds; of one that "make dist" builds.
+MOST_BYTES, MOST_BYTES_OF_DIST = 2_000_000, 1_950_000
 ARCHIVE = "returnn_tf/files.tar.xz"
 BUILD = "import sys, setuptools.build_meta as b; print(getattr(b, 'build_' + sys.argv[1])(sys.argv[2]))"
 GIT = ("git", "-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "init.defaultBranch=main")
@@ -36,9 +40,14 @@ def sources(*folders: str) -> set[str]:
     return {str(path.relative_to(CHECKOUT)) for path in paths if "__pycache__" not in path.parts}
 
 
+def archived_texts() -> set[str]:
+    """Return the files of the package that are in the archive."""
+    return {path for path in sources("returnn_tf/cli") if Path(path).suffix in (".md", ".config")}
+
+
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of what is built, so that nothing is left in the checkout, with a test that must not be shipped."""
+    """Return a copy of what is built, so that nothing is left in the checkout, with files that must not be shipped."""
     folder = tmp_path_factory.mktemp("build") / "copy"
     folder.mkdir()
     for name in FOLDERS:
@@ -47,6 +56,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(CHECKOUT / name, folder)
     (folder / "tests").mkdir()
     (folder / "tests" / "test_x.py").touch()
+    (folder / "build" / "lib" / "returnn_tf").mkdir(parents=True)
+    (folder / "build" / "lib" / "returnn_tf" / "of_an_earlier_build.py").touch()
     return folder
 
 
@@ -74,7 +85,7 @@ def test_files_of_the_wheel(wheel: zipfile.ZipFile) -> None:
     """Everything in the package and the archive; nothing else."""
     found = {name for name in wheel.namelist() if not name.partition("/")[0].endswith(".dist-info")}
     assert {"returnn_tf/py.typed", "returnn_tf/__init__.pyi"} <= found
-    assert found == sources("returnn_tf") | {ARCHIVE}
+    assert found == sources("returnn_tf") - archived_texts() | {ARCHIVE}
 
 
 def test_files_of_the_archive(archive: str) -> None:
@@ -87,6 +98,18 @@ def test_files_of_the_archive(archive: str) -> None:
     for path, content in i6.items():
         folder = CHECKOUT if path.startswith("tools/") else CHECKOUT / "i6"
         assert content == (folder / path).read_bytes()
+
+
+@pytest.mark.parametrize("module, suffix", [(pages, ".md"), (kinds, ".config")])
+def test_texts_of_an_installed_package(module: ModuleType, suffix: str, archive: str) -> None:
+    """They come from the archive, the same as in a checkout from the folder of their module."""
+    found = texts(module.__file__, suffix)
+    folder = Path(module.__file__ or "").parent
+    assert found == {path.stem: path.read_text("utf8") for path in sorted(folder.glob("*" + suffix))} != {}
+    assert texts(module.__file__, suffix, archive) == found
+    assert list(texts(module.__file__, suffix, archive)) == list(found)
+    names = {"%s/%s%s" % (folder.relative_to(CHECKOUT), name, suffix) for name in found}
+    assert names <= {"returnn_tf/cli/" + path for path in packed("returnn_tf/cli", archive)} == archived_texts()
 
 
 def test_sources_lose_nothing_but_comments(archive: str) -> None:
@@ -122,10 +145,33 @@ def test_size_of_the_wheel(wheel: zipfile.ZipFile) -> None:
     assert max(info.file_size for info in wheel.infolist() if ".dist-info" not in info.filename) < 150_000
 
 
+def test_size_of_the_wheel_of_make_dist(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    """The same files, compressed better."""
+    pytest.importorskip("deflate")
+    assert wheel.filename is not None
+    path = Path(shutil.copy(wheel.filename, tmp_path))
+    command = [sys.executable, str(CHECKOUT / "release" / "compress.py")]
+    assert subprocess.run(command, capture_output=True).returncode == 2
+    for _ in range(2):
+        subprocess.run([*command, str(path)], check=True, capture_output=True)
+        assert path.stat().st_size < MOST_BYTES_OF_DIST
+    assert os.listdir(tmp_path) == [path.name]
+    with zipfile.ZipFile(path) as file:
+        assert file.testzip() is None
+        assert [described(info) for info in file.infolist()] == [described(info) for info in wheel.infolist()]
+
+
+def described(info: zipfile.ZipInfo) -> tuple[object, ...]:
+    return info.filename, info.CRC, info.file_size, info.date_time, info.external_attr, info.create_system
+
+
 def test_a_wheel_of_the_sdist_is_the_same(copy: Path, wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     with tarfile.open(build("sdist", copy, tmp_path)) as file:
         names = [name for name in file.getnames() if "tests" in Path(name).parts]
-        file.extractall(tmp_path, **({"filter": "data"} if sys.version_info >= (3, 12) else {}))
+        if sys.version_info >= (3, 12):
+            file.extractall(tmp_path, filter="data")
+        else:
+            file.extractall(tmp_path)
     folder = next(path for path in tmp_path.iterdir() if path.is_dir())
     assert names == [] and (folder / "rnn.py").exists()
     with zipfile.ZipFile(build("wheel", folder, tmp_path)) as file:

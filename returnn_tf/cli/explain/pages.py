@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-from pathlib import Path
-
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.util.packed_files import texts
 
-_FOLDER = Path(__file__).parent
 
-
-@functools.cache
 def topics() -> tuple[str, ...]:
     """Return all topics, sorted."""
-    return tuple(sorted(path.stem for path in _FOLDER.glob("*.md")))
+    return tuple(texts(__file__, ".md"))
 
 
 def page(topic: str) -> str:
@@ -23,7 +18,7 @@ def page(topic: str) -> str:
     """
     if topic not in topics():
         raise ConfigError("explain: there is no topic %r. %s" % (topic, did_you_mean(topic, topics(), max_listed=50)))
-    return (_FOLDER / (topic + ".md")).read_text(encoding="utf8")
+    return texts(__file__, ".md")[topic]
 
 
 def title(topic: str) -> str:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 
 from returnn_tf.cli.new import pairs_data, speech_data, text_data
-
-_HERE = Path(__file__).parent
+from returnn_tf.util.packed_files import texts
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class Kind:
 
         :param name: of the project
         """
-        return (_HERE / (self.name + ".config")).read_text(encoding="utf8").replace("NAME.config", name + ".config")
+        return texts(__file__, ".config")[self.name].replace("NAME.config", name + ".config")
 
     def make_data(self) -> str:
         """Return the text of the program that makes the data."""
