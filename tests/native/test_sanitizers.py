@@ -10,11 +10,11 @@ from returnn_tf.native.sources import OPS, source_folder
 from returnn_tf.native.toolchain import find_toolchain
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# what this machine has, and what every one has: the two code paths for the width of a vector
-TARGETS = {"native": ("-march=native",), "baseline": ()}
+# what this machine has, what most have, and what every one has: the code paths for the width of a vector
+TARGETS = {"native": ("-march=native",), "avx2": ("-march=x86-64-v3",), "baseline": ()}
 
 
-@pytest.mark.parametrize("target", ["native", pytest.param("baseline", marks=pytest.mark.long)])
+@pytest.mark.parametrize("target", ["native", *(pytest.param(t, marks=pytest.mark.long) for t in ("avx2", "baseline"))])
 @pytest.mark.parametrize(
     "name, sanitizer",
     [
