@@ -106,7 +106,7 @@ def _packed() -> Mapping[str, bytes]:
     try:
         return packed("native_ops")
     except OSError as exc:
-        raise NativeOpError("the sources of the native ops are missing: %s" % exc) from exc
+        raise NativeOpError("the sources of the native ops are missing: %s: %s" % (exc.filename, exc.strerror)) from exc
 
 
 def source_bytes(op: NativeOp, *, cuda: bool = False) -> bytes:

@@ -6,6 +6,7 @@ no archive. ``setup.py`` writes it.
 
 from __future__ import annotations
 
+import errno
 import functools
 import io
 import os
@@ -32,7 +33,7 @@ def packed(name: str, archive: str = ARCHIVE) -> Mapping[str, bytes]:
             files = [(info.name, tar.extractfile(info)) for info in tar if info.name.startswith(name + "/")]
             return {path[len(name) + 1 :]: (file or io.BytesIO()).read() for path, file in files}
     except tarfile.TarError as exc:  # also if there is no module lzma
-        raise OSError("%s can't be read: %s" % (archive, exc)) from exc
+        raise OSError(errno.EIO, "the package's archive can't be read: %s" % exc, archive) from exc
 
 
 def unpack(name: str, folder: str, archive: str = ARCHIVE) -> None:

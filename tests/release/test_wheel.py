@@ -16,6 +16,7 @@ import pytest
 
 from returnn_tf import __version__ as BASE
 from returnn_tf.cli.explain import pages
+from returnn_tf.cli.main import EXIT_BAD_DATA, main
 from returnn_tf.cli.new import kinds
 from returnn_tf.native import build as native_build
 from returnn_tf.native import sources as native_sources
@@ -110,6 +111,19 @@ def test_texts_of_an_installed_package(module: ModuleType, suffix: str, archive:
     assert list(texts(module.__file__, suffix, archive)) == list(found)
     names = {"%s/%s%s" % (folder.relative_to(CHECKOUT), name, suffix) for name in found}
     assert names <= {"returnn_tf/cli/" + path for path in packed("returnn_tf/cli", archive)} == archived_texts()
+
+
+def test_a_broken_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is named in one line, as is a Python without lzma."""
+    path = tmp_path / "files.tar.xz"
+    path.write_bytes(b"x")
+    monkeypatch.setattr(pages, "texts", lambda name, suffix: texts(name, suffix, str(path)))
+    for reason in ("not an lzma file", "lzma module is not available"):
+        with pytest.raises(OSError, match=reason):
+            texts(pages.__file__, ".md", str(path))
+        assert main(["explain", "nan"]) == EXIT_BAD_DATA
+        assert "%s: the package's archive can't be read: %s" % (path, reason) in capsys.readouterr().err
+        monkeypatch.setitem(sys.modules, "lzma", None)
 
 
 def test_sources_lose_nothing_but_comments(archive: str) -> None:
