@@ -37,8 +37,8 @@ _SCHEDULES = (
 )
 _VERSIONS = (
     "The setting [behavior_version](settings/the-network.md#behavior_version) selects between old and new semantics; "
-    "absent means 0. Each version has the changes of all before it; a version that is not listed changes nothing. `returnn-tf check --migrate CONFIG` says what "
-    "the newest version would change in a config."
+    "absent means 0. Each version has the changes of all before it; a version that is not listed changes nothing. "
+    "`returnn-tf check --migrate CONFIG` says what the newest version would change in a config."
 )
 
 
