@@ -11,6 +11,10 @@
 
 #include "vector.h"
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 namespace rtf {
 
 // Half as many lanes: each has a number of 32 bits in its low half, which leaves room for a product.
