@@ -8,13 +8,11 @@ and five backward (the energies are computed again), per CPU second.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 import numpy
-from report import table
-from timing import in_turn
+from timing import in_turn, run_cases
 
 from returnn_tf.native.attention import attention_ops, native_attention
 from returnn_tf.util.lazy_tf import tf
@@ -61,13 +59,13 @@ def compare(size: tuple[int, int, int, int], dropout: float, rounds: int) -> lis
 
 def main(arguments: Optional[Sequence[str]] = None) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=2)
-    args = parser.parse_args(arguments)
-    tf.config.threading.set_intra_op_parallelism_threads(args.threads)
-    lines = [compare(size, dropout, args.rounds) for size in SIZES for dropout in (0.0, 0.1)]
-    print(table(["attention, both passes", "native, CPU ms", "TensorFlow", "ratio", "GFLOP/s"], lines))
+    run_cases(
+        __doc__,
+        ["attention, both passes", "native, CPU ms", "TensorFlow", "ratio", "GFLOP/s"],
+        compare,
+        [(size, dropout) for size in SIZES for dropout in (0.0, 0.1)],
+        arguments,
+    )
 
 
 if __name__ == "__main__":

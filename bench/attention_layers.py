@@ -8,18 +8,15 @@ with TensorFlow's ops in its place; all other native ops are the same. The sides
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 from unittest import mock
 
 import numpy
-from report import table
-from timing import in_turn
+from timing import in_turn, run_cases
 
 import returnn_tf
 from returnn_tf.ops.dense import labelled_attention
-from returnn_tf.util.lazy_tf import tf
 
 #: Blocks, sequences, frames of the queries, frames of the keys (None: self attention), units, heads.
 SIZES = [(2, 8, 200, None, 512, 8), (2, 2, 800, None, 512, 8), (2, 16, 30, 200, 512, 8), (2, 16, 30, 30, 128, 4)]
@@ -102,13 +99,13 @@ def compare(size: tuple[int, int, int, Optional[int], int, int], rounds: int) ->
 
 def main(arguments: Optional[Sequence[str]] = None) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=2)
-    args = parser.parse_args(arguments)
-    tf.config.threading.set_intra_op_parallelism_threads(args.threads)
-    lines = [compare(size, args.rounds) for size in SIZES]
-    print(table(["training step", "with the op, CPU ms", "without", "ratio"], lines))
+    run_cases(
+        __doc__,
+        ["training step", "with the op, CPU ms", "without", "ratio"],
+        compare,
+        [(size,) for size in SIZES],
+        arguments,
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Several products with one source, against one product with the weights side by side, forward and backward, CPU time.
 
-    python bench/shared_source.py [--rounds 9]
+    python bench/shared_source.py [--rounds 9] [--threads 2]
 
 ``joined`` puts the weights of each step side by side, splits the result, and joins its gradients. ``no parts`` leaves
 result and gradient one array, so it is a bound: what one could save if neither cost a copy. Ratios are to separate
@@ -9,13 +9,12 @@ products, medians over the rounds, in which the sides take turns.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 import numpy
-from report import table
+from timing import run_cases
 
 from returnn_tf.util.lazy_tf import tf
 
@@ -70,11 +69,14 @@ def compare(size: tuple[int, int, int, int], rounds: int) -> list[str]:
 
 def main(arguments: Optional[Sequence[str]] = None) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
-    args = parser.parse_args(arguments)
-    lines = [compare(size, args.rounds) for size in SIZES]
-    print(table(["products of one source, both passes", "separate, CPU ms", *SIDES[1:]], lines))
+    run_cases(
+        __doc__,
+        ["products of one source, both passes", "separate, CPU ms", *SIDES[1:]],
+        compare,
+        [(size,) for size in SIZES],
+        arguments,
+        rounds=9,
+    )
 
 
 if __name__ == "__main__":
