@@ -7,8 +7,13 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Optional
 
-from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.errors import NativeOpError, ToolNotRunError
+
+#: Seconds that a short command may take: much more than it needs, for a machine with other load.
+PATIENCE = 300.0
 
 
 def command_in(variable: str) -> list[str]:
@@ -27,36 +32,46 @@ def output_of(command: Sequence[str], text: str = "") -> str:
     """Return the output of a short command.
 
     :param text: its input
+    :raises ToolNotRunError: it cannot be started, or takes too long
     :raises NativeOpError: it failed, with the most informative line of its output
     """
     try:
-        done = subprocess.run(list(command), input=text, capture_output=True, text=True, errors="replace", timeout=60)
-    except (OSError, subprocess.TimeoutExpired) as exc:
-        raise NativeOpError("%s cannot be run: %s" % (command[0], exc)) from exc
+        done = subprocess.run(
+            list(command), input=text, capture_output=True, text=True, errors="replace", timeout=PATIENCE
+        )
+    except subprocess.TimeoutExpired as exc:
+        shown = " ".join(command[:3])
+        raise ToolNotRunError("%s did not end within %g seconds" % (shown, PATIENCE)) from exc
+    except OSError as exc:
+        raise ToolNotRunError("%s cannot be run: %s" % (command[0], exc)) from exc
     if done.returncode:
         raise NativeOpError("%s %s" % (" ".join(command[:3]), failure(done.returncode, done.stderr)))
     return done.stdout
 
 
 def run_all(commands: Sequence[list[str]]) -> None:
-    """Run commands in parallel.
+    """Run commands, as many at once as there are CPUs for: each compiler takes half a gigabyte of memory.
 
     :raises NativeOpError: one failed, with the most informative line of its output
     """
-    running = []
-    for command in commands:
-        try:
-            running.append(
-                subprocess.Popen(
-                    command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
-                )
-            )
-        except OSError as exc:
-            raise NativeOpError("%s cannot be run: %s" % (command[0], exc.strerror)) from exc
-    outputs = [process.communicate()[1] for process in running]
-    for command, process, output in zip(commands, running, outputs):
-        if process.returncode:
-            raise NativeOpError("%s %s" % (os.path.basename(command[0]), failure(process.returncode, output)))
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with ThreadPoolExecutor(max(1, min(cpus, len(commands)))) as threads:
+        for problem in list(threads.map(_problem, commands)):
+            if problem is not None:
+                raise problem
+
+
+def _problem(command: list[str]) -> Optional[NativeOpError]:
+    """Run a command; return what went wrong."""
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", check=False
+        )
+    except OSError as exc:
+        return ToolNotRunError("%s cannot be run: %s" % (command[0], exc.strerror))
+    if done.returncode:
+        return NativeOpError("%s %s" % (os.path.basename(command[0]), failure(done.returncode, done.stderr)))
+    return None
 
 
 def failure(code: int, output: str) -> str:

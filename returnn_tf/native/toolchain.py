@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.errors import NativeOpError, ToolNotRunError
 from returnn_tf.native.processes import command_in, output_of
 from returnn_tf.util.lazy_tf import tf
 
@@ -50,8 +50,9 @@ class Toolchain:
         return [*_COMMON, "-O2", *tf.sysconfig.get_compile_flags()]
 
     def key(self) -> list[str]:
-        """Return what the compiled code depends on."""
-        return [self.version, *self.kernel_flags(), *(f for f in self.binding_flags() if not f.startswith("-I"))]
+        """Return what the compiled code depends on; a launcher before the compiler does not count."""
+        own = [word for word in self.compiler if word.startswith("-")]
+        return [self.version, *own, *self.kernel_flags(), *(f for f in self.binding_flags() if not f.startswith("-I"))]
 
     def link_command(self, rpath: str) -> list[str]:
         """Return the command, to be completed with objects, libraries and ``-o library``.
@@ -80,6 +81,8 @@ def find_toolchain(target: Optional[Sequence[str]] = None) -> Toolchain:
         flags = tuple(filter(None, [flag]))
         try:
             output_of([*command, *flags, "-x", "c++", "-fsyntax-only", "-"], text="#include <vector>\n")
+        except ToolNotRunError:
+            raise  # on a machine with much other load: narrower instructions would give other roundings
         except NativeOpError as exc:
             failure = str(exc)
         else:

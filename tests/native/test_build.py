@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from returnn_tf.native import build as build_module
-from returnn_tf.native import cache, library, sources, toolchain
+from returnn_tf.native import cache, library, processes, sources, toolchain
 from returnn_tf.native.build import build
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.sources import NativeOp
@@ -209,6 +209,29 @@ def test_narrower_instructions_where_the_compiler_knows_no_others(tiny, monkeypa
     monkeypatch.setitem(toolchain._TARGETS, toolchain.platform.machine(), ("-march=z80", "-march=none", ""))
     assert toolchain.find_toolchain().target == ()
     assert build(TINY)[1]
+
+
+def test_a_busy_compiler_is_not_taken_for_an_old_one(tiny, monkeypatch):
+    """Else processes on one machine would compute with different instructions."""
+    (tiny / "count-c++").write_text('#!/bin/sh\n[ "$1" = --version ] && exec g++ --version\nexec sleep 60\n')
+    monkeypatch.setattr(processes, "PATIENCE", 0.5)
+    with pytest.raises(NativeOpError, match=r"count-c\+\+ .* did not end within 0.5 seconds"):
+        toolchain.find_toolchain()
+
+
+def test_another_flag_of_the_command_is_another_op(tiny, monkeypatch):
+    path, _ = build(TINY)
+    monkeypatch.setenv("CXX", os.environ["CXX"] + " -g")
+    assert build(TINY)[0] != path and build(TINY)[1] is False
+
+
+def test_no_more_compilers_at_once_than_cpus(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    script = "mkdir $0/$$; ls $0 | wc -l >> $0.counts; sleep 0.1; rmdir $0/$$"
+    (tmp_path / "running").mkdir()
+    processes.run_all([["sh", "-c", script, str(tmp_path / "running")] for _ in range(7)])
+    counts = (tmp_path / "running.counts").read_text().split()
+    assert len(counts) == 7 and max(map(int, counts)) <= 2
 
 
 def test_one_warning_and_the_plain_form_takes_over(tiny, monkeypatch, caplog):
