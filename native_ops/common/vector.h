@@ -8,7 +8,7 @@
 #include <cstring>
 #include <type_traits>
 
-#if defined(__AVX2__)
+#if defined(__AVX512F__)
 #include <immintrin.h>
 #endif
 
