@@ -22,6 +22,7 @@ import numpy as np
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.learning_rate.file import read_file
 from tests.results import reproducible
+from tests.waiting import LONG, until
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EPOCHS = 4  # of about 50 steps
@@ -149,7 +150,7 @@ class Warm:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
         self._server.stdin.close()
-        self._server.wait(60)
+        self._server.wait(LONG)
         self._server.stdout.close()
 
     def start(self, folder: pathlib.Path, **overrides: Any) -> int:
@@ -195,6 +196,16 @@ class Warm:
             if found == kind:
                 return pid, code
             self._keep(pid, code)
+
+
+def wait_for_text(warm: Warm, pid: int, folder: pathlib.Path, text: str) -> None:
+    """Wait until a run has printed a text."""
+
+    def printed() -> bool:
+        assert warm.poll(pid) is None, text_of(folder)
+        return text in text_of(folder)
+
+    until(printed, "it has not printed %r" % text, details=lambda: text_of(folder))
 
 
 _MESSAGE = 64  # each message has so many bytes, so that none is read in part

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 import uuid
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.engine.checkpoints import model_dir
@@ -38,8 +38,8 @@ class ModelLock:
         self._mine = {**_machine(), "pid": os.getpid(), "born": _start_time(os.getpid())}
         self._token = uuid.uuid4().hex
         self._held = False
-        self._asked = 0.0  # when
         self._released = threading.Event()
+        self._changing = threading.Lock()  # the file: a beat on a slow disk must not make it anew after the release
 
     def acquire(self, *, make_folder: bool = False) -> None:
         """Take the lock, unless it is already held or the folder does not exist yet.
@@ -50,7 +50,6 @@ class ModelLock:
         folder = os.path.dirname(self.path)
         if not self._wanted or self._held or not (make_folder or os.path.isdir(folder)):
             return
-        self._asked = time.monotonic()
         try:
             os.makedirs(folder, exist_ok=True)
             while not self._create():
@@ -75,10 +74,11 @@ class ModelLock:
     def release(self) -> None:
         """Release the lock."""
         self._released.set()
-        if self._held and (_content(self.path) or {}).get("token") == self._token:
-            with contextlib.suppress(OSError):
-                os.remove(self.path)
-        self._held = False
+        with self._changing:
+            if self._held and (_content(self.path) or {}).get("token") == self._token:
+                with contextlib.suppress(OSError):
+                    os.remove(self.path)
+            self._held = False
 
     def _create(self) -> bool:
         """Create the file atomically; return False if it exists already."""
@@ -99,12 +99,7 @@ class ModelLock:
         if _is_here(other):
             return _alive_here(other)
         log.write(2, "%s is locked from host %s; watching whether that run lives" % (self.model, other.get("host")))
-        first, end = _mtime_ns(self.path), time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < end:
-            time.sleep(BEAT_SECONDS / 10)
-            if _mtime_ns(self.path) != first:
-                return _mtime_ns(self.path) is not None
-        return False
+        return _changes(lambda: _mtime_ns(self.path), BEAT_SECONDS / 10) and _mtime_ns(self.path) is not None
 
     def _take_over(self, other: Optional[dict[str, Any]]) -> None:
         """Remove a stale lock. If several processes try, only one does, and none removes a newer lock."""
@@ -112,8 +107,7 @@ class ModelLock:
         try:
             os.mkdir(guard)
         except FileExistsError:
-            time.sleep(BEAT_SECONDS / 50)
-            if time.monotonic() - self._asked > PATIENCE_SECONDS:  # its owner has died
+            if not _changes(lambda: _made_ns(guard), BEAT_SECONDS / 50):  # its owner has died
                 with contextlib.suppress(OSError):
                     os.rmdir(guard)
             return
@@ -125,18 +119,24 @@ class ModelLock:
                     facts = (other.get("pid"), other.get("host"))
                     log.write(2, "Took over the lock of process %s on %s, which has ended" % facts)
         finally:
-            os.rmdir(guard)
+            with contextlib.suppress(FileNotFoundError):  # held for so long that another process removed it
+                os.rmdir(guard)
 
     def _beat(self) -> None:
         while not self._released.wait(BEAT_SECONDS):
-            found = _content(self.path)
-            if found is not None and found.get("token") != self._token:
-                self._released.set()
-                return
-            with contextlib.suppress(OSError):
-                if found is None:  # deleted by hand
-                    self._create()
-                os.utime(self.path)
+            with self._changing:
+                if not self._released.is_set():
+                    self._touch()
+
+    def _touch(self) -> None:
+        found = _content(self.path)
+        if found is not None and found.get("token") != self._token:
+            self._released.set()
+            return
+        with contextlib.suppress(OSError):
+            if found is None:  # deleted by hand
+                self._create()
+            os.utime(self.path)
 
     def _held_text(self, other: dict[str, Any]) -> str:
         facts = (self.model, other.get("pid"), other.get("host"), other.get("since"), self.path)
@@ -200,6 +200,24 @@ def _mtime_ns(path: str) -> Optional[int]:
             return os.fstat(file.fileno()).st_mtime_ns
     except OSError:
         return None
+
+
+def _made_ns(folder: str) -> Optional[int]:
+    """Return when an empty folder was made, by the clock of the file system; None if there is none."""
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:
+        return None
+
+
+def _changes(look: Callable[[], Any], pause: float) -> bool:
+    """Watch whether what ``look`` returns changes within `PATIENCE_SECONDS`; None: it has already."""
+    first, end = look(), time.monotonic() + PATIENCE_SECONDS
+    while first is not None and time.monotonic() < end:
+        time.sleep(pause)
+        if look() != first:
+            return True
+    return first is None
 
 
 def _boot_id() -> Optional[str]:
