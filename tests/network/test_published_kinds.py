@@ -221,8 +221,11 @@ def test_searches_with_the_parameters_of_training(name: str) -> None:
         more = set(net.params) - set(trained.params)
         assert set(trained.params) <= set(net.params)
         assert all(case.only_search and param.startswith(case.only_search) for param in more)
-        found = net.run(case.feed(net.extern_data)).layers[case.search or ""]
+        feed = case.feed(net.extern_data)
+        found = net.run(feed).layers[case.search or ""]
+        none = net.run({key: value[:0] for key, value in feed.items()}).layers[case.search or ""]
     assert found.value.shape[:2] == (2, max(found.sizes[1]))
+    assert none.value.shape[0] == 0  # of a batch without sequences
 
 
 def test_grows_in_pretraining() -> None:

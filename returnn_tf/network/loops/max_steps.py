@@ -97,10 +97,10 @@ def plan_max_steps(given: Any, resolve: Callable[[str], Node], where: str) -> Ca
 
     def limit(ctx: Any) -> Any:
         def max_len_from(name: str) -> Any:
-            return tf.reduce_max(ctx.lens(nodes[name].output.time_dim))
+            return tf.maximum(tf.reduce_max(ctx.lens(nodes[name].output.time_dim)), 0)  # of no sequences
 
         names = {_LENGTH: max_len_from, "tf": tf, "min": _of_all(tf.minimum), "max": _of_all(tf.maximum)}
-        return tf.cast(eval(code, names), tf.int32)  # the user's own code
+        return tf.maximum(tf.cast(eval(code, names), tf.int32), 0)  # the user's own code, of short sequences too
 
     return limit
 

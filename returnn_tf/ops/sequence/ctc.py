@@ -5,7 +5,7 @@ The blank is the last class everywhere here; see `blank_last`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 from returnn_tf.ops.sequence.edit_distance import sparse_sequences
 from returnn_tf.util.lazy_tf import tf
@@ -41,14 +41,19 @@ def ctc_loss(logits: Any, lens: Any, labels: Any, label_lens: Any, *, label_loop
     # usual ones get one label here, and their values are replaced.
     labels = tf.pad(labels, [[0, 0], [0, 1]])
     sparse = sparse_sequences(labels, tf.where(usual, label_lens, tf.ones_like(label_lens)))
-    loss, _ = tf.raw_ops.CTCLoss(
-        inputs=logits,
-        labels_indices=sparse.indices,
-        labels_values=sparse.values,
-        sequence_length=lens,
-        ctc_merge_repeated=label_loop,
-        ignore_longer_outputs_than_inputs=True,
-    )
+
+    def with_frames() -> Any:
+        return tf.raw_ops.CTCLoss(
+            inputs=logits,
+            labels_indices=sparse.indices,
+            labels_values=sparse.values,
+            sequence_length=lens,
+            ctc_merge_repeated=label_loop,
+            ignore_longer_outputs_than_inputs=True,
+        ).loss
+
+    # the op also rejects a batch without sequences or frames
+    loss = tf.cond(tf.size(logits) > 0, with_frames, lambda: tf.reduce_sum(logits, axis=[0, 2]))
     loss = tf.where(usual, loss, tf.zeros_like(loss))
     only_blank = tf.cond(
         tf.reduce_any(empty),
@@ -87,8 +92,7 @@ def greedy_decode(logits: Any, lens: Any) -> Any:
     :param logits: [time, batch, classes]
     :return: `tf.SparseTensor` [batch, labels]
     """
-    (decoded,), _ = tf.nn.ctc_greedy_decoder(logits, lens, merge_repeated=True)
-    return decoded
+    return _decoded(logits, lambda: tf.nn.ctc_greedy_decoder(logits, lens, merge_repeated=True))
 
 
 def beam_decode(logits: Any, lens: Any, beam_width: int) -> Any:
@@ -97,5 +101,14 @@ def beam_decode(logits: Any, lens: Any, beam_width: int) -> Any:
     :param logits: [time, batch, classes]
     :return: `tf.SparseTensor` [batch, labels]
     """
-    (decoded,), _ = tf.nn.ctc_beam_search_decoder(logits, lens, beam_width=beam_width, top_paths=1)
-    return decoded
+    return _decoded(logits, lambda: tf.nn.ctc_beam_search_decoder(logits, lens, beam_width=beam_width, top_paths=1))
+
+
+def _decoded(logits: Any, decode: Callable[[], Any]) -> Any:
+    """Return what a decoder finds first; nothing without sequences or frames, which TensorFlow's decoders refuse."""
+
+    def nothing() -> Any:
+        shape = tf.stack([tf.shape(logits, out_type=tf.int64)[1], 0])
+        return tf.SparseTensor(tf.zeros([0, 2], tf.int64), tf.zeros([0], tf.int64), shape)
+
+    return tf.cond(tf.size(logits) > 0, lambda: decode()[0][0], nothing)

@@ -31,4 +31,10 @@ def edit_distance(a: Any, a_lens: Any, b: Any, b_lens: Any) -> Any:
 
 def sparse_edit_distance(a: Any, b: Any) -> Any:
     """Compute `edit_distance` of sparse tensors, such as the output of a CTC decoder."""
-    return tf.edit_distance(tf.cast(a, tf.int32), b, normalize=False)
+    # with one more sequence, as TensorFlow refuses a batch of none
+    return tf.edit_distance(_one_more(tf.cast(a, tf.int32)), _one_more(b), normalize=False)[:-1]
+
+
+def _one_more(x: Any) -> Any:
+    """Append an empty sequence."""
+    return tf.SparseTensor(x.indices, x.values, x.dense_shape + [1, 0])

@@ -22,6 +22,7 @@ LOOPS: dict[str, dict[str, Any]] = {
         "s": {"class": "rec", "unit": "lstm", "n_out": 4, "from": "emb"},
     }),
     "frames": frame_loop(),
+    "limit": {**free_loop(), "loop": {**free_loop()["loop"], "max_seq_len": "max_len_from('base:data') - 1"}},
 }  # fmt: skip
 
 
