@@ -7,6 +7,7 @@ from typing import Any, Callable
 
 from returnn_tf.config.config import Config
 from returnn_tf.config.settings import NetworkSettings, TrainingSettings
+from returnn_tf.config.user_code import call_of_config
 
 
 class WrapEpochValue:
@@ -46,7 +47,10 @@ def network_of(config: Config) -> Any:
     """Return the network dict of a config in the last epoch: ``network``, or the result of ``get_network``."""
     epoch = max(TrainingSettings(config).num_epochs, 1)  # 0: nothing is trained
     function = NetworkSettings(config).get_network
-    return at_epoch(function(epoch=epoch) if callable(function) else NetworkSettings(config).network, epoch)
+    if callable(function):
+        where = NetworkSettings(config).describe_source("get_network")
+        return at_epoch(call_of_config(where, function, epoch=epoch), epoch)
+    return at_epoch(NetworkSettings(config).network, epoch)
 
 
 def copied(value: Any) -> Any:
