@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 
 import h5py
 import numpy as np
@@ -14,6 +13,7 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset, HDFDataset
 from returnn_tf.datasets.combining.file_bins import bins_by_size
 from tests.datasets.combining_cases import ROOT, cases, compare, with_paths
+from tests.waiting import until
 
 BINS = json.loads((ROOT / "more" / "distribute.json").read_text())["bins"]
 CASES = cases("DistributeFilesDataset")
@@ -147,10 +147,8 @@ def test_next_sub_epoch_is_made_in_advance(files):
     options = {"class": "DistributeFilesDataset", "files": files, "get_sub_epoch_dataset": make, "partition_epoch": 6}
     sequences = Dataset.from_config(options).sequences(1)
     next(sequences)
-    end = time.monotonic() + 5
-    while (files[1],) not in made and time.monotonic() < end:
-        time.sleep(0.01)
-    assert (files[1],) in made and (files[2],) not in made
+    until(lambda: (files[1],) in made)
+    assert (files[2],) not in made
 
 
 @pytest.mark.parametrize(

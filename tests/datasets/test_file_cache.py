@@ -17,6 +17,7 @@ from returnn_tf.config.compat_modules import import_for_configs
 from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.files import CachedFile, cache, in_use, local_copy
 from returnn_tf.datasets.files.cache import DAY, LOCK, PART, FileCache
+from tests.waiting import LONG
 
 module = sys.modules["returnn_tf.datasets.files.copying"]
 
@@ -120,7 +121,7 @@ def slow(origin, part):
     with open(part, "wb") as file:
         file.write(b"half")
     print("writing", flush=True)
-    time.sleep(100 if how == "hangs" else 0.3)
+    time.sleep(1000 if how == "hangs" else 0.3)
     return write(origin, part)
 cache._write = slow
 copy = local_copy(source, wanted=True)
@@ -135,7 +136,7 @@ def _process(how, source):
 
 def test_of_two_processes_one_copies(source, folder):
     processes = [_process("", source) for _ in range(2)]
-    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    outputs = [process.communicate(timeout=LONG)[0] for process in processes]
     assert sorted(outputs, key=len) == [
         "%s\n" % (str(folder) + str(source)),
         "writing\n%s\n" % (str(folder) + str(source)),
@@ -151,7 +152,7 @@ def test_a_killed_copy_blocks_nobody(source, folder):
     waiting = _process("", source)
     time.sleep(0.5)
     process.send_signal(signal.SIGKILL)
-    assert waiting.communicate(timeout=60)[0] == "writing\n%s\n" % copy
+    assert waiting.communicate(timeout=LONG)[0] == "writing\n%s\n" % copy
     assert Path(copy).read_bytes() == source.read_bytes() and not os.path.exists(copy + PART)
     process.communicate()
 

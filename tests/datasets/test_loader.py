@@ -20,6 +20,7 @@ from returnn_tf.datasets import BatchLoader, Dataset, HDFDataset
 from returnn_tf.datasets.processes.process import ForkedProcess, pickled
 from returnn_tf.datasets.synthetic.task12ax import Task12AXDataset
 from tests.datasets.recorded import ROOT
+from tests.waiting import LONG, until
 
 TASK = {"class": "Task12AX", "num_seqs": 30, "name": "train"}
 
@@ -72,15 +73,11 @@ def _is_alive(pid):
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    with open("/proc/%d/stat" % pid) as handle:
-        return handle.read().rsplit(")", 1)[1].split()[0] != "Z"
-
-
-def _wait_until_gone(pid, seconds):
-    end = time.monotonic() + seconds
-    while _is_alive(pid) and time.monotonic() < end:
-        time.sleep(0.05)
-    return not _is_alive(pid)
+    try:
+        with open("/proc/%d/stat" % pid) as handle:
+            return handle.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:  # it ended just now
+        return False
 
 
 @pytest.mark.parametrize("make", [Dataset.from_config, _forked], ids=["fresh", "forked"])
@@ -133,15 +130,12 @@ def test_it_reads_ahead_but_not_without_limit():
     with BatchLoader(Slow(num_seqs=200), prefetch=3) as loader:
         batches = loader.batches(epoch=1, batch_size=1000, max_seqs=1)
         next(batches)
-        seconds = []
         for _ in range(5):
-            time.sleep(0.3)
-            assert len(loader._buffer._items) <= 3
-            start = time.monotonic()
+            until(lambda: len(loader._buffer._items) == 3, "it does not read ahead")
+            time.sleep(0.1)  # in which it could read five
+            assert len(loader._buffer._items) == 3
             for _ in range(3):
                 next(batches)
-            seconds.append(time.monotonic() - start)
-        assert min(seconds) < 0.04  # to read them takes 0.06; other programs may have the cores for a moment
 
 
 @pytest.mark.parametrize("endless", [False, True])
@@ -197,7 +191,7 @@ def test_closing_while_reading():
     pid = loader.pid
     start = time.monotonic()
     loader.close()
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < LONG
     assert not _is_alive(pid)
     with pytest.raises(DataError):
         list(batches)
@@ -210,7 +204,7 @@ def test_forgotten_loader_ends():
     pid = loader.pid
     del loader, batches
     gc.collect()
-    assert _wait_until_gone(pid, 3)
+    until(lambda: not _is_alive(pid), "it goes on")
 
 
 def test_warnings_come_through(caplog):
@@ -290,7 +284,7 @@ print(loader.pid, flush=True)
 
 
 @pytest.mark.parametrize("forked", [False, True])
-@pytest.mark.parametrize("end", ["time.sleep(100)", "pass", "raise ValueError", "os._exit(3)"])
+@pytest.mark.parametrize("end", ["time.sleep(1000)", "pass", "raise ValueError", "os._exit(3)"])
 def test_it_does_not_outlive_its_parent(forked, end, tmp_path):
     """Also run as a script without main guard: the loading process must not execute it again."""
     script = tmp_path / "script.py"
@@ -304,9 +298,9 @@ def test_it_does_not_outlive_its_parent(forked, end, tmp_path):
     if "sleep" in end:
         assert _is_alive(pid)
         process.kill()
-    process.wait(timeout=60)
+    process.wait(timeout=LONG)
     process.stdout.close()
-    assert _wait_until_gone(pid, 20)
+    until(lambda: not _is_alive(pid), "it goes on")
 
 
 def test_interrupted_while_it_waits(monkeypatch):

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from returnn_tf.datasets.core.share import Share
 from tests.datasets.combining_cases import cases, compare, with_paths
 from tests.datasets.streams import Streamed
 from tests.datasets.test_combined import static
+from tests.waiting import until
 
 CASES = cases("MultiProcDataset")
 
@@ -149,10 +149,7 @@ def _children(parent):
 
 
 def _assert_gone(found):
-    end = time.monotonic() + 5
-    while any(os.path.exists("/proc/%d" % pid) for pid in found):
-        assert time.monotonic() < end, "a process is left"
-        time.sleep(0.02)
+    until(lambda: not any(os.path.exists("/proc/%d" % pid) for pid in found), "a process is left")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from returnn_tf.config import DataError
 from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.read_ahead import ReadAhead, ReadAheadOptions, default_threads
+from tests.waiting import LONG
 
 
 class Noise(Dataset):
@@ -84,7 +85,7 @@ def test_reads_at_the_same_time_and_ends() -> None:
     def read(position: int) -> int:
         asked.append(position)
         if 2 <= position < 6:
-            meeting.wait(timeout=20)
+            meeting.wait(timeout=LONG)
         return position * position
 
     ahead = ReadAhead(read, lambda position: position < 50, 4)

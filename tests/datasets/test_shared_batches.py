@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import time
 from typing import Any
 
 import numpy
@@ -16,6 +15,7 @@ from returnn_tf.datasets.loading import loader as loading
 from returnn_tf.datasets.loading.shared import MIN_BYTES, can_share, described, found, shared_zeros
 from returnn_tf.util.host_tensors import SharedMemory, host_tensor
 from returnn_tf.util.lazy_tf import tf
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not can_share(os.getpid()), reason="needs Linux")
 
@@ -40,10 +40,7 @@ def files_of(pid: int) -> int:
 
 def assert_closed(pid: int) -> None:
     """Check that the loading process closes its files when it hears that the last batch was taken."""
-    end = time.monotonic() + 5
-    while files_of(pid) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not files_of(pid)
+    until(lambda: not files_of(pid), "a file is open")
 
 
 def test_same_values(monkeypatch: Any) -> None:

@@ -23,6 +23,7 @@ from returnn_tf.engine.passes import ranks_report
 from returnn_tf.engine.passes.progress import PassState, Progress
 from returnn_tf.engine.support import devices
 from returnn_tf.engine.support.scores import added_sums
+from tests.waiting import LONG
 
 FITTING = [
     (2, {}),
@@ -172,7 +173,7 @@ def test_board() -> None:
     heartbeat = Heartbeat()
     assert heartbeat.state()["long"]
     heartbeat.step_done("train")
-    assert not heartbeat.state()["long"] and heartbeat.state()["step"] == 0 and heartbeat.state()["age"] < 5
+    assert not heartbeat.state()["long"] and heartbeat.state()["step"] == 0 and heartbeat.state()["age"] < LONG
     with heartbeat.collective("gathering"):
         assert heartbeat.state()["waiting"] and heartbeat.state()["phase"] == "gathering"
     assert not heartbeat.state()["waiting"]

@@ -48,12 +48,10 @@ def test_closing_in_the_middle_of_an_endless_stream_ends_the_thread() -> None:
     assert threads() == 0
 
 
-def test_waiting_is_accounted_for() -> None:
-    def slow() -> Iterator[int]:
-        for number in range(3):
-            time.sleep(0.02)
-            yield number
-
-    prefetcher = Prefetcher(slow(), lambda number: number)
-    assert len(list(prefetcher)) == 3 and prefetcher.wait_seconds >= 0.04
+def test_waiting_is_accounted_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the clock before and after each of three batches and the end."""
+    now = iter([0.0, 1.0, 10.0, 12.0, 20.0, 24.0, 30.0, 38.0])
+    prefetcher = Prefetcher(iter(range(3)), lambda number: number)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
+    assert len(list(prefetcher)) == 3 and prefetcher.wait_seconds == 1.0 + 2.0 + 4.0 + 8.0
     prefetcher.close()

@@ -11,6 +11,7 @@ from typing import Any, Callable
 import pytest
 
 from returnn_tf.engine.support.signals import StopRequest
+from tests.waiting import LONG, until
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # so it is
 
@@ -23,7 +24,7 @@ def exit_of(function: Callable[[], Any]) -> int:
             function()
         finally:
             os._exit(1)
-    killer = threading.Timer(10.0, os.kill, (pid, signal.SIGKILL))
+    killer = threading.Timer(LONG, os.kill, (pid, signal.SIGKILL))
     killer.start()
     status = os.waitpid(pid, 0)[1]
     killer.cancel()
@@ -33,7 +34,7 @@ def exit_of(function: Callable[[], Any]) -> int:
 def sleep_after(number: int) -> None:
     """Send the signal to this process."""
     os.kill(os.getpid(), number)
-    time.sleep(30)
+    time.sleep(2 * LONG)
 
 
 def test_a_forked_process_ends_by_a_signal_and_the_one_which_listens_hears_nothing() -> None:
@@ -44,9 +45,7 @@ def test_a_forked_process_ends_by_a_signal_and_the_one_which_listens_hears_nothi
         time.sleep(0.1)
         assert stop.signum is None
         os.kill(os.getpid(), signal.SIGUSR1)
-        end = time.monotonic() + 10
-        while stop.signum is None and time.monotonic() < end:
-            time.sleep(0.01)
+        until(lambda: stop.signum is not None)
         assert stop.signum == signal.SIGUSR1
 
 
@@ -58,10 +57,10 @@ def test_one_within_another() -> None:
         with StopRequest() as inner:
             inner.graceful = True
             os.kill(os.getpid(), signal.SIGUSR1)
-            time.sleep(0.1)
+            until(lambda: inner.signum is not None)
         assert (inner.signum, outer.signum) == (signal.SIGUSR1, None)
         assert exit_of(lambda: sleep_after(signal.SIGTERM)) == -signal.SIGTERM
         os.kill(os.getpid(), signal.SIGUSR1)
-        time.sleep(0.1)
+        until(lambda: outer.signum is not None)
         assert outer.signum == signal.SIGUSR1
     assert signal.getsignal(signal.SIGUSR1) == before and signal.set_wakeup_fd(-1) == -1

@@ -2,9 +2,9 @@
 
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -15,6 +15,7 @@ from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu import gpu_test
 from returnn_tf.native.sources import OPS
 from returnn_tf.util.lazy_tf import tf
+from tests.waiting import LONG
 
 GPU = "/physical_device:GPU:0"
 
@@ -41,7 +42,7 @@ def on_gpu(tmp_path, monkeypatch):
 def child(monkeypatch):
     """Set the code that runs in place of the process."""
 
-    def runs(code, seconds=20.0):
+    def runs(code, seconds=LONG):
         monkeypatch.setattr(gpu_test, "_command", lambda *args: [sys.executable, "-c", code])
         monkeypatch.setattr(gpu_test.passes_on_gpus, "__defaults__", (seconds,))
 
@@ -67,17 +68,20 @@ def test_one_warning_and_the_plain_form(on_gpu, child, caplog, code, message):
     assert not was_tested(on_gpu)
 
 
-def test_a_kernel_that_hangs(on_gpu, child, tmp_path, caplog):
+def test_a_kernel_that_hangs(on_gpu, child, monkeypatch, caplog):
     """The process is ended; the next start tries again."""
-    note = tmp_path / "pid"
-    child("import os, time; open(%r, 'w').write(str(os.getpid())); time.sleep(600)" % str(note), seconds=1.5)
-    start = time.time()
+    started = []
+
+    def popen(*args, process=subprocess.Popen, **options):
+        started.append(process(*args, **options))
+        return started[-1]
+
+    monkeypatch.setattr(gpu_test.subprocess, "Popen", popen)
+    child("import time; time.sleep(1000)", seconds=0.3)
     assert library.native_op("lstm", lambda ops: None) is None
-    assert time.time() - start < 20
-    assert "slower: on the GPU: its test did not end within 1.5 seconds." in caplog.text
+    assert "slower: on the GPU: its test did not end within 0.3 seconds." in caplog.text
     assert not was_tested(on_gpu)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(note.read_text()), 0)
+    assert [process.returncode for process in started] == [-signal.SIGKILL]
 
 
 def test_good(on_gpu, child):
@@ -145,4 +149,4 @@ def test_it_ends_with_its_parent():
     with process:
         assert process.stdout.readline() == "1\n"
         process.stdin.close()
-        assert process.wait(timeout=20) == 1
+        assert process.wait(timeout=LONG) == 1

@@ -33,7 +33,7 @@ from returnn_tf.network.describe import describe_plan
 from returnn_tf.network.plan_config import plan_from_config
 from tests.network.mutations import ROOTS, Settings, all_places, change_at, copied, corpus, mutated, without
 
-#: Seconds for one network, and MiB for all.
+#: Seconds of the CPU for one network, which other programs do not shorten, and MiB for all.
 TIME_LIMIT = 5
 MEMORY_LIMIT = 8192
 _LONGEST_LINE = 1000
@@ -82,7 +82,7 @@ Action = Callable[[Settings, int], None]
 
 def check(number: int, name: str, settings: Settings, action: Optional[Action] = None) -> Optional[Failure]:
     """Do something with the settings, by default `plan`; return what is wrong."""
-    signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT)
+    signal.setitimer(signal.ITIMER_PROF, TIME_LIMIT)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             (action or plan)(settings, number)
@@ -98,7 +98,7 @@ def check(number: int, name: str, settings: Settings, action: Optional[Action] =
         place = "" if isinstance(exc, (TooSlow, RecursionError, MemoryError)) else _place(exc)
         return Failure(number, name, settings, type(exc).__name__, place, message)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _place(exc: BaseException) -> str:
@@ -135,8 +135,8 @@ def run(
     found: dict[tuple[str, str], list[Failure]] = collections.defaultdict(list)
     for number in range(start, start + count):
         name, settings = mutate(networks, number)
-        # for what does not come back to Python at all
-        faulthandler.dump_traceback_later(10 * TIME_LIMIT, exit=True)
+        # for what does not come back to Python at all, or waits for something
+        faulthandler.dump_traceback_later(60 * TIME_LIMIT, exit=True)
         failure = check(number, name, settings, action)
         if failure is not None:
             same = found[failure.signature]
@@ -152,7 +152,7 @@ def limits() -> Iterator[None]:
     def too_slow(*_: Any) -> None:
         raise TooSlow("more than %d s" % TIME_LIMIT)
 
-    signal.signal(signal.SIGALRM, too_slow)
+    signal.signal(signal.SIGPROF, too_slow)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT * 2**20, hard))
     with warnings.catch_warnings():

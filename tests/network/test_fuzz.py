@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable
@@ -23,7 +22,7 @@ COUNT = 800
 def test_mutated_networks(start: int, count: int) -> None:
     """In a process of its own, because of the limits of memory and time; what is planned needs little memory."""
     command = [sys.executable, "-m", "tests.network.fuzz", "--start", str(start), "--count", str(count)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=1800)
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=7200)
     assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-3000:]
     assert int(done.stdout.rpartition(" MiB")[0].rpartition(" ")[2]) < 200
 
@@ -40,7 +39,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def _hang() -> None:
     while True:
-        time.sleep(0.01)
+        pass
 
 
 def _recurse() -> None:

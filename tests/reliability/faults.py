@@ -1,11 +1,13 @@
 """Signals at exact places of a run: the toy's setting ``fault = (place, number, signal)``.
 
-``("step", 30, "SIGTERM")`` sends the process a signal in its 30th step.
+``("step", 30, "SIGTERM")`` sends the process a signal in its 30th step, which goes on once the signal was heard.
+``("step", 30, 2)`` waits there for a signal from outside, but only in the first two processes in the folder.
 """
 
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
 import time
 from typing import Any, Callable, Optional
@@ -14,7 +16,9 @@ from returnn_tf.datasets import HDFWriter
 from returnn_tf.engine.checkpoints.saver import Saver
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.support import atomic_files as checkpoint_files
+from returnn_tf.engine.support import signals
 from returnn_tf.engine.training.step_boundary import StepBoundary
+from tests.waiting import until
 
 #: Place -> object and the name of its function at which the signal comes.
 PLACES: dict[str, tuple[Any, str]] = {
@@ -34,7 +38,8 @@ COUNTED: dict[str, Callable[..., bool]] = {"rename": lambda source, target: "toy
 def install(fault: Optional[tuple[Any, ...]]) -> None:
     """Arm a fault.
 
-    :param fault: place, the number of its call from 1, name of the signal; further names of signals follow it
+    :param fault: place, the number of its call from 1, name of the signal, or how many processes wait for one; further
+        ones follow it
     """
     if fault:
         place, number, *names = fault
@@ -62,9 +67,30 @@ def _failing(function: Callable[..., Any], number: int, names: Any, counted: Cal
         calls.extend([True] * counted(*args))
         if len(calls) == number and counted(*args):
             for sent, name in enumerate(names):
+                if isinstance(name, int):
+                    _wait_for_a_signal(name)
+                    continue
                 time.sleep(0.7 * bool(sent))  # closer together they count as one
-                os.kill(os.getpid(), getattr(signal, name))
-            time.sleep(0.2)  # it is heard by another thread
+                _send(getattr(signal, name))
         return function(*args, **kwargs)
 
     return failing
+
+
+def _send(number: int) -> None:
+    """Send this process a signal, and wait until the thread that hears signals has heard it or ended the process."""
+    stops, insisting = signals._listening[-1:], number in signals._INSISTING
+    again = insisting and any(stop._insisted is not None for stop in stops)
+    os.kill(os.getpid(), number)
+    until(lambda: not again and all((stop._insisted if insisting else stop.signum) is not None for stop in stops))
+
+
+def _wait_for_a_signal(processes: int) -> None:
+    """Wait until somebody sends a signal; ``waiting.0`` says that the first process waits.
+
+    Of several ranks one does.
+    """
+    number = len(list(pathlib.Path().glob("waiting.*")))
+    if number < processes and os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0":
+        pathlib.Path("waiting.%d" % number).write_text("")
+        until(lambda: signals._listening[-1].signum is not None)

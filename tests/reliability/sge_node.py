@@ -17,7 +17,8 @@ from typing import Any, Callable
 
 import pytest
 
-from tests.reliability.slurm_node import free_ports, until
+from tests.reliability.slurm_node import end_daemons, free_ports
+from tests.waiting import LONG, until
 
 _HOME = Path("/var/lib/gridengine")
 _BINARIES = Path("/usr/lib/gridengine")
@@ -78,7 +79,7 @@ _QUEUE = {
     "tmpdir": "/tmp",
     "shell": "/bin/bash",
     "shell_start_mode": "posix_compliant",
-    "notify": "00:00:20",
+    "notify": "00:02:00",
     "initial_state": "default",
     **dict.fromkeys(
         ["load_thresholds", "suspend_thresholds", "ckpt_list", "prolog", "epilog", "starter_method"], "NONE"
@@ -159,7 +160,7 @@ class SgeNode:
         ):
             self._run(str(_BINARIES / "spooldefaults"), what, str(path))
         self._daemon("sge_qmaster")
-        until(lambda: self._run("qconf", "-sh", check=False).returncode == 0, 60, "no qmaster", self._logs)
+        self._until(lambda: self._run("qconf", "-sh", check=False).returncode == 0, "no qmaster")
         self._run("qconf", "-as", _HOST)
         self._add("-Ae", {"hostname": _HOST, **_EXEC_HOST})
         for name in ("smp", "mpi"):
@@ -169,7 +170,7 @@ class SgeNode:
         scheduler.write_text(_changed(self._run("qconf", "-ssconf").stdout, _SCHEDULER))
         self._run("qconf", "-Msconf", str(scheduler))
         self._daemon("sge_execd")
-        until(self._is_ready, 60, "the node does not come up", self._logs)
+        self._until(self._is_ready, "the node does not come up")
 
     def _is_ready(self) -> bool:
         lines = [line.split() for line in self._run("qstat", "-f").stdout.splitlines() if line.startswith("all.q@")]
@@ -186,7 +187,7 @@ class SgeNode:
             self._daemons.append(subprocess.Popen([path], env=self.env, stdout=out, stderr=subprocess.STDOUT))
 
     def _run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=LONG)
         if check and done.returncode:
             raise AssertionError("%s: %s%s\n%s" % (" ".join(command), done.stdout, done.stderr, self._logs()))
         return done
@@ -201,18 +202,16 @@ class SgeNode:
 
     def stop(self) -> None:
         """Delete all jobs and end the daemons."""
-        if len(self._daemons) == 2:
-            self._run("qdel", "-f", "-u", "*", check=False)
-            for path in self.folder.glob("execd/*/active_jobs/*/job_pid"):
-                _kill_group(path.read_text())
-        for daemon in reversed(self._daemons):
-            daemon.terminate()
-            try:
-                daemon.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
-        self._daemons = []
+        try:
+            if len(self._daemons) == 2:
+                self._run("qdel", "-f", "-u", "*", check=False)
+                for path in self.folder.glob("execd/*/active_jobs/*/job_pid"):
+                    _kill_group(path.read_text())
+        finally:
+            end_daemons(self._daemons)
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        until(condition, what, pause=0.2, details=self._logs)
 
     # -- jobs
 
@@ -221,13 +220,13 @@ class SgeNode:
         lines = [line.split() for line in self._run("qstat", "-u", "*").stdout.splitlines()]
         return next((fields[4] for fields in lines if fields[:1] == [job]), "")
 
-    def wait(self, job: str, timeout: float, log: Path) -> None:
+    def wait(self, job: str, log: Path) -> None:
         """Wait until the job is over."""
-        self.poll(lambda: not self.state(job), timeout, log)
+        self.poll(lambda: not self.state(job), log)
 
-    def poll(self, condition: Callable[[], bool], timeout: float, log: Path) -> None:
+    def poll(self, condition: Callable[[], bool], log: Path) -> None:
         """Wait for something; fail with what the job printed."""
-        until(condition, timeout, "the job has not come so far", lambda: _text(log) + self._logs())
+        until(condition, "the job has not come so far", 600.0, pause=0.2, details=lambda: _text(log) + self._logs())
 
     def signal(self, job: str, number: int) -> None:
         """Signal a job as Grid Engine does it: all processes of the group that its script leads."""

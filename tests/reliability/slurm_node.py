@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 import pytest
+
+from tests.waiting import LONG, until
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue", "scancel", "sinfo")
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", "/sbin"])
@@ -50,6 +53,8 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 JobRequeue=1
 KillWait={kill_wait}
+MessageTimeout=100
+BatchStartTimeout=300
 MinJobAge=600
 ReturnToService=2
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=100000
@@ -112,10 +117,10 @@ class SlurmNode:
         files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
         options = ["--%s=%s/munge.%s" % (option, self.folder, name) for option, name in files.items()]
         self._daemon(["munged", "--foreground", "--force", *options])
-        until(lambda: (self.folder / "munge.socket").exists(), 30, "munged does not start", self._logs)
+        self._until(lambda: (self.folder / "munge.socket").exists(), "munged does not start")
         self._daemon(["slurmctld", "-D", "-c"])
         self._daemon(["slurmd", "-D", "-c"])
-        until(lambda: self._output("sinfo", "-h", "-o", "%T", check=False) == "idle", 60, "no idle node", self._logs)
+        self._until(lambda: self._output("sinfo", "-h", "-o", "%T", check=False) == "idle", "no idle node")
 
     def _daemon(self, command: list[str]) -> None:
         with open(self.folder / ("%s.out" % command[0]), "wb") as out:
@@ -127,22 +132,19 @@ class SlurmNode:
 
     def stop(self) -> None:
         """Cancel all jobs and end the daemons."""
-        if len(self._daemons) == 3:
-            with contextlib.suppress(subprocess.SubprocessError):
+        try:
+            if len(self._daemons) == 3:
                 self._output("scancel", "--full", "--signal=KILL", "--state=RUNNING", "--partition=main", check=False)
                 self._output("scancel", "--partition=main", check=False)
-                until(lambda: not self._output("squeue", "-h", "-t", "R,CG", check=False), 20, "jobs stay", self._logs)
-        for daemon in reversed(self._daemons):
-            daemon.terminate()
-            try:
-                daemon.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
-        self._daemons = []
+                self._until(lambda: not self._output("squeue", "-h", "-t", "R,CG", check=False), "jobs stay")
+        finally:
+            end_daemons(self._daemons)
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        until(condition, what, pause=0.2, details=self._logs)
 
     def _output(self, *command: str, check: bool = True) -> str:
-        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=LONG)
         if check and done.returncode:
             raise AssertionError("%s: %s%s" % (" ".join(command), done.stdout, done.stderr))
         return done.stdout.strip()
@@ -158,7 +160,7 @@ class SlurmNode:
     def sbatch(self, *arguments: str, cwd: Optional[Path] = None) -> str:
         """Submit; return the id of the job."""
         command = ["sbatch", "--parsable", *arguments]
-        done = subprocess.run(command, env=self.env, cwd=cwd, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=self.env, cwd=cwd, capture_output=True, text=True, timeout=LONG)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip().split(";")[0]
 
@@ -178,7 +180,7 @@ class SlurmNode:
                 self._output("scontrol", "update", "JobId=" + job, "StartTime=now")
         return facts["JobState"]
 
-    def until(self, job: str, states: tuple[str, ...], timeout: float, *, restarts: int = 0) -> str:
+    def until(self, job: str, states: tuple[str, ...], timeout: float = LONG, *, restarts: int = 0) -> str:
         """Wait until the job is in one of the states, with at least n restarts; return the state."""
 
         def there() -> bool:
@@ -187,26 +189,35 @@ class SlurmNode:
                 raise AssertionError("job %s ended as %s\n%s" % (job, state, self.log_of(job)))
             return state in states and int(self.facts(job)["Restarts"]) >= restarts
 
-        until(there, timeout, "job %s is not %s" % (job, " or ".join(states)), lambda: self.log_of(job))
+        what = "job %s is not %s" % (job, " or ".join(states))
+        until(there, what, timeout, pause=0.2, details=lambda: self.log_of(job))
         return self.state(job)
 
-    def wait(self, job: str, timeout: float) -> str:
+    def wait(self, job: str, timeout: float = LONG) -> str:
         """Wait until the job is over for good; return its state."""
         return self.until(job, FINAL, timeout)
 
-    def requeue(self, job: str, timeout: float = 120) -> None:
+    def requeue(self, job: str) -> None:
         """Requeue as an administrator or a preempting partition does it; return when the job runs again."""
         restarts = int(self.facts(job)["Restarts"])
         self._output("scontrol", "requeue", job)
-        self.until(job, ("RUNNING", "COMPLETING", *FINAL), timeout, restarts=restarts + 1)
+        self.until(job, ("RUNNING", "COMPLETING", *FINAL), restarts=restarts + 1)
 
     def warn(self, job: str) -> None:
         """Send SIGUSR1 to the script of a job, as ``--signal=B:USR1@...`` does."""
         self._output("scancel", "--batch", "--signal=USR1", job)
 
-    def poll(self, condition: Callable[[], bool], timeout: float, job: str) -> None:
-        """Wait for something that a job does; fail with the log of the job."""
-        until(condition, timeout, "job %s has not come so far" % job, lambda: self.log_of(job))
+    def poll(self, condition: Callable[[], bool], job: str, timeout: float = LONG) -> None:
+        """Wait for something that a job does; fail with the log of the job, at once if that has ended."""
+
+        def there() -> bool:
+            over = self.state(job) in FINAL
+            if condition():
+                return True
+            assert not over, "job %s has ended\n%s" % (job, self.log_of(job))
+            return False
+
+        until(there, "job %s has not come so far" % job, timeout, pause=0.2, details=lambda: self.log_of(job))
 
     def cancel(self, job: str) -> None:
         """Run ``scancel``."""
@@ -219,19 +230,26 @@ class SlurmNode:
 
 
 def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+    """Return ports on which nobody listens, at random from those which no system gives to connections unasked."""
+    found: set[int] = set()
+    while len(found) < count:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with socket.socket() as each, contextlib.suppress(OSError):
+            each.bind(("", port))
+            found.add(port)
+    return sorted(found)
 
 
-def until(condition: Any, timeout: float, what: str, logs: Any) -> None:
-    end = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError("%s after %.0f s\n%s" % (what, timeout, logs()))
-        time.sleep(0.2)
+def end_daemons(daemons: list[subprocess.Popen[bytes]]) -> None:
+    """End the daemons of a cluster, the last one first; the list is empty then."""
+    while daemons:
+        daemon = daemons.pop()
+        daemon.terminate()
+        try:
+            daemon.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
 
 
 @pytest.fixture(scope="module")

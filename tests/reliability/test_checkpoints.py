@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ from returnn_tf.engine.support import atomic_files as checkpoint_files
 from returnn_tf.engine.training.engine import Engine
 from returnn_tf.network.network import Network
 from tests.reliability import toy
+from tests.waiting import LONG, until
 
 OPTIONS: dict[str, Any] = {
     "network": {"output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}},
@@ -79,21 +81,29 @@ class Held:
         def describe(*args: Any) -> Any:
             self.running += 1
             self.most = max(self.most, self.running)
-            assert self.go.wait(30)
+            assert self.go.wait(LONG)
             self.running -= 1
             return original(*args)
 
         monkeypatch.setattr(checkpoint_files, "describe", describe)
 
 
-def test_training_goes_on_while_its_state_is_written(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def held(training: Training, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    """Hold the writing of checkpoints until the end of the test, if that does not let it go."""
+    made = Held(monkeypatch)
+    yield made
+    made.go.set()
+
+
+def test_training_goes_on_while_its_state_is_written(training: Training, held: Held) -> None:
     """Written is the state at the time of the snapshot; the next one waits, so that never two are written at once."""
-    held = Held(monkeypatch)
     training.step()
     then = {name: var.numpy() for name, var in {**training.trainer.net.params, **training.trainer.state()}.items()}
     training.save_within()
     for _ in range(5):
         training.step()
+    until(lambda: held.running)
     assert training.stored() == []
     assert any((var.numpy() != then[name]).any() for name, var in training.trainer.net.params.items())
     waiting = threading.Thread(target=training.save_within)
@@ -120,9 +130,7 @@ def test_what_goes_wrong_beside_the_training_ends_it(training: Training, monkeyp
         patch.setattr(checkpoint_files, "describe", fails)
         training.save_within()
         with pytest.raises(DataError, match="net.001.step1 can't be written: .*Permission denied"):
-            for _ in range(1000):
-                training.saver.check()
-                threading.Event().wait(0.01)
+            until(training.saver.check, "it has not ended")
     training.saver.check()
     assert training.stored() == []
 
@@ -160,6 +168,7 @@ def test_nothing_is_deleted_before_the_new_one_has_proven_whole(
     for number in range(3):
         training.step()
         if number == 2:
+            training.saver.wait()  # else the second one, too, may be damaged
             monkeypatch.setattr(checkpoint_files, "publish", damaged(checkpoint_files.publish))
         training.save_within()
     training.saver.wait()
@@ -221,10 +230,12 @@ def test_when_a_checkpoint_is_due(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
     training.save_within()
     assert not training.saver.due(4)
     training.saver.close()
-    timed = Training(tmp_path / "minutes", save_every_minutes=0.001)
-    assert not timed.saver.due(1)
-    threading.Event().wait(0.08)
-    assert timed.saver.due(2)
+    timed, now = Training(tmp_path / "minutes", save_every_minutes=0.5), time.monotonic()
+    monkeypatch.setattr(timed.saver, "_last_time", now)
+    for seconds, due in ((29.0, False), (31.0, True)):
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "monotonic", lambda after=seconds: now + after)
+            assert timed.saver.due(1) == due
     timed.saver.close()
     for key in ("save_every_steps", "save_every_minutes"):
         with pytest.raises(ConfigError, match="%s.*must be at least 0" % key):

@@ -20,6 +20,7 @@ import pytest
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
 from tests.reliability import toy
+from tests.waiting import LONG
 
 SAVE_EVERY = 4  # steps
 FILES = 5  # of a checkpoint, the manifest last
@@ -35,7 +36,7 @@ LINES = (
 )
 
 
-def wait_for(condition: Callable[[], bool], alive: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_for(condition: Callable[[], bool], alive: Callable[[], bool], seconds: float = LONG) -> None:
     """Wait until the condition holds or the run is over."""
     end = time.monotonic() + seconds
     while alive() and not condition() and time.monotonic() < end:

@@ -14,11 +14,12 @@ import pytest
 
 from tests.reliability.job_program import ROOT, submit, write_config
 from tests.reliability.slurm_node import slurm  # noqa: F401  a fixture
+from tests.waiting import until
 
 
 def _until_ready(slurm, job, folder, saved):  # noqa: F811
-    slurm.until(job, ("RUNNING",), 60, restarts=saved)
-    slurm.poll(lambda: (folder / ("ready.%d" % saved)).exists(), 60, job)
+    slurm.until(job, ("RUNNING",), restarts=saved)
+    slurm.poll(lambda: (folder / ("ready.%d" % saved)).exists(), job)
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_a_job_that_is_warned_saves_and_goes_back_to_the_queue(slurm, folder):  
     for start in range(2):
         _until_ready(slurm, job, folder, start)
         slurm.warn(job)  # as Slurm does it some time before the end: --signal=B:USR1@180
-    assert slurm.wait(job, 60) == "COMPLETED"
+    assert slurm.wait(job) == "COMPLETED"
     text = slurm.log_of(job)
     for start in range(3):
         assert "start on %s, restarts so far: %d" % (os.uname().nodename, start) in text
@@ -50,7 +51,7 @@ def test_a_job_that_slurm_takes_down_and_requeues(slurm, folder):  # noqa: F811
     job = submit(slurm.env, folder, write_config(folder / "a.config", goal=1))
     _until_ready(slurm, job, folder, 0)
     slurm.requeue(job)
-    assert slurm.wait(job, 60) == "COMPLETED"
+    assert slurm.wait(job) == "COMPLETED"
     text = slurm.log_of(job)
     assert text.count("got SIGTERM") == 1 and "from 1" in text
     assert int(slurm.facts(job)["Restarts"]) == 1
@@ -60,14 +61,14 @@ def test_a_cancelled_job_stays_away(slurm, folder):  # noqa: F811
     job = submit(slurm.env, folder, write_config(folder / "a.config"))
     _until_ready(slurm, job, folder, 0)
     slurm.cancel(job)
-    assert slurm.wait(job, 60) == "CANCELLED"
-    slurm.poll(lambda: "ended with exit code 143" in slurm.log_of(job), 30, job)
+    assert slurm.wait(job) == "CANCELLED"
+    until(lambda: "ended with exit code 143" in slurm.log_of(job), details=lambda: slurm.log_of(job))
     assert "goes back" not in slurm.log_of(job)
 
 
 def test_a_job_without_progress_gives_up(slurm, folder):  # noqa: F811
     job = submit(slurm.env, folder, "--max-starts", "2", write_config(folder / "a.config", saves=False, stops=True))
-    assert slurm.wait(job, 120) == "FAILED"
+    assert slurm.wait(job) == "FAILED"
     text = slurm.log_of(job)
     assert "giving up: 2 starts ended without progress, all at: the beginning" in text
     assert text.count("training [") == 2
@@ -76,7 +77,7 @@ def test_a_job_without_progress_gives_up(slurm, folder):  # noqa: F811
 def test_a_training_that_fails_is_not_repeated(slurm, folder):  # noqa: F811
     (folder / "a.config").write_text("model = 'net'")  # this "training" fails, as goal is not set
     job = submit(slurm.env, folder, "a.config")
-    assert slurm.wait(job, 60) == "FAILED"
+    assert slurm.wait(job) == "FAILED"
     assert slurm.facts(job)["ExitCode"] == "1:0"
     assert "ended with exit code 1" in slurm.log_of(job)
 
@@ -85,7 +86,7 @@ def test_an_array(slurm, folder):  # noqa: F811
     configs = [write_config(folder / ("%s.config" % name), model=str(folder / name), goal=0) for name in "ab"]
     job = submit(slurm.env, folder, *configs)
     for index, config in enumerate(configs):
-        assert slurm.wait("%s_%d" % (job, index), 60) == "COMPLETED"
+        assert slurm.wait("%s_%d" % (job, index)) == "COMPLETED"
         text = (folder / "log" / ("a.%s_%d.log" % (job, index))).read_text()
         assert "training ['%s'] from 0" % config in text and "finished" in text
 
@@ -107,7 +108,7 @@ def test_slurm_understands_every_option(slurm, folder):  # noqa: F811
     facts = slurm.facts(job)
     assert facts["NumTasks"] == "2" and facts["Requeue"] == "0" and facts["TimeLimit"] == "00:10:00"
     assert facts["MinMemoryNode"] == "200M" and facts["Partition"] == "main"
-    assert slurm.wait(job, 60) == "COMPLETED"
+    assert slurm.wait(job) == "COMPLETED"
     assert slurm.log_of(job).count("finished") == 2  # srun started two
 
 

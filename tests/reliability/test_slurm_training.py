@@ -14,10 +14,9 @@ import pytest
 from tests.reliability import horovod_runs, toy
 from tests.reliability.slurm_node import slurm  # noqa: F401  a fixture
 
-_STEPS = 140  # of an epoch
+_STEPS = 150  # of each start that is interrupted; an epoch has 140, so that each comes to another one
 _SIZE = {
     "train": {"class": "Task12AXDataset", "num_seqs": 250, "seq_ordering": "random"},
-    "log_verbosity": 5,  # the log shows each step
 }
 _ROOT_MAY = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 _LONG = 600.0  # seconds that a busy machine may take
@@ -43,16 +42,10 @@ def _undisturbed(folder, command=None, **overrides):
     return folder
 
 
-def _disturb(node, job, restart, how):
-    """Wait for the middle of a later epoch than the last time, then call ``how``."""
-
-    def in_the_middle():
-        since = node.log_of(job).rpartition("restarts so far: %d\n" % restart)[2]
-        steps = [(int(epoch), int(step)) for epoch, step in re.findall(r"train epoch (\d+), step (\d+),", since)]
-        return len(steps) > 20 and steps[-1][0] > restart and 20 < steps[-1][1] < _STEPS - 50
-
+def _disturb(node, job, folder, restart, how):
+    """Call ``how`` when the run waits for it, in the middle of an epoch."""
     node.until(job, ("RUNNING",), _LONG, restarts=restart)
-    node.poll(in_the_middle, _LONG, job)
+    node.poll((folder / ("waiting.%d" % restart)).exists, job, _LONG)
     how(job)
 
 
@@ -82,17 +75,17 @@ def longer_undisturbed(tmp_path_factory):
 
 @pytest.mark.slow
 def test_one_process_requeued_by_slurm_and_by_itself(slurm, tmp_path, longer_undisturbed):  # noqa: F811
-    toy.write_config(tmp_path, **_SIZE)
+    toy.write_config(tmp_path, fault=("step", _STEPS, 2), **_SIZE)
     job = _submit(slurm, tmp_path)
-    _disturb(slurm, job, 0, slurm.requeue)
-    _disturb(slurm, job, 1, slurm.warn)
+    _disturb(slurm, job, tmp_path, 0, slurm.requeue)
+    _disturb(slurm, job, tmp_path, 1, slurm.warn)
     _ended_alike(slurm, job, tmp_path, longer_undisturbed, restarts=2)
 
 
 @pytest.mark.long
 def test_two_ranks_requeued_three_times(slurm, tmp_path):  # noqa: F811
     horovod_runs.launcher("mpirun")
-    toy.write_config(tmp_path, **_SIZE)
+    toy.write_config(tmp_path, fault=("step", _STEPS, 3), **_SIZE)
     path = pathlib.Path(sys.executable).parent
     mpirun = ["env", *("%s=%s" % item for item in _ROOT_MAY.items()), "mpirun", "-np", "2", "-bind-to", "none"]
     command = [*mpirun, "-oversubscribe", sys.executable, "-m", "returnn_tf"]
@@ -100,5 +93,5 @@ def test_two_ranks_requeued_three_times(slurm, tmp_path):  # noqa: F811
     options = ["--tasks", "2", "--setup", "PATH=%s:$PATH" % path]
     job = _submit(slurm, tmp_path, *options)
     for restart in range(3):
-        _disturb(slurm, job, restart, slurm.requeue)
+        _disturb(slurm, job, tmp_path, restart, slurm.requeue)
     _ended_alike(slurm, job, tmp_path, expected, restarts=3)

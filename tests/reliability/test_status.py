@@ -6,11 +6,11 @@ import json
 import os
 import pathlib
 import signal
-import time
 from typing import Any
 
 from returnn_tf.cli.main import main
 from tests.reliability import toy
+from tests.waiting import until
 
 
 def _facts(folder: pathlib.Path, capsys: Any) -> Any:
@@ -27,14 +27,16 @@ def _started(warm: toy.Warm, folder: pathlib.Path, capsys: Any, **changes: Any) 
     """Start a run and wait until it trains."""
     toy.write_config(folder, **changes)
     pid = warm.start(folder)
-    end = time.monotonic() + 120
-    while True:
-        assert time.monotonic() < end and warm.poll(pid) is None, toy.text_of(folder)
-        if (folder / "net" / ".toy.status.json").exists():  # without it there is no run to tell of
-            status = _facts(folder, capsys)["status"]
-            if status.get("pid") == pid and "step" in status:
-                return pid
-        time.sleep(0.05)
+
+    def trains() -> bool:
+        assert warm.poll(pid) is None, toy.text_of(folder)
+        if not (folder / "net" / ".toy.status.json").exists():  # without it there is no run to tell of
+            return False
+        status = _facts(folder, capsys)["status"]
+        return status.get("pid") == pid and "step" in status
+
+    until(trains, "it does not train", pause=0.05, details=lambda: toy.text_of(folder))
+    return pid
 
 
 _ENDLESS = {"class": "Task12AXDataset", "num_seqs": 50000, "seq_ordering": "random"}

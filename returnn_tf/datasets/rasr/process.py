@@ -134,7 +134,7 @@ class RasrProcess:
             code = self._process.wait(timeout=min(_END_SECONDS, self.timeout))
         except subprocess.TimeoutExpired:
             return None
-        self._thread.join(timeout=1)  # the rest of the output
+        self._thread.join(timeout=5)  # the rest of the output; a child of RASR may hold the pipe for longer
         return code
 
     def wait_briefly(self) -> None:

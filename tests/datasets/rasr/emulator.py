@@ -121,12 +121,12 @@ def run_direct(corpus):
     if FAIL == "garbage":
         pipe.write(b"<?xml version='1.0'?><sprint>")
         pipe.flush()
-        time.sleep(60)
+        time.sleep(1000)
     if FAIL == "strange dims":
         send("init", ("2", None, 1))
     send("init", (dim + (FAIL == "dim"), int(option("trainer-output-dimension", "-1")), len(segments)))
     if FAIL == "hang":
-        time.sleep(60)
+        time.sleep(1000)
     for number, segment in enumerate(selected(segments)):
         if number == 1 and FAIL in ("mid", "kill"):
             print("reading of the feature cache failed", flush=True)
@@ -295,7 +295,7 @@ def criterion(log_posteriors):
 def run_server():
     module = import_modules()
     if FAIL == "hang before reading":
-        time.sleep(60)
+        time.sleep(1000)
     config = {"name": "Sprint.PythonControl", "reference": None, "callback": callback, "config": option("pymod-config")}
     version = int(option("fake.version", "5"))
     layer = option("fake.mode") == "layer"
@@ -356,7 +356,7 @@ def main():
         sys.exit(3)
     if FAIL == "silent":
         with contextlib.suppress(KeyboardInterrupt):
-            time.sleep(60)
+            time.sleep(1000)
     if option("python-control-enabled") == "true":
         run_server()
         return

@@ -20,6 +20,7 @@ from returnn_tf.datasets.core.share import Share
 from returnn_tf.datasets.rasr import command_line
 from returnn_tf.datasets.rasr.command_line import command_words
 from tests.datasets.recorded import assert_same_sequences, by_name
+from tests.waiting import LONG
 
 DATA = Path(__file__).parents[2] / "data" / "rasr" / "dataset"
 EMULATOR = str(Path(__file__).parent / "emulator.py")
@@ -31,7 +32,7 @@ def dataset_of(words="", *, corpus="corpus.json", mode="direct", fail="", **opti
     text = "--fake.corpus=%s --fake.mode=%s --*.trainer-output-dimension=5 '--fake.fail=%s' %s"
     text %= corpus, mode, fail, words
     program = [sys.executable, "-I", "-S", EMULATOR] if mode == "direct" else [sys.executable, EMULATOR]
-    options = {"sprintTrainerExecPath": program, "sprintConfigStr": text, "rasr_timeout": 20, **options}
+    options = {"sprintTrainerExecPath": program, "sprintConfigStr": text, "rasr_timeout": LONG, **options}
     return Dataset.from_config({"class": "ExternSprintDataset", **options})
 
 
@@ -50,7 +51,7 @@ def given_words(log):
 @pytest.mark.parametrize("name", CASES)
 def test_recorded(name, folder):
     case = CASES[name]
-    options = {**case["options"], "sprintTrainerExecPath": [sys.executable, EMULATOR], "rasr_timeout": 60}
+    options = {**case["options"], "sprintTrainerExecPath": [sys.executable, EMULATOR], "rasr_timeout": LONG}
     if "exception" in case:
         with pytest.raises(ConfigError):
             Dataset.from_config(options)

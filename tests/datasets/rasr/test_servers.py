@@ -15,6 +15,7 @@ from returnn_tf.config.user_code import using_config
 from returnn_tf.datasets.rasr.servers import RasrServers, servers_for
 from tests.datasets.rasr.test_extern import DATA, EMULATOR, comparable, given_words
 from tests.datasets.recorded import by_name
+from tests.waiting import LONG
 
 CASES = by_name(json.loads((DATA / "rasr_loss.json").read_text(encoding="utf8"))["cases"])
 PROGRAM = [sys.executable, EMULATOR]
@@ -23,7 +24,7 @@ PROGRAM = [sys.executable, EMULATOR]
 def servers_of(words="", *, mode="loop", fail="", **options):
     """Return servers with the stand-in as program."""
     words = "--fake.mode=%s '--fake.fail=%s' %s" % (mode, fail, words)
-    given = {"sprintExecPath": PROGRAM, "sprintConfigStr": words, "rasr_timeout": 20, **options}
+    given = {"sprintExecPath": PROGRAM, "sprintConfigStr": words, "rasr_timeout": LONG, **options}
     return RasrServers(given, owner="Loss 'x'")
 
 
@@ -139,7 +140,7 @@ def test_failures(ask, fail, options, text, folder):
             servers.losses(["ab"], [500], batch([500], dim=1000))
         else:
             servers.automata(["ab"] if ask == "classes" or fail else ["ab", "bad"], 1 if ask == "classes" else 10)
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < LONG
     if not fail and not options:
         assert servers.automata(["a"], 10) if ask == "automata" else True  # a fresh RASR answers again
     servers.close()
