@@ -305,7 +305,7 @@ def test_settings_of_a_plugin_are_listed_and_checked(tmp_path):
     text = run(tmp_path, program).stdout
     assert "\nPlug-in:\n  plug_depth  depth of the plug\n" in text
     assert "setting 'plug_depth', also called 'plug_dep' (Plug-in)" in text
-    assert "config key 'plug_dep': expected an int, got 'x'" in text
+    assert "config key 'plug_dep': expected a whole number, got 'x'" in text
 
 
 @pytest.mark.parametrize(

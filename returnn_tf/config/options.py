@@ -29,6 +29,7 @@ from returnn_tf.config.option_checks import between as between
 from returnn_tf.config.option_checks import dropout_rate as dropout_rate
 from returnn_tf.config.option_checks import probability as probability
 from returnn_tf.config.option_types import Written, fits_type, type_name
+from returnn_tf.config.type_words import shown_with_kind, type_words
 
 ERROR_TOPIC = "options"
 
@@ -175,12 +176,7 @@ class OptionInfo:
     def fault(self, value: Any) -> Optional[str]:
         """Return what is wrong with a value, to append to the name, e.g. ``must be int, got 'x' (str)``; or None."""
         if not fits_type(value, self.type, refs=self.refs):
-            return "must be %s, got %s (%s). It is: %s" % (
-                type_name(self.type),
-                shown(value),
-                type(value).__name__,
-                self.help,
-            )
+            return "must be %s, got %s. It is: %s" % (type_words(self.type), shown_with_kind(value), self.help)
         if self.choices is not None and not _is_in(value, self.choices):
             hint = did_you_mean(value, map(str, self.choices), max_listed=20, in_order=True)
             return "is %s. %s It is: %s" % (shown(value), hint, self.help)
@@ -263,9 +259,8 @@ def check_options(cls: type[Any], given: Mapping[str, Any], *, where: str, ignor
         known[name].check_value(value, where)
     for info in known.values():
         if info.required and info.name not in given:
-            raise ConfigError(
-                "%s: the option %r is missing. It is: %s (%s)" % (where, info.name, info.help, info.type_name)
-            )
+            kind = info.type_name if info.choices else type_words(info.type)
+            raise ConfigError("%s: the option %r is missing. It is: %s (%s)" % (where, info.name, info.help, kind))
 
 
 def from_options(
@@ -279,7 +274,7 @@ def from_options(
     :raises ConfigError: see `check_options`
     """
     if not isinstance(given, collections.abc.Mapping):
-        raise ConfigError("%s: expected a dict of options, got %s (%s)." % (where, shown(given), type(given).__name__))
+        raise ConfigError("%s: expected a dict of options, got %s." % (where, shown_with_kind(given)))
     if none_is_absent:
         known = declared_options(cls)
         given = {name: value for name, value in given.items() if value is not None or not _is_absent(known.get(name))}

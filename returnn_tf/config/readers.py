@@ -11,6 +11,8 @@ import ast
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, TypeVar
 
+from returnn_tf.config.type_words import shown_with_kind
+
 TRUE_WORDS = ("true", "yes", "on")
 FALSE_WORDS = ("false", "no", "off")
 N = TypeVar("N", int, float)
@@ -53,10 +55,10 @@ def first_of(value: Any) -> Any:
 def read_int(value: Any) -> int:
     """Read an int; a float or a string of a typed config is refused, so that nothing is truncated silently."""
     if isinstance(value, RawSetting):
-        return _parsed(int, "an int", value.first)
+        return _parsed(int, "a whole number", value.first)
     value = first_of(value)
     if not isinstance(value, int):
-        raise ValueError("expected an int, got %s" % _shown(value))
+        raise ValueError("expected a whole number, got %s" % _shown(value))
     return value
 
 
@@ -145,13 +147,13 @@ def read_int_pair(value: Any) -> tuple[int, int]:
     if isinstance(value, str) and ":" in value:
         value = RawSetting(value)
     if isinstance(value, RawSetting):
-        entries: list[Any] = [_parsed(int, "two ints as in 50:25", v) for v in value.text.split(":")]
+        entries: list[Any] = [_parsed(int, "two whole numbers as in 50:25", v) for v in value.text.split(":")]
     else:
         entries = read_list(value)
     if len(entries) == 1:
         entries = entries * 2
     if len(entries) != 2 or not all(isinstance(v, int) for v in entries):
-        raise ValueError("expected an int or two ints, got %s" % _shown(value))
+        raise ValueError("expected a whole number or two, got %s" % _shown(value))
     return entries[0], entries[1]
 
 
@@ -182,5 +184,4 @@ def _parsed(kind: Callable[[str], N], expected: str, text: str) -> N:
 def _shown(value: Any) -> str:
     if isinstance(value, RawSetting):
         return repr(value.text)
-    text = repr(value)
-    return "%s (%s)" % (text if len(text) <= 60 else text[:57] + "...", type(value).__name__)
+    return shown_with_kind(value, most=100)

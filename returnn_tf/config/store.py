@@ -13,6 +13,7 @@ from returnn_tf.config import loading, readers
 from returnn_tf.config.compat_modules import builtins_of_configs, compat_modules
 from returnn_tf.config.errors import ConfigError, did_you_mean
 from returnn_tf.config.recipe import ConfigRecipe
+from returnn_tf.config.type_words import shown_with_kind
 from returnn_tf.config.user_code import CONFIG_MODULE
 from returnn_tf.util.html import code, paragraph, shortened, table
 
@@ -259,6 +260,14 @@ def _evaluated(key: str, text: str, old: Any, place: str) -> Any:
     except Exception as exc:
         if old is None or _is_name_of_dataset(text, old):
             return text
+        if isinstance(exc, NameError) and text.strip().isidentifier():
+            kept = "The config has %s there. For a string, write ++%s %s" % (
+                shown_with_kind(old, most=80), key, '"%r"' % text.strip(),
+            )  # fmt: skip
+            raise ConfigError(
+                "config key %r (%s): %s is no number, nor another value of Python. %s"
+                % (key, place, text.strip(), kept)
+            ) from exc
         raise ConfigError(
             "%s: %s for config key %r: %s: %s" % (place, json.dumps(text), key, type(exc).__name__, exc)
         ) from exc

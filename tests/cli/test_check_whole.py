@@ -19,7 +19,7 @@ optimizer = {"class": "adam"}
 
 #: Lines added to the config, what the error says, and the exit code.
 MISTAKES = [
-    ("num_epochs = 'x'", ["config key 'num_epochs'", "expected an int"], 2),
+    ("num_epochs = 'x'", ["config key 'num_epochs'", "expected a whole number"], 2),
     ("task = 'trian'", ["Did you mean 'train'?"], 2),
     ("optimizer = {'class': 'adm'}", ["Did you mean 'adam'?"], 2),
     ("optimizer = {'class': 'adam', 'beta': 0.9}", ["beta"], 2),

@@ -80,7 +80,7 @@ def test_layers_that_nothing_needs(folder, unchecked):
     [
         (["--to", "savedmodel"], EXIT_BAD_CONFIG, "Did you mean 'saved_model'?"),
         (["--portabel"], EXIT_BAD_CONFIG, "Did you mean '--portable'?"),
-        (["--portable", "maybe"], EXIT_BAD_CONFIG, "'portable' must be bool, got 'maybe'"),
+        (["--portable", "maybe"], EXIT_BAD_CONFIG, "'portable' must be True or False, got 'maybe'"),
         (["--outputs", "outptu"], EXIT_BAD_CONFIG, "outputs: layer 'outptu' is not part of the network"),
         (["--epoch", "7"], EXIT_BAD_CONFIG, "7"),
         (["--load", "nothing"], EXIT_BAD_CONFIG, "nothing"),

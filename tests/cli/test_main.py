@@ -117,7 +117,7 @@ def test_log_file_and_callback(config, task, tmp_path):
         ("log_format = 'x'", ["++task", "nop"], "log_format"),
         ("log = '/dev/null/x'", ["++task", "nop"], "'/dev/null' can't be written"),
         ("", ["++x"], "needs a value"),
-        ("startup_callback = 3", ["++task", "nop"], "my.config:2) must be function | None, got 3"),
+        ("startup_callback = 3", ["++task", "nop"], "my.config:2) must be a function or None, got 3"),
         (
             "def startup_callback(config):\n  1 / 0",
             ["++task", "nop"],

@@ -3,14 +3,14 @@
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, Optional, Union
+from typing import Annotated, Any, Callable, Optional, Union
 
 import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.errors import shown
-from returnn_tf.config.option_types import fits_type, type_name
+from returnn_tf.config.option_types import Written, fits_type, type_name
 from returnn_tf.config.options import (
     LayerOrNumber,
     LayerRef,
@@ -24,6 +24,7 @@ from returnn_tf.config.options import (
     own_options_first,
     probability,
 )
+from returnn_tf.config.type_words import shown_with_kind, type_words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,20 +60,23 @@ def test_instance():
 @pytest.mark.parametrize(
     "given, message",
     [
-        ({}, "here: the option 'where_from' is missing. It is: name of the file (str)"),
+        ({}, "here: the option 'where_from' is missing. It is: name of the file (a string)"),
         ({"mod": "skip"}, "here: unknown option 'mod'. Did you mean 'mode'?"),
         ({"zzz": 1}, "here: unknown option 'zzz'. Known: mode, gone, rate, lambda, table, where_from, size, old."),
         ({3: 1}, "here: unknown option 3. Known: mode"),
-        ({**MIN, "size": "1"}, "here: option 'size' must be int, got '1' (str). It is: number of entries"),
-        ({**MIN, "size": True}, "must be int, got True (bool)"),
+        (
+            {**MIN, "size": "1"},
+            "here: option 'size' must be a whole number, got '1' (a string). It is: number",
+        ),
+        ({**MIN, "size": True}, "must be a whole number, got True."),
         ({**MIN, "size": 0}, "here: option 'size' must be at least 1, got 0. It is: number of entries"),
         ({**MIN, "rate": 1.5}, "'rate' must be from 0 to 1, got 1.5"),
         ({**MIN, "lambda": 0}, "'lambda' must be above 0, got 0"),
         ({**MIN, "mode": "skp"}, "here: option 'mode' is 'skp'. Did you mean 'skip'? It is: what to do"),
-        ({**MIN, "mode": None}, "'mode' must be str, got None"),
+        ({**MIN, "mode": None}, "'mode' must be a string, got None"),
         ({**MIN, "gone": "a"}, "here: option 'gone' is not supported: write mode instead"),
-        ({**MIN, "table": {"a": "b"}}, "'table' must be dict[str, int], got {'a': 'b'}"),
-        ([], "here: expected a dict of options, got [] (list)."),
+        ({**MIN, "table": {"a": "b"}}, "'table' must be a dict {string: a whole number}, got {'a': 'b'}"),
+        ([], "here: expected a dict of options, got [] (a list)."),
     ],
 )
 def test_errors(given, message):
@@ -169,3 +173,31 @@ def test_none_where_it_is_a_value():
     assert (opts.audio, opts.end, opts.count) == (None, None, 3)
     with pytest.raises(ConfigError, match="the option 'audio' is missing"):
         from_options(Options, {"end": None}, where="X", none_is_absent=True)
+
+
+@pytest.mark.parametrize(
+    "annotation, words",
+    [
+        (int, "a whole number"),
+        (Optional[int], "a whole number or None"),
+        (Union[int, float, None], "a number or None"),
+        (Union[bool, dict[str, Any], None], "True, False, a dict or None"),
+        (Union[int, dict[str, Optional[int]]], "a whole number or a dict {string: a whole number or None}"),
+        (Union[str, list[str]], "a string or a list of strings"),
+        (list[list[int]], "a list of lists of whole numbers"),
+        (tuple[int, float], "a list of 2: a whole number, a number"),
+        (Callable[[int], int], "a function"),
+        (Annotated[Any, Written(str, "axis | list[axis]")], "an axis or a list of axes"),
+        (Annotated[Any, Written(str, "layer | 'zeros' | number")], "a layer, 'zeros' or a number"),
+    ],
+)
+def test_types_in_words(annotation: Any, words: str) -> None:
+    assert type_words(annotation) == words
+
+
+@pytest.mark.parametrize(
+    "value, words",
+    [(3, "3"), (None, "None"), ("3", "'3' (a string)"), ([], "[] (a list)"), (int, "int (a class)")],
+)
+def test_values_in_words(value: Any, words: str) -> None:
+    assert shown_with_kind(value) == words

@@ -242,7 +242,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"raw_ogg_opts": {}}, "raw_ogg_opts' is not supported"),
     ({"window_len": 0}, "window_len' must be above 0"),
     ({"step_len": -0.01}, "step_len' must be above 0"),
-    ({"window_len": "0.025"}, "window_len' must be float"),
+    ({"window_len": "0.025"}, "window_len' must be a number"),
     ({"num_feature_filters": 0}, "num_feature_filters' must be at least 1"),
     ({"num_feature_filters": 129}, "n_mels=128 bands give no 129 coefficients"),
     ({"feature_options": {"fmim": 60}}, "feature_options of 'mfcc': unknown option 'fmim'. Did you mean 'fmin'"),

@@ -235,7 +235,7 @@ def test_random_dropping_depends_on_the_epoch_only():
     [
         ({"batch_siz": 3}, "unknown option 'batch_siz'. Did you mean 'batch_size'"),
         ({"batch_size": 0}, "'batch_size' is 0; a batch needs at least 1 frame"),
-        ({"batch_size": 1.5}, "'batch_size' must be int . dict.*, got 1.5 .float."),
+        ({"batch_size": 1.5}, "'batch_size' must be a whole number, a dict.*, got 1.5"),
         ({"max_seqs": 0}, "'max_seqs' is 0; use -1 for no limit"),
         ({"seq_drop": 1.5}, "'seq_drop' must be from 0 to 1, got 1.5"),
         ({"used_data_keys": ["clases"]}, "no data key 'clases'. Did you mean 'classes'"),

@@ -74,9 +74,9 @@ def test_further_forms():
         ("{'class': open('x')}", "is not a dict of plain values"),
         ("Task12AX:3", "'3' does not have the form key=value"),
         ("Task12AX:num_seq=3", "unknown option 'num_seq'. Did you mean 'num_seqs'"),
-        (_task(fixed_random_seed="x"), "option 'fixed_random_seed' must be int . None, got 'x' .str."),
-        (_task(unique_seq_tags="yes"), "option 'unique_seq_tags' must be bool, got 'yes' .str."),
-        (_task(num_seqs=True), "option 'num_seqs' must be float . None, got True"),
+        (_task(fixed_random_seed="x"), "option 'fixed_random_seed' must be a whole number or None, got 'x' .a string."),
+        (_task(unique_seq_tags="yes"), "option 'unique_seq_tags' must be True or False, got 'yes' .a string."),
+        (_task(num_seqs=True), "option 'num_seqs' must be a number or None, got True"),
     ],
 )
 def test_bad_specs(spec, text):
@@ -100,7 +100,7 @@ def test_names():
     assert dataset_from_config(config, "small").num_seqs == 2
     assert dataset_from_config(config, "dev") is None
     assert dataset_from_config(config, "eval") is None
-    with pytest.raises(ConfigError, match="'eval_datasets' must be dict"):
+    with pytest.raises(ConfigError, match="'eval_datasets' must be a dict"):
         dataset_from_config({"eval_datasets": [1]}, "small")
 
 

@@ -136,7 +136,7 @@ def test_lengths_file_lacks_a_sequence(tmp_path):
         ({"_num_shards": 2, "_shard_index": 2}, "_shard_index is 2"),
         ({"shuffle_frames_of_nseqs": -1}, "option 'shuffle_frames_of_nseqs' must be at least 0, got -1"),
         ({"seq_odering": "random"}, "unknown option 'seq_odering'. Did you mean 'seq_ordering'"),
-        ({"seq_ordering": 3}, "option 'seq_ordering' must be str . function, got 3 .int."),
+        ({"seq_ordering": 3}, "option 'seq_ordering' must be a string or a function, got 3"),
     ],
 )
 def test_bad_options(options, text, tmp_path):

@@ -137,7 +137,7 @@ def test_extern_data():
         ({"class": "Task12AX", "num_seqs": -1}, "num_seqs is -1"),
         ({"class": "Task12AX", "num_seqs": float("nan")}, "num_seqs is nan"),
         ({"class": "Task12AX", "fixed_random_seed": -1}, "'fixed_random_seed' must be from 0 to 4294967295, got -1"),
-        ({"class": "Task12AX", "num_seqs": "many"}, "option 'num_seqs' must be float . None, got 'many'"),
+        ({"class": "Task12AX", "num_seqs": "many"}, "option 'num_seqs' must be a number or None, got 'many'"),
         ({"class": "TaskNumberBaseConvert", "window": 3}, "needs dense data"),
         ({"class": "DummyDatasetMultipleDataKeys", "output_dim": {"data": 3}}, "output_dim lacks the key 'classes'"),
         ({"class": "StaticDataset", "data": [3]}, "sequence 0 must be a dict of arrays, not int"),

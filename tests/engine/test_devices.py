@@ -50,7 +50,7 @@ def test_session_options_of_old_configs(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    "options, message", [(3, "must be dict"), ({"intra_op_parallelism_threads": "x"}, "must be a number of threads")]
+    "options, message", [(3, "must be a dict"), ({"intra_op_parallelism_threads": "x"}, "must be a number of threads")]
 )
 def test_wrong_session_options(options: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -114,7 +114,7 @@ def test_other_shape(other):
 @pytest.mark.parametrize(
     "given, message",
     [
-        (["x"], "must be dict"),
+        (["x"], "must be a dict"),
         ({"x": "path"}, r"preload_from_files\['x'\]: expected a dict of options"),
         ({"x": {}}, "the option 'filename' is missing"),
         ({"x": {"filename": "lm", "prefx": ""}}, "unknown option 'prefx'. Did you mean 'prefix'"),

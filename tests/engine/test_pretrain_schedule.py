@@ -259,13 +259,13 @@ def test_greedy_steps_train_only_what_is_new() -> None:
         ({"copy_param_mode": "some"}, "option 'copy_param_mode' is 'some'. Known: None, ifpossible, subset, reset"),
         ({"copy_output_layer": "yes"}, "option 'copy_output_layer' is 'yes'"),
         ({"repetitions": -1}, "a number of epochs >= 0, not -1"),
-        ({"repetitions": 0.5}, "option 'repetitions' must be int | list | dict | None, got 0.5"),
+        ({"repetitions": 0.5}, "option 'repetitions' must be a whole number, a list, a dict or None, got 0.5"),
         ({"repetitions": [1, 2, 3, 4]}, "4 entries, but there are 3 steps, the network of the config included"),
         ({"repetitions": []}, "0 entries, but there are 3 steps"),
         ({"repetitions": {"finally": 1}}, "the key 'finally', but the steps are 0 to 2"),
         ({"repetitions": {True: 1}}, "the key True, but the steps are 0 to 2"),
         ({"output_layers": ["outptu"]}, "output_layers: the network has no layer 'outptu'. Did you mean 'output'?"),
-        ({"output_layers": 3}, "option 'output_layers' must be list[str], got 3"),
+        ({"output_layers": 3}, "option 'output_layers' must be a list of strings, got 3"),
         ({"construction_algo": [{"#repetition": -2}]}, "step 0, '#repetition': repetitions must be a number of epochs"),
         ({"construction_algo": [{"#repetition": "3"}]}, "a number of epochs >= 0, not '3'"),
         ({"construction_algo": [{**chain(), "#trainable": 0.5}]}, "'#trainable' must be True or False, not 0.5"),
@@ -354,7 +354,7 @@ def test_get_network() -> None:
     assert schedule.at(3).same_network(schedule.at(4)) is False  # the function in it sees another epoch
     assert schedule.at(1).pretrain is False and schedule.at(3).name == "get_network(epoch=3)"
     for settings, message in (
-        ({"get_network": 3}, "must be function | None"),
+        ({"get_network": 3}, "must be a function or None"),
         ({"get_network": lambda epoch: None}, "get_network(epoch=1) must return a network dict"),
         ({"get_network": get_network, "pretrain": "default"}, "pretrain and get_network exclude each other"),
     ):

@@ -37,7 +37,7 @@ def test_options(settings, expected):
         ("all", "expected True or a dict"),
         ({"step": 3}, "unknown option 'step'.*'steps'"),
         ({"steps": 0}, "'steps' must be at least 1, got 0"),
-        ({"first_step": 1.5}, "'first_step' must be int, got 1.5"),
+        ({"first_step": 1.5}, "'first_step' must be a whole number, got 1.5"),
         ({"steps": 5, "every": 5}, "every must be more than steps"),
     ],
 )

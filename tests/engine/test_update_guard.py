@@ -124,7 +124,7 @@ def test_nan_is_not_taken_into_the_averages():
         ({"policy": "go"}, "option 'policy' is 'go'. Known: .*skip"),
         ({"measure": "x"}, "option 'measure' is 'x'"),
         ({"factor": 0}, "'factor' must be above 0"),
-        ({"warmup": True}, "'warmup' must be int, got True"),
+        ({"warmup": True}, "'warmup' must be a whole number, got True"),
         ({"decay": 1.0}, "'decay' must be between 0 and 1"),
     ],
 )

@@ -416,7 +416,7 @@ ERRORS: dict[str, tuple[Any, str]] = {
     "function without its argument": ({"custom": lambda name: name}, "failed: TypeError"),
     "function and a missing layer": ({"custom": own, "reuse_layer": "aa"}, "there is no layer 'aa'"),
     "no function": ({"custom": "transposed"}, "'custom' must be"),
-    "a number": (7, "must be layer | dict | None"),
+    "a number": (7, "must be a layer, a dict or None"),
 }
 
 

@@ -288,7 +288,7 @@ def test_initial_values():
             {"unit_opts": {"depth": 0}},
             "net/rec: unit_opts of 'rhn': option 'depth' must be from 1 to 1000, got 0",
         ),
-        ("rhn", {"unit_opts": {"depth": True}}, "'depth' must be int, got True"),
+        ("rhn", {"unit_opts": {"depth": True}}, "'depth' must be a whole number, got True"),
         ("zoneoutlstm", {"unit_opts": {"zoneout_factor_cell": 1.5}}, "must be in the range 0 <= x < 1, got 1.5"),
         ("gru", {"input_projection": False}, "unit 'gru' has no separate input projection"),
         ("lstm", {"input_projection": False}, r"needs a dense input of dim 16 \(4 \* n_out\), but the input has dim 3"),

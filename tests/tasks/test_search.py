@@ -261,7 +261,7 @@ def test_search_data_may_be_a_dataset() -> None:
             },
             "layer 'all' gives .* neither a sequence of labels nor an array for each sequence",
         ),
-        ({"search_output_layer": 3}, "'search_output_layer' must be str"),
+        ({"search_output_layer": 3}, "'search_output_layer' must be a string"),
         ({"search_output_file": "there.txt"}, "'there.txt' exists already"),
         ({"search_output_file": "no/folder/out"}, "folder .* can't be written"),
         ({"search_output_file_format": "json"}, "'search_output_file_format' is 'json'"),

@@ -83,7 +83,7 @@ def test_lines_of_the_log(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[
         ("forward_callback = 3", "must be an object with the methods init, process_seq and finish"),
         ("profile = {'step': 3}", "unknown option 'step'. Did you mean 'steps'?"),
         ("start_batch = 3", "is 3. Known: "),
-        ("save_interval = 'often'", "expected an int, got 'often'"),
+        ("save_interval = 'often'", "expected a whole number, got 'often'"),
         ("cleanup_old_models = True\nsave_every_minutes = -1", "must be at least 0, got -1"),
     ],
 )

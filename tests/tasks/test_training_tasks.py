@@ -207,9 +207,13 @@ def test_a_nan_in_the_data_stops_with_step_and_sequence_and_keeps_the_checkpoint
         ),
         ({"tf_log_dir": "my.config"}, ConfigError, "tf_log_dir 'my.config' can't be created: File exists."),
         ({"learning_rate": -1}, ConfigError, "'learning_rate' must be at least 0, got -1"),
-        ({"requeue_exit_code": "soon"}, ConfigError, "'requeue_exit_code': expected an int, got 'soon'"),
+        ({"requeue_exit_code": "soon"}, ConfigError, "'requeue_exit_code': expected a whole number, got 'soon'"),
         ({"num_epochs": -1}, ConfigError, "'num_epochs' must be from 0 to 100000, got -1"),
-        ({"batch_size": "abc"}, ConfigError, "'batch_size' must be int | dict[str, int | None] | None, got 'abc'"),
+        (
+            {"batch_size": "abc"},
+            ConfigError,
+            "must be a whole number, a dict {string: a whole number or None} or None",
+        ),
         ({"batch_size": {"dta": 3}}, ConfigError, "no data key 'dta'. Did you mean 'data'?"),
         ({"dev": "Task12AXDataset:num_seqs=0"}, DataError, "The dataset 'dev' is empty"),
         (

@@ -10,6 +10,7 @@ from returnn_tf.config import Config, ConfigError, nearest_name
 from returnn_tf.config.derived import derived
 from returnn_tf.config.epoch_value import at_epoch, copied, same_value
 from returnn_tf.config.settings import NetworkSettings, TrainingSettings, check_settings, misspelt
+from returnn_tf.config.type_words import shown_with_kind
 from returnn_tf.config.user_code import call_of_config
 from returnn_tf.engine.pretrain.options import PretrainOptions, check_copy_mode, options_from_config
 from returnn_tf.engine.pretrain.steps import Step, make_steps
@@ -138,7 +139,7 @@ class NetworkSchedule:
             network = call_of_config(where, self._get_network, epoch=epoch)
             name = "get_network(epoch=%d)" % epoch
             if not isinstance(network, dict):
-                raise ConfigError("%s must return a network dict, not %r." % (name, type(network).__name__))
+                raise ConfigError("%s must return a network dict, not %s." % (name, shown_with_kind(network)))
             return self._entry(name, at_epoch(network, epoch))
         return self._entry("the network of the config", at_epoch(self._network_of_config(), epoch))
 
@@ -221,8 +222,10 @@ class NetworkSchedule:
         if network is None:
             raise no_network()
         if not isinstance(network, dict):
+            where = NetworkSettings(self._config).describe_source("network")
             raise ConfigError(
-                "network must be a dict {layer name: {'class': ..., ...}}, got %r." % type(network).__name__
+                "%s must be a dict {layer name: {'class': ..., ...}}, got %s." % (where, shown_with_kind(network)),
+                topic="options",
             )
         return network
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.epoch_value import copied, same_value
+from returnn_tf.config.type_words import shown_with_kind
 from returnn_tf.engine.pretrain.algorithms import Ends, kept_layers, steps_from_input, steps_from_output
 from returnn_tf.engine.pretrain.options import PretrainOptions, epochs_of_steps
 
@@ -82,7 +83,7 @@ def _call(algo: Any, idx: int, network: dict[str, Any], where: str) -> Any:
 
 def _checked(network: Any, what: str) -> dict[str, Any]:
     if not isinstance(network, dict):
-        raise ConfigError("%s: expected a network dict or None, got %r." % (what, type(network).__name__))
+        raise ConfigError("%s: expected a network dict or None, got %s." % (what, shown_with_kind(network)))
     return network
 
 

@@ -10,6 +10,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.errors import shown
 from returnn_tf.config.option_values import referenced_names
 from returnn_tf.config.options import check_options, declared_options
+from returnn_tf.config.type_words import shown_with_kind
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.params.reuse import output_references, owner_references
 from returnn_tf.graph.registry import LAYERS, LOSSES
@@ -80,7 +81,7 @@ def parse_network(network: Any, path: str, behavior_version: int, default_target
     where = "network" if not path else "The network inside of layer %r" % path
     if not isinstance(network, Mapping):
         raise ConfigError(
-            "%s must be a dict {layer name: {'class': ..., ...}}, got %r." % (where, type(network).__name__)
+            "%s must be a dict {layer name: {'class': ..., ...}}, got %s." % (where, shown_with_kind(network))
         )
     specs: dict[str, LayerSpec] = {}
     for name, options in network.items():

@@ -306,7 +306,7 @@ def test_unit_never_sees_labels_that_are_not_picked(moved):
         ({"unit": {"n_out": 3}}, "'unit' must be a layer such as"),
         ({"unit": {"class": "linaer"}}, "linear"),
         ({"from": ["data:source", "other"]}, "exactly one source"),
-        ({"initial_output": [1]}, "'initial_output' must be layer . 'zeros'"),
+        ({"initial_output": [1]}, "'initial_output' must be a layer, 'zeros'"),
         ({"unit": {**LINEAR, "from": "othre"}}, "other"),
     ],
 )
