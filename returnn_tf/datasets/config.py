@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional, Union
 
-from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config import Config, ConfigError, did_you_mean, nearest_name
 from returnn_tf.config.settings import DataSettings
 from returnn_tf.datasets.core.base import Dataset, make_dataset
 from returnn_tf.datasets.core.corpus import SEED_OFFSET_VARIABLE
@@ -44,7 +44,7 @@ def dataset_from_config(config: ConfigLike, name: str, *, rank: int = 0, **defau
     try:
         dataset_cls, given = parse_dataset_spec(spec, NamesOfConfig(config))
     except ConfigError as exc:
-        raise ConfigError("config key %r: %s" % (name, exc)) from None
+        raise ConfigError("config key %r: %s" % (name, _hint_at_key(config, name, spec) or exc)) from None
     cached = DataSettings(config).cache_size is not None and isinstance(spec, (Mapping, str))
     if cached and not given.get("partition_epoch"):
         options["cache_byte_size"] = _cache_bytes(config, name)
@@ -137,6 +137,24 @@ def _names(config: Config) -> dict[str, Any]:
     settings = DataSettings(config)
     found = {"train": settings.train, "dev": settings.dev, "eval": settings.eval}
     return {**{name: spec for name, spec in found.items() if spec}, **(settings.eval_datasets or {})}
+
+
+def _hint_at_key(config: Config, name: str, spec: Any) -> str:
+    """Return what to write if a key of the config is named where a dataset is expected: ``++train dev``; or ""."""
+    key = spec.strip() if isinstance(spec, str) else ""
+    if key == name:
+        return "it names itself. Leave it out: its value in the config is used anyway."
+    nested = DataSettings(config).eval_datasets or {}
+    if not key.isidentifier() or not (key in config or key in nested):
+        near = nearest_name(key, [each for each in _names(config) if each != name and each not in nested])
+        return (
+            "there is no dataset %r, nor a class of that name. Did you mean 'config:%s'?" % (key, near) if near else ""
+        )
+    reference = "config:%s" % key if key in config else "config:eval_datasets[%r]" % key
+    return (
+        '%r is a key of the config, not a class of datasets. Write %r: on the command line ++%s "%s", in a config '
+        '%s = %r, in Python fit("%s").' % (key, reference, name, reference, name, reference, reference)
+    )
 
 
 def _spec_of(config: Config, name: str) -> Any:

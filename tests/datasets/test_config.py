@@ -124,6 +124,29 @@ def test_references_into_the_config():
             dataset_from_config({**values, **nested, "train": text}, "train")
 
 
+@pytest.mark.parametrize(
+    "name, given, error",
+    [
+        (
+            "train",
+            "dev",
+            r"'dev' is a key of the config, not a class of datasets. Write 'config:dev': on the command line",
+        ),
+        ("train", "small", r"Write \"config:eval_datasets\['small'\]\""),
+        ("dev", "dev", "config key 'dev': it names itself. Leave it out"),
+        ("train", "dve", "there is no dataset 'dve', .* Did you mean 'config:dev'"),
+        ("train", "Task12AXDatset", "unknown dataset class .* Did you mean 'Task12AXDataset'"),
+    ],
+)
+def test_a_key_instead_of_a_dataset(name: str, given: str, error: str) -> None:
+    """``++train dev`` and ``fit("dev")``: the message says how to name the dataset of a key; what it says works."""
+    values = {"dev": _task(num_seqs=3), "eval_datasets": {"small": _task(num_seqs=2)}}
+    with pytest.raises(ConfigError, match=error):
+        dataset_from_config({**values, name: given}, name)
+    assert dataset_from_config({**values, "train": "config:dev"}, "train").num_seqs == 3
+    assert dataset_from_config({**values, "train": "config:eval_datasets['small']"}, "train").num_seqs == 2
+
+
 def test_looking_names_up_does_not_hide_misspelt_keys():
     config = Config({"train": _task(), "batch_siez": 3})
     dataset_from_config(config, "train")
