@@ -144,9 +144,30 @@ def test_setting_callbacks(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
     ]
 
 
+class _TwoArguments(Callback):
+    def on_epoch_end(self, epoch: Any, logs: Any) -> None:  # type: ignore[override]
+        pass
+
+
+class _OfKeras(Callback):
+    def on_batch_end(self, batch: Any) -> None:
+        pass
+
+
 @pytest.mark.parametrize(
     "given, words",
-    [([3], "expected objects of returnn_tf.Callback, or functions, not 3"), ([EarlyStopping], "write EarlyStopping()")],
+    [
+        ([3], "expected objects of returnn_tf.Callback, or functions, not 3"),
+        ([EarlyStopping], "write EarlyStopping()"),
+        ([lambda: None], "the function <lambda> takes no argument, but is called with one argument, epoch. Write def"),
+        ([lambda epoch, scores: None], "<lambda> takes 2 arguments (epoch, scores), but is called with one"),
+        (
+            [_TwoArguments()],
+            "_TwoArguments.on_epoch_end takes 2 arguments (epoch, logs), but is called with one argument, "
+            "epoch. Write def on_epoch_end(self, epoch).",
+        ),
+        ([_OfKeras()], "_OfKeras.on_batch_end is never called. Did you mean 'on_epoch_end'? Callbacks have on_train_"),
+    ],
 )
 def test_wrong_callbacks(given: list[Any], words: str) -> None:
     with pytest.raises(ConfigError) as info:
@@ -169,6 +190,49 @@ def test_refused(changes: dict[str, Any], arguments: dict[str, Any], words: Opti
         words = "changes it from epoch to epoch"
     with pytest.raises(ConfigError, match=words):
         trainer(**changes).fit(**arguments, epochs=4)
+
+
+def test_right_callbacks() -> None:
+    """Defaults, any arguments, functions in C, and methods of other names are no mistakes."""
+
+    class Own(Callback):
+        def on_epoch_end(self, *args: Any) -> None:
+            pass
+
+        def on_train_end(self, why: str, more: int = 3) -> None:
+            pass
+
+        def on_new_best(self, one: int, two: int) -> None:
+            pass
+
+    assert callbacks_of(Config({"callbacks": [Own(), print, [].append, lambda epoch, more=1: None]}))
+
+
+@pytest.mark.parametrize(
+    "measure, network, words",
+    [
+        ("dev_scor", {}, "EarlyStopping: there is no score 'dev_scor'. Did you mean 'dev_score'?"),
+        ("nope", {}, "no score 'nope'. Known: dev_error, dev_score, train_error, train_score."),
+        ("eval_score", {}, "no score 'eval_score'. Did you mean"),
+        ("dev_score", {"second": {"class": "softmax", "loss": "ce", "from": "data"}}, "'dev_score_(output|second)'"),
+        ("dev_score_second", {"second": {"class": "softmax", "loss": "ce", "from": "data"}}, ""),
+    ],
+)
+def test_scores_of_callbacks(measure: str, network: dict[str, Any], words: str) -> None:
+    """A name is checked before the first step."""
+    steps: list[TrainedStep] = []
+
+    class Steps(Callback):
+        def on_step_end(self, step: TrainedStep) -> None:
+            steps.append(step)
+
+    one = trainer(network={**SETTINGS["network"], **network})
+    if not words:
+        assert one.fit(TRAIN, DEV, epochs=1, callbacks=[EarlyStopping(measure)])[measure]
+        return
+    with pytest.raises(ConfigError, match=words):
+        one.fit(TRAIN, DEV, epochs=1, callbacks=[Steps(), EarlyStopping(measure)])
+    assert not steps
 
 
 def test_network_of_another_config() -> None:

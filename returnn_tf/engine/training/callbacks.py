@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Union
 
-from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import TrainingSettings
 from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, scores_of
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.support.step_result import StepResult
+from returnn_tf.engine.training.callback_checks import check_call, check_methods, check_score
 
 
 class StopTraining(Exception):
@@ -68,6 +69,11 @@ class Callback:
         """Return the name for messages."""
         return type(self).__name__
 
+    @property
+    def needed_scores(self) -> Sequence[str]:
+        """Return the names of the scores that it looks at: training does not begin if there will be none of a name."""
+        return ()
+
     def on_train_begin(self, trainer: Trainer) -> None:
         """Is called before the first step, also of a resumed training."""
 
@@ -97,20 +103,25 @@ class EarlyStopping(Callback):
     """
 
     def __init__(self, measure: str = "dev_score", patience: int = 3, min_delta: float = 0.0) -> None:
-        if patience < 1:
-            raise ConfigError("EarlyStopping: patience must be at least 1, not %r." % (patience,))
+        if isinstance(measure, bool) or not isinstance(measure, str):
+            raise ConfigError("EarlyStopping: measure is the name of a score, e.g. 'dev_score', not %r." % (measure,))
+        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
+            raise ConfigError("EarlyStopping: patience must be a whole number of at least 1, not %r." % (patience,))
         self.measure = measure
         self.patience = patience
         self.min_delta = min_delta
+
+    @property
+    def needed_scores(self) -> Sequence[str]:
+        """Return the name of the score."""
+        return (self.measure,)
 
     def on_epoch_end(self, epoch: TrainedEpoch) -> Optional[bool]:
         """Stop if the best epoch is too long ago.
 
         :raises ConfigError: there is no such score
         """
-        if self.measure not in epoch.scores:
-            hint = did_you_mean(self.measure, epoch.scores)
-            raise ConfigError("EarlyStopping: there is no score %r. %s" % (self.measure, hint))
+        check_score(self.measure, epoch.scores, "EarlyStopping")
         best, since = float("inf"), 0
         for number in sorted(n for n in epoch.epochs if n <= epoch.epoch):
             value = epoch.epochs[number].error.get(self.measure)
@@ -161,6 +172,16 @@ class Callbacks:
         both._all = self._all + other._all
         return both
 
+    def check_scores(self, known: Optional[Iterable[str]]) -> None:
+        """Check the names of the scores that callbacks look at.
+
+        :param known: those of the training; None if they are not known
+        :raises ConfigError: one will not be there
+        """
+        for each in self._all:
+            for name in each.needed_scores if known is not None else ():
+                check_score(name, known or (), each.name)
+
     def train_begin(self, trainer: Trainer) -> None:
         """Tell all that training begins."""
         for each in self._all:
@@ -204,9 +225,12 @@ def callbacks_of(config: Config) -> Callbacks:
 
 def _callback(given: Any, where: str) -> Callback:
     if isinstance(given, Callback):
+        check_methods(given, Callback, where)
         return given
     if isinstance(given, type) and issubclass(given, Callback):
         raise ConfigError("%s: %s is a class; write %s()." % (where, given.__name__, given.__name__))
     if callable(given):
-        return _AtEpochEnd(given)
+        result = _AtEpochEnd(given)
+        check_call(given, ["epoch"], "%s: the function %s" % (where, result.name))
+        return result
     raise ConfigError("%s: expected objects of returnn_tf.Callback, or functions, not %r." % (where, given))

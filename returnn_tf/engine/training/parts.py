@@ -17,7 +17,7 @@ from returnn_tf.engine.checkpoints.saver import Saver
 from returnn_tf.engine.checkpoints.selection import find_checkpoints
 from returnn_tf.engine.data.training_data import TrainingData
 from returnn_tf.engine.distributed.world import World
-from returnn_tf.engine.learning_rate.file import EpochData
+from returnn_tf.engine.learning_rate.file import EpochData, scores_of
 from returnn_tf.engine.monitoring import run_settings
 from returnn_tf.engine.monitoring.reports import Reports
 from returnn_tf.engine.monitoring.run_status import RunStatus
@@ -30,6 +30,7 @@ from returnn_tf.engine.support.atomic_files import remove_staged
 from returnn_tf.engine.support.product_speed import report_speed
 from returnn_tf.engine.support.signals import StopRequest
 from returnn_tf.engine.support.start_epoch import start_epoch_fixed
+from returnn_tf.engine.training.callback_checks import score_names
 from returnn_tf.engine.training.callbacks import Callbacks, callbacks_of
 from returnn_tf.engine.training.resume_point import ResumePoint
 from returnn_tf.engine.training.step_boundary import StepBoundary
@@ -132,6 +133,7 @@ class TrainingParts:
             self._plan_networks,
             self._open_data,
             self._read_learning_rates,
+            self._check_callbacks,
             self._load_ahead,
             self._build_network,
             self._take_model,
@@ -176,6 +178,12 @@ class TrainingParts:
         self.learning_rates = self.reports.learning_rates
         self.resume.restore_rates(self.learning_rates)
         self.learning_rates.add_epochs(self._begun.epochs)
+
+    def _check_callbacks(self) -> None:
+        """Check that the scores which callbacks look at will be there."""
+        names = score_names(["train", *self.data.evaluated], self._planned)
+        past = {name for data in self.learning_rates.epochs.values() for name in scores_of(data.error)}
+        self.callbacks.check_scores(None if names is None else names | past)
 
     def _load_ahead(self) -> None:
         """Start to load the first batches in another process while the network is built."""
