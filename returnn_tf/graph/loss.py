@@ -169,6 +169,10 @@ class Loss(Freezable):
         """Return the scalar error in the unit of `value`, or None if the loss defines none."""
         return None
 
+    def uniform_value(self, node: LossNode) -> Optional[float]:
+        """Return the value per frame if all labels have the same probability; None if that depends on the data."""
+        return None
+
     def unreduced_template(self, output: Data) -> Data:
         """Return the template of `unreduced`, for the layer "loss".
 

@@ -9,12 +9,15 @@ from returnn_tf.config import Config
 from returnn_tf.config.settings import TaskSettings
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.learning_rate.control import LearningRateControl
+from returnn_tf.engine.monitoring.loss_watch import LossWatch
 from returnn_tf.engine.monitoring.profiling import Profiler
 from returnn_tf.engine.monitoring.summaries import Summaries
 from returnn_tf.engine.passes.scored_pass import PassResult
 from returnn_tf.engine.support import devices
+from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.logging.lines import epoch_line, eval_line
 from returnn_tf.logging.log import log
+from returnn_tf.network.network import Network
 
 
 class Reports:
@@ -28,9 +31,11 @@ class Reports:
     def __init__(self, config: Config, world: World) -> None:
         self.learning_rates = LearningRateControl.from_config(config)
         self.summaries = Summaries.from_config(config)
+        self.watch = LossWatch()
         self.profiler = Profiler.from_config(config, self.summaries.folder)
         if TaskSettings(config).dry_run:
             self.learning_rates.filename = None
+        self._is_chief = world.is_chief
         if not world.is_chief:
             self.learning_rates.filename, self.summaries, self.profiler = None, Summaries(None), Profiler(None, None)
 
@@ -42,6 +47,15 @@ class Reports:
         self.learning_rates.prepare()
         self.summaries.prepare()
 
+    def step(self, net: Network, result: StepResult) -> None:
+        """Record a step of training.
+
+        :param net: the network
+        """
+        self.summaries.step(result)
+        if self._is_chief:
+            self.watch.step(net, result)
+
     def trained(self, phase: str, epoch: int, rate: float, first_step: int, result: PassResult) -> None:
         """Record that the training steps of an epoch are done.
 
@@ -51,6 +65,7 @@ class Reports:
         """
         log.write(3, "%s, %s" % (phase, _speed(result)))
         log.write(1, epoch_line(epoch, result.scores, result.errors, result.seconds))
+        self.watch.look(rate, "after epoch %d" % epoch)
         errors: dict[str, Any] = {"train_score": result.scores, "train_error": result.errors}
         errors.update(
             {

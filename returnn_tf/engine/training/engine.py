@@ -276,7 +276,7 @@ class Engine:
 
     def _after_step(self, batch: Any, result: StepResult, progress: Progress, number: int) -> None:
         self._parts.status.step(batch, result.total_loss)
-        self._parts.reports.summaries.step(result)
+        self._parts.reports.step(self.net, result)
         if self._parts.callbacks:
             place = (progress.epoch, number, progress.first_step + number)
             done = TrainedStep(*place, result, list(batch.seq_tags), self.trainer)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Optional
 
 from returnn_tf.config.options import above, option
 from returnn_tf.graph.aux_values import PRE_ACTIVATION
-from returnn_tf.graph.loss import LossContext, LossPlanContext
+from returnn_tf.graph.loss import LossContext, LossNode, LossPlanContext
 from returnn_tf.graph.registry import register_loss
 from returnn_tf.layers.losses.framewise import Frames, FramewiseLoss
 from returnn_tf.layers.losses.many_labels import has_many_labels, sums_over_frames
@@ -65,6 +66,12 @@ class CrossEntropyLoss(FramewiseLoss):
     use_fused: bool = option(True, help="use the values before the softmax if available")
     safe_log_opts: Optional[dict[str, Any]] = option(None, help="options of the logarithm", group=SafeLogOptions)
     debug_dump: bool = option(False, help="print values of every step")
+
+    def uniform_value(self, node: LossNode) -> Optional[float]:
+        """Return the logarithm of the number of labels; what is special about smoothed labels only makes it smaller."""
+        dim = node.target.output.sparse_dim if node.target is not None else None
+        special = (self.focal_loss_factor or None, self.custom_norm_factor, self.custom_inv_norm_factor)
+        return math.log(dim.size) if dim is not None and dim.size and special == (None, None, None) else None
 
     def check(self, ctx: LossPlanContext) -> None:
         """Check the options that require labels."""
