@@ -51,7 +51,7 @@ def run(args: list[str]) -> int:
         raise ConfigError("compare: --output and --no-plot exclude each other")
     target = None if given.no_plot else given.output or _DEFAULT
     if target is not None:
-        check_matplotlib()
+        check_matplotlib("--no-plot prints the tables only")
         if os.path.exists(target) and not given.force:
             raise ConfigError("compare: %r exists already. --force replaces it; or choose another --output" % target)
     named = [split_name(argument) for argument in given.runs]

@@ -95,6 +95,14 @@ WRONG = [
     (["there", "--kind", "ctc"], 2, "new: there exists already, and is not overwritten"),
     (["file/x", "--kind", "ctc"], 1, "new: file/x can't be written: "),
     (["/", "--kind", "ctc"], 2, "new: '/' is no name of a folder"),
+    (["", "--kind", "ctc"], 2, "new: the name of the folder is empty: ''. Write e.g. returnn-tf new my_model"),
+    (["  ", "--kind", "ctc"], 2, "new: the name of the folder is empty: '  '"),
+    ([".", "--kind", "ctc"], 2, "new: . exists already"),
+    (["file", "--kind", "ctc"], 2, "new: file exists already"),
+    (["there/", "--kind", "ctc"], 2, "new: there exists already"),
+    (["a\nb", "--kind", "ctc"], 2, "a line break or control character"),
+    (["x/my.config", "--kind", "ctc"], 2, "NAME is a folder, in which NAME.config is written. Did you mean 'my'?"),
+    (["-x", "--kind", "ctc"], 2, "required: NAME"),
 ]
 
 

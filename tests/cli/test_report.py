@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import sys
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
 from returnn_tf.cli.main import main
+from returnn_tf.engine.learning_rate.file import EpochData
+from returnn_tf.engine.monitoring.curves import draw_curves
 
 pytest.importorskip("matplotlib")
 
@@ -124,6 +127,50 @@ def test_records_only(trained: pathlib.Path, tmp_path: pathlib.Path) -> None:
     assert main(["report", str(tmp_path / "rates"), "--no-model", "--output", str(path)]) == 0
     text = Page(path.read_text(encoding="utf8")).text
     assert "Curves" in text and "Worst" not in text and "neither a config nor a record" in text
+
+
+@pytest.mark.parametrize(
+    "more, words",
+    [
+        ("network['enc']['n_out'] = 7", "enc"),
+        ("network['enc']['class'] = 'lineare'", "Did you mean 'linear'"),
+        ("dev = {'class': 'HDFDataset', 'files': ['gone.hdf']}", "gone.hdf"),
+    ],
+)
+def test_network_that_cannot_be_loaded(
+    more: str, words: str, trained: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error tells how to do without."""
+    monkeypatch.chdir(trained)
+    (trained / "broken.config").write_text(CONFIG + more + "\n")
+    assert main(["report", "broken.config", "--output", "broken.html"]) in (1, 2)
+    err = capsys.readouterr().err
+    assert words in err and "without loading the network: --no-model\nMore: returnn-tf explain" in err, err
+
+
+@pytest.mark.parametrize(
+    "arguments, otherwise",
+    [
+        (["compare", "a", "b"], "--no-plot prints the tables only"),
+        (["report", "a"], "compare --no-plot print"),
+    ],
+)
+def test_without_matplotlib(
+    arguments: list[str], otherwise: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert main(arguments) == 2
+    assert "pip install 'returnn-tf[plot]'. Without it: " in (err := capsys.readouterr().err) and otherwise in err
+
+
+@pytest.mark.parametrize("last", [1, 2, 3, 40])
+def test_ticks_of_epochs(last: int) -> None:
+    """Whole numbers, also of a single epoch."""
+    epochs = {epoch: EpochData(0.1, {"dev_score": 1.0 / epoch}) for epoch in range(1, last + 1)}
+    figure = draw_curves({"": epochs}).figure
+    figure.canvas.draw()
+    labels = [label.get_text() for label in figure.axes[-1].get_xticklabels()]
+    assert labels and all(re.fullmatch("\N{MINUS SIGN}?[0-9]+", label) for label in labels), labels
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ config trains at once. Then replace the data by yours; the lines to change are m
 
 kinds:
 """
+_CONFIG = ".config"
 
 
 def parser() -> CommandParser:
@@ -42,6 +43,8 @@ def run(args: list[str]) -> int:
     :raises DataError: the folder can't be written
     """
     given = parser().parse_args(args)
+    if not given.name.strip():
+        raise ConfigError("new: the name of the folder is empty: %r. Write e.g. returnn-tf new my_model" % given.name)
     folder = os.path.normpath(given.name)
     config = write_project(folder, KINDS[given.kind])
     print(next_commands(config, KINDS[given.kind]))
@@ -58,20 +61,25 @@ def write_project(folder: str, kind: Kind) -> str:
     parent, name = os.path.split(os.path.abspath(folder))
     if not name:
         raise ConfigError("new: %r is no name of a folder" % folder)
+    if not name.isprintable():
+        raise ConfigError("new: %r: a line break or control character in the name of a folder" % name)
+    if name.endswith(_CONFIG):
+        stem = name[: -len(_CONFIG)] or "my_model"
+        raise ConfigError("new: NAME is a folder, in which NAME%s is written. Did you mean %r?" % (_CONFIG, stem))
     if os.path.lexists(folder):
         raise ConfigError("new: %s exists already, and is not overwritten. Choose another name, or remove it" % folder)
     try:
         os.makedirs(parent, exist_ok=True)
         with staging(parent, name) as temp:
             os.mkdir(os.path.join(temp, "data"))
-            for file, text in ((name + ".config", kind.config(name)), ("make_data.py", kind.make_data())):
+            for file, text in ((name + _CONFIG, kind.config(name)), ("make_data.py", kind.make_data())):
                 with open(os.path.join(temp, file), "w", encoding="utf8") as out:
                     out.write(text)
             kind.data.write(os.path.join(temp, "data"))
             os.rename(temp, folder)
     except OSError as exc:
         raise DataError("new: %s can't be written: %s" % (folder, exc.strerror or exc)) from exc
-    return os.path.join(folder, name + ".config")
+    return os.path.join(folder, name + _CONFIG)
 
 
 def next_commands(config: str, kind: Kind) -> str:

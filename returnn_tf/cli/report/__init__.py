@@ -15,6 +15,7 @@ from returnn_tf.cli.shared.arguments import parse_arguments
 from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.settings import LoggingSettings
+from returnn_tf.config.user_code import error_in_config
 from returnn_tf.engine.monitoring.pictures import check_matplotlib
 from returnn_tf.engine.support.atomic_files import write_text
 from returnn_tf.logging.log import log
@@ -31,6 +32,8 @@ A run is a folder or prefix of checkpoints, a learning-rate file, or a config. S
 dataset, and run one by one as in evaluation.
 """
 _DEFAULT = "report.html"
+_NO_MODEL = "--no-model"
+_WITHOUT_MODEL = "To report on the records only, without loading the network: %s" % _NO_MODEL
 
 
 def help_text(_: list[str]) -> str:
@@ -56,7 +59,7 @@ def run(args: list[str]) -> int:
     target = os.path.abspath(given.output)
     if not target.lower().endswith((".html", ".htm")):
         raise ConfigError("report: %r: a report is a page in HTML. Choose a name that ends in .html" % given.output)
-    check_matplotlib()
+    check_matplotlib("returnn-tf status and returnn-tf compare --no-plot print the scores")
     if os.path.exists(target) and not given.force:
         raise ConfigError("report: %r exists already. --force replaces it; or choose another --output" % given.output)
     if not os.path.isdir(os.path.dirname(target)):
@@ -67,7 +70,7 @@ def run(args: list[str]) -> int:
     sections = [records.curves(found)]
     lead = found.path
     if not given.no_model:
-        lead, of_model = _of_model(found, given, args[first:])
+        lead, of_model = _of_model_or_hint(found, given, args[first:])
         sections += of_model
     sections += [records.speed(found), records.settings(found), records.environment(found)]
     text = page("Report: %s" % _title(found), _lead(lead), records.head_facts(found), sections)
@@ -88,9 +91,24 @@ def _parser() -> CommandParser:
     add("--num_seqs", metavar="N", type=positive, default=200, help="sequences to look at (200)")
     add("--examples", metavar="N", type=positive, default=3, help="sequences to draw (3)")
     add("--epoch", metavar="N", type=positive, help="of the checkpoint; default: the newest one")
-    add("--no-model", action="store_true", help="only what the files tell; nothing is loaded")
+    add(_NO_MODEL, action="store_true", help="only what the files tell; nothing is loaded")
     add("--force", action="store_true", help="replace an existing file")
     return parser
+
+
+def _of_model_or_hint(found: Run, given: argparse.Namespace, overrides: Sequence[str]) -> tuple[str, list[Section]]:
+    """Return what `_of_model` does; an error tells how to report without the network, unless an option is wrong."""
+    try:
+        return _of_model(found, given, overrides)
+    except (ConfigError, DataError) as exc:
+        if given.data or given.epoch or _NO_MODEL in str(exc):
+            raise
+        raise type(exc)("%s\n%s" % (exc, _WITHOUT_MODEL), topic=exc.topic) from exc
+    except Exception as exc:
+        place = error_in_config(exc)
+        if place is None:
+            raise
+        raise ConfigError("%s\n%s" % (place, _WITHOUT_MODEL), topic="code-in-configs") from exc
 
 
 def _of_model(found: Run, given: argparse.Namespace, overrides: Sequence[str]) -> tuple[str, list[Section]]:

@@ -10,7 +10,7 @@ from returnn_tf.cli.runs.run import Run
 from returnn_tf.cli.runs.scores import effort_rows, score_rows
 from returnn_tf.engine.learning_rate.file import META, best_epochs
 from returnn_tf.engine.monitoring.curves import draw_curves, score_groups
-from returnn_tf.engine.monitoring.pictures import Picture, new_figure
+from returnn_tf.engine.monitoring.pictures import Picture, new_figure, whole_epochs
 from returnn_tf.util.html import code, folded, paragraph, shortened, table
 
 _MOST_EPOCHS = 12  # rows of a table that is not folded
@@ -71,6 +71,7 @@ def speed(run: Run) -> Section:
     right.set_ylabel("memory, MiB")
     for panel in (left, middle, right):
         panel.set_xlabel("epoch")
+        whole_epochs(panel.xaxis)
         panel.grid(alpha=0.3)
         if panel is not middle:
             panel.set_ylim(bottom=0)

@@ -8,7 +8,7 @@ from typing import Any
 
 from returnn_tf.config import DataError
 from returnn_tf.engine.learning_rate.file import EpochData, scores_of
-from returnn_tf.engine.monitoring.pictures import Picture, new_figure
+from returnn_tf.engine.monitoring.pictures import Picture, new_figure, whole_epochs
 
 Epochs = Mapping[int, EpochData]
 
@@ -36,7 +36,6 @@ def draw_curves(runs: Mapping[str, Epochs], title: str = "", *, width: float = 8
         raise DataError("%s: no scores to draw" % (title or "learning-rate file"))
     figure = new_figure(width, height * (len(groups) + 1))
     from matplotlib import colormaps
-    from matplotlib.ticker import MaxNLocator
 
     colors = colormaps["tab10"]
     panels = figure.subplots(len(groups) + 1, 1, sharex=True)
@@ -61,7 +60,7 @@ def draw_curves(runs: Mapping[str, Epochs], title: str = "", *, width: float = 8
     _draw_rates(panels[-1], runs, colors)
     for panel in panels:
         panel.grid(alpha=0.3)
-    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    whole_epochs(panels[-1].xaxis)
     if title:
         figure.suptitle(title)
     return Picture(figure)

@@ -29,6 +29,12 @@ class LossWatch:
     def __init__(self) -> None:
         self._net: Optional[Network] = None
         self._warned = False
+        self._steps, self._next = 0, _FIRST_LOOK
+        self._start: Mapping[str, float] = {}
+        self._recent: deque[Mapping[str, float]] = deque(maxlen=_WINDOW)
+        self._watched: Mapping[str, LossNode] = {}
+        self._uniform: Mapping[str, Optional[float]] = {}
+        self._normalized: list[str] = []
 
     def step(self, net: Network, result: StepResult) -> None:
         """Add a step, and look at the losses now and then.
@@ -75,12 +81,12 @@ class LossWatch:
         self._net = net
         losses = [node for node in net.plan.losses if node.scale > 0 and node.target is not None]
         self._uniform = {node.name: node.loss.uniform_value(node) for node in losses}
-        self._watched: Mapping[str, LossNode] = {
+        self._watched = {
             node.name: node for node in losses if self._uniform[node.name] or (new and node.loss.has_blank)
         }
         self._normalized = [node.name for node in losses if node.loss.use_normalized_loss]
-        self._start: Mapping[str, float] = {}
-        self._recent: deque[Mapping[str, float]] = deque(maxlen=_WINDOW)
+        self._start = {}
+        self._recent.clear()
         self._steps, self._next = 0, _FIRST_LOOK
 
     def _fault(self, name: str, node: LossNode, value: float) -> str:

@@ -73,9 +73,20 @@ def new_figure(width: float, height: float) -> Any:
     return figure
 
 
-def check_matplotlib() -> None:
+def whole_epochs(axis: Any) -> None:
+    """Let an axis have ticks at whole numbers only, also where it shows a single one."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+
+def check_matplotlib(otherwise: str) -> None:
     """Check that figures can be drawn.
 
+    :param otherwise: what can be done without it, for the error
     :raises ConfigError: matplotlib is missing
     """
-    new_figure(1.0, 1.0)
+    try:
+        new_figure(1.0, 1.0)
+    except ConfigError as exc:
+        raise ConfigError("%s. Without it: %s" % (exc, otherwise), topic=exc.topic) from None
