@@ -24,6 +24,8 @@ from returnn_tf.graph.registry import LAYERS, LOSSES
 from returnn_tf.ops.cells import UNITS
 from returnn_tf.tasks.registry import TASKS
 
+_CHOICE_OF_BASH = 'COMPREPLY=($(compgen -W "$words" -- "$cur"))'
+_CHOICE_OF_ZSH = "COMPREPLY=(${(M)${=words}:#${(b)cur}*})"
 _OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 
 
@@ -93,7 +95,7 @@ def bash(words: Words) -> str:
             "  else",
             *case("$command", words.names, "      "),
             "  fi",
-            '  COMPREPLY=($(compgen -W "$words" -- "$cur"))',
+            "  " + _CHOICE_OF_BASH,
             '  if [ ${#COMPREPLY[@]} -eq 0 ]; then COMPREPLY=($(compgen -f -- "$cur")); fi',
             "}",
             "complete -o filenames -F _returnn_tf returnn-tf",
@@ -102,8 +104,8 @@ def bash(words: Words) -> str:
 
 
 def zsh(words: Words) -> str:
-    """Return the script for zsh: that for bash, which zsh can run."""
-    body = bash(words).partition("\n")[2]
+    """Return the script for zsh: that for bash, which zsh runs, but for ``compgen -W``, which selects nothing there."""
+    body = bash(words).partition("\n")[2].replace(_CHOICE_OF_BASH, _CHOICE_OF_ZSH)
     return "\n".join(
         [
             '# completion of returnn-tf; put it into ~/.zshrc: eval "$(returnn-tf completion zsh)"',
@@ -120,11 +122,16 @@ def fish(words: Words) -> str:
     add = "complete -c returnn-tf "
     for name, text in words.commands.items():
         lines.append(add + "-n __fish_use_subcommand -a %s -d %s" % (name, _fish(text)))
+    of_config = "not __fish_seen_subcommand_from %s" % " ".join(name for name in words.commands if name != RUN)
     for name, options in words.options.items():
+        where = of_config if name == RUN else "__fish_seen_subcommand_from %s" % name
         for option in options:
             values = words.values.get(option)
             more = " -x -a %s" % _fish(" ".join(values)) if values else ""
-            lines.append(add + "-n '__fish_seen_subcommand_from %s' -l %s%s" % (name, option[2:], more))
+            lines.append(add + "-n '%s' -l %s%s" % (where, option[2:], more))
+    for key, values in words.values.items():
+        if key.startswith("++"):
+            lines.append(add + "-n 'test (commandline -opc)[-1] = %s' -x -a %s" % (key, _fish(" ".join(values))))
     for name, names in words.names.items():
         lines.append(add + "-n '__fish_seen_subcommand_from %s' -a %s" % (name, _fish(" ".join(names))))
     lines.append(add + "-n 'string match -q -- \"++*\" (commandline -ct)' -a %s" % _fish(" ".join(words.settings)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -25,6 +26,8 @@ CASES = {
     "returnn-tf my.config ++num_ep": {"++num_epochs"},
     "returnn-tf my.config ++task sea": {"search"},
     "returnn-tf check my.c": {"my.config"},
+    "returnn-tf my.c": {"my.config"},
+    "returnn-tf run my.config --sa": {"--sanity"},
     "returnn-tf export my.config --to onn": {"onnx"},
 }
 
@@ -44,10 +47,43 @@ def test_bash(tmp_path: Path) -> None:
     assert {line: set(reply.split()) for line, reply in zip(CASES, replies)} == CASES
 
 
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh")
+def test_zsh(tmp_path: Path) -> None:
+    """The function that zsh calls, with the words of its line editor; what it offers is cut to those that match."""
+    (tmp_path / "my.config").touch()
+    (tmp_path / "script").write_text(zsh(collect()))
+    program = ["source ./script", "compset() { return 1 }", "compadd() { print -rn -- $matches }"]
+    for line in CASES:
+        program.append("words=(%s); CURRENT=%d; ${=_comps[returnn-tf]}; print" % (line, line.count(" ") + 1))
+    environment = {**os.environ, "HOME": str(tmp_path), "ZDOTDIR": str(tmp_path)}
+    done = subprocess.run(
+        ["zsh", "-f", "-c", "\n".join(program)],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert not done.stderr
+    replies = [set(reply.split()) for reply in done.stdout.splitlines()]
+    files = {"my.config", "script"}  # zsh itself drops those that do not match
+    assert [reply - (files - CASES[line]) for line, reply in zip(CASES, replies)] == list(CASES.values())
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish")
+def test_fish(tmp_path: Path) -> None:
+    (tmp_path / "my.config").touch()
+    (tmp_path / "script").write_text(fish(collect()))
+    program = ["source ./script", *("complete -C '%s'; echo ==" % line for line in CASES)]
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", "\n".join(program)],
+        cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert not done.stderr
+    replies = [{row.partition("\t")[0] for row in part.splitlines() if row} for part in done.stdout.split("==\n")]
+    assert dict(zip(CASES, replies)) == CASES
+
+
 def test_others_have_the_same_words() -> None:
     words = collect()
     assert set(words.commands) == set(COMMANDS.names())
-    assert bash(words).partition("\n")[2] in zsh(words) and "bashcompinit" in zsh(words)
+    assert "bashcompinit" in zsh(words) and "compgen -W" not in zsh(words)
     text = fish(words)
     assert all("-a %s -d " % name in text for name in words.commands)
     assert "-l kind -x -a 'ctc attention" in text and "++num_epochs" in text and "softmax_over_spatial" in text
