@@ -104,6 +104,43 @@ def test_data(case: str, sanity: Any) -> None:
     assert "gradients" not in results and re.search(r"\nMore: returnn-tf explain \w+", out)
 
 
+DEV = """
+more = [sequence(5) for _ in range(6)]
+dev = {**train, "data": more}
+"""
+#: the same for datasets besides the training data
+OTHER_DATA = {
+    "labels": ("more[2]['classes'][1] = 3\n", "dev: labels of 'classes'", "FAILED", "label 3 in seq-2, .* 3 classes"),
+    "NaN": ("more[4]['data'][0, 1] = np.inf\n", "dev: features of 'data'", "FAILED", "in 1 sequences, e.g. seq-4"),
+    "other features": (
+        "for seq in more: seq['data'] += 50\n", "dev: features of 'data'", "warning", "not like those of 'train'",
+    ),
+    "lengths": (
+        CTC + "dev['output_dim'] = train['output_dim']\n"
+        "for seq in seqs: seq['classes'] = seq['classes'][:1]\n",
+        "dev: frames for the target of 'output'", "FAILED", "6 of 6 sequences have more labels .* e.g. seq-0",
+    ),
+    "of eval_datasets": (
+        "eval_datasets = {'far': {**dev, 'data': [{**seq, 'classes': seq['classes'] + 1} for seq in more]}}\n",
+        "far: labels of 'classes'", "FAILED", "declare dim 4",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OTHER_DATA)
+def test_other_datasets(case: str, sanity: Any) -> None:
+    more, check, result, words = OTHER_DATA[case]
+    code, results, out = sanity(DEV + more, "++learning_rate", "0.01")
+    assert results[check] == result and re.search(words, out) and code == int(result == "FAILED"), out
+
+
+def test_other_dataset_of_other_features(sanity: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mismatch with extern_data names the dataset, as in training."""
+    with pytest.raises(AssertionError, match="The dataset 'dev' has 5 features for data key 'data', but extern_data"):
+        wider = "[{**seq, 'data': np.zeros((5, 5), 'float32')} for seq in more]"
+        sanity(DEV + "dev.update(data=%s, output_dim={**train['output_dim'], 'data': (5, 2)})\n" % wider)
+
+
 def test_learning_rate_and_scale_of_features(sanity: Any) -> None:
     """The rate which it suggests is one that learns."""
     code, results, out = sanity("for seq in seqs: seq['data'] *= 100\nlearning_rate = 50.0\n")

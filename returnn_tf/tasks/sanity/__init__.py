@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,18 +11,20 @@ from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.derived import derived
 from returnn_tf.config.epoch_value import network_of
 from returnn_tf.config.settings import TrainingSettings
+from returnn_tf.engine.data.data_source import evaluation_names
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.support import devices
+from returnn_tf.graph.loss import LossNode
 from returnn_tf.logging.log import log
 from returnn_tf.network.network import Network
 from returnn_tf.tasks.registry import register_task
-from returnn_tf.tasks.sanity.data_checks import check_data
+from returnn_tf.tasks.sanity.data_checks import check_data, check_other_data
 from returnn_tf.tasks.sanity.gradients import check_gradients
 from returnn_tf.tasks.sanity.lengths import check_lengths
 from returnn_tf.tasks.sanity.overfit import check_overfit
 from returnn_tf.tasks.sanity.padding import check_padding
 from returnn_tf.tasks.sanity.report import FAILED, Finding, table
-from returnn_tf.tasks.sanity.samples import Samples
+from returnn_tf.tasks.sanity.samples import MOST_SEQS, Samples
 
 #: What a run would read or write, and what would only make the checks slow.
 _CHANGES: Mapping[str, Any] = {"learning_rate_file": "", "jit_compile": False, "stop_on_nonfinite_train_score": True}
@@ -40,19 +44,37 @@ def sanity(config: Config) -> int:
     net = Network.from_config(entry, train=True)
     if not net.plan.losses:
         raise ConfigError("The network has no loss, so there is nothing to train. Give a layer the option 'loss'.")
-    samples = Samples(entry, {key: net.extern_data[key] for key in net.used_data_keys})
-    try:
-        findings = _check(entry, net, samples)
-    finally:
-        samples.close()
+    used = {key: net.extern_data[key] for key in net.used_data_keys}
+    with contextlib.closing(Samples(entry, used)) as samples:
+        others = [_check_other(entry, net, samples, name) for name in evaluation_names(entry)]
+        findings = _check(entry, net, samples, [finding for found in others for finding in found])
     log.write(1, "\n" + table(findings))
     return int(any(each.result == FAILED for each in findings))
 
 
-def _check(config: Config, net: Network, samples: Samples) -> list[Finding]:
-    with_blank = [loss for loss in net.plan.losses if loss.loss.has_blank and loss.target is not None]
-    targets = {loss.target.path.partition(":")[2] for loss in with_blank if loss.target is not None}
-    findings = list(check_data(samples, targets))
+def _losses_with_blank(net: Network) -> tuple[list[LossNode], set[str]]:
+    """Return the losses with a blank, and the data keys of their targets."""
+    losses = [loss for loss in net.plan.losses if loss.loss.has_blank and loss.target is not None]
+    return losses, {loss.target.path.partition(":")[2] for loss in losses if loss.target is not None}
+
+
+def _check_other(config: Config, net: Network, train: Samples, name: str) -> list[Finding]:
+    """Check the data of a dataset for evaluation."""
+    with_blank, targets = _losses_with_blank(net)
+    with contextlib.closing(Samples(config, train.used, name, MOST_SEQS // 3)) as samples:
+        findings = list(check_other_data(samples, train, targets))
+        if not any(each.result == FAILED for each in findings):
+            findings += [check_lengths(config, network_of(config) or {}, loss, samples, set()) for loss in with_blank]
+    return [dataclasses.replace(each, check="%s: %s" % (name, each.check)) for each in findings]
+
+
+def _check(config: Config, net: Network, samples: Samples, others: list[Finding]) -> list[Finding]:
+    """Check the training data, then the network.
+
+    :param others: the findings on other datasets
+    """
+    with_blank, targets = _losses_with_blank(net)
+    findings = [*check_data(samples, targets), *others]
     if any(each.result == FAILED for each in findings):
         return findings  # what follows would only repeat it
     unusable: set[int] = set()

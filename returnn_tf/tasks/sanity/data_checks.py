@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.tasks.sanity.report import FAILED, WARNING, Finding, ok
 from returnn_tf.tasks.sanity.samples import Sample, Samples
 from returnn_tf.tensor import Data
 
 _SHOWN = 3  # tags in a message
+_OTHER = 2.0  # deviations by which the means of another dataset may differ
 _FAR = 3.0  # a mean farther than this number of deviations from 0, or a deviation this many times off 1
 
 
@@ -22,12 +24,58 @@ def check_data(samples: Samples, blank_keys: set[str]) -> Iterator[Finding]:
     sparse = {key: data.sparse_dim.size for key, data in samples.used.items() if data.sparse_dim is not None}
     zeros = {size for key, size in sparse.items() if _has_label_0(key, samples)}
     for key, data in samples.used.items():
-        with_key = [each for each in samples.all if key in each.arrays and each.arrays[key].dtype.kind in "iuf"]
+        with_key = samples.numbers(key)
         if with_key and data.sparse_dim is not None:
             yield _labels(key, data, with_key, key in blank_keys, sparse[key] not in zeros)
         elif with_key:
             yield _features(key, with_key)
     yield _batches(samples)
+
+
+def check_other_data(samples: Samples, train: Samples, blank_keys: set[str]) -> Iterator[Finding]:
+    """Yield the findings on a dataset for evaluation: what the network can't read, or does not see in training.
+
+    :param train: the training data
+    """
+    for key, data in samples.used.items():
+        with_key, trained = samples.numbers(key), train.numbers(key)
+        if not with_key or not trained:
+            continue
+        if data.sparse_dim is not None:
+            found = _labels(key, data, with_key, key in blank_keys, never_0=False)
+            wrong = found.result == FAILED and found.topic == "extern-data"
+            yield found if wrong else ok(found.check, found.found)
+        else:
+            found = _features(key, with_key)
+            yield (
+                found if found.topic == "nan" and found.result == FAILED else _like_train(found, key, with_key, trained)
+            )
+
+
+def _like_train(found: Finding, key: str, samples: list[Sample], trained: list[Sample]) -> Finding:
+    """Compare the features with those of the training data."""
+    values, before = _frames(key, samples), _frames(key, trained)
+    if not len(values) or not len(before) or values.shape[1] != before.shape[1]:
+        return ok(found.check, found.found)
+    normal = before.std(axis=0).mean() + 1e-9
+    distance = float(np.abs(values.mean(axis=0) - before.mean(axis=0)).mean() / normal)
+    ratio = float(values.std(axis=0).mean() / normal)
+    if distance < _OTHER and 1 / _FAR < ratio < _FAR:
+        return ok(found.check, found.found)
+    text = (
+        "the features are not like those of 'train': their means are %.2g deviations away, their deviation is %.2g "
+        "times as large. Make both in the same way, with the same mean and variance." % (distance, ratio)
+    )
+    return Finding(found.check, WARNING, found.found, text, topic="data-files")
+
+
+def _frames(key: str, samples: list[Sample]) -> NDArray[np.float64]:
+    """Return all frames [frames, features]."""
+    arrays = [each.arrays[key] for each in samples]
+    frames: NDArray[np.float64] = np.concatenate(
+        [a.reshape(-1, a.shape[-1] if a.ndim > 1 else 1) for a in arrays]
+    ).astype("float64")
+    return frames
 
 
 def _has_label_0(key: str, samples: Samples) -> bool:
@@ -85,8 +133,7 @@ def _features(key: str, samples: list[Sample]) -> Finding:
     if broken:
         text = "NaN or Inf in %d sequences, e.g. %s. Look for a division or logarithm of 0 where the features are made."
         return Finding(check, FAILED, "NaN or Inf", text % (len(broken), tags(broken)), topic="nan")
-    frames = np.concatenate([each.arrays[key].reshape(-1, each.arrays[key].shape[-1]) if each.arrays[key].ndim > 1
-                             else each.arrays[key].reshape(-1, 1) for each in samples]).astype("float64")  # fmt: skip
+    frames = _frames(key, samples)
     if not frames.size:
         return Finding(check, FAILED, "no frames", "all sequences are empty.", topic="data-files")
     mean, deviation = frames.mean(axis=0), frames.std(axis=0)

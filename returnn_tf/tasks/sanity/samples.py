@@ -13,6 +13,7 @@ from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets import Dataset, batch_options_from_config, dataset_from_config
 from returnn_tf.datasets.core.batches.batch import Batch
 from returnn_tf.datasets.core.declared import Declared
+from returnn_tf.engine.data.fit import check_fits
 from returnn_tf.tensor import Data
 
 MOST_SEQS = 300  # that are read
@@ -44,26 +45,31 @@ class Sample:
 
 
 class Samples:
-    """Sequences of the training data, and the dataset that they come from.
+    """Sequences of a dataset, and the dataset that they come from.
 
     :param used: the data keys that the network needs
-    :raises ConfigError: there is no training data, or it lacks a key
+    :param name: of the dataset in the config
+    :param most: sequences to read
+    :raises ConfigError: there is no such dataset, it lacks a key, or it is not what extern_data declares
     :raises DataError: it can't be read
     """
 
-    def __init__(self, config: Config, used: Mapping[str, Data]) -> None:
-        dataset = dataset_from_config(config, "train")
+    def __init__(self, config: Config, used: Mapping[str, Data], name: str = "train", most: int = MOST_SEQS) -> None:
+        dataset = dataset_from_config(config, name)
         if dataset is None:
             raise ConfigError("sanity: there is no dataset 'train'. It reads training data.")
         self.dataset: Dataset = dataset
+        self.name = name
         self.used = {key: data for key, data in used.items() if data.batch_axis is not None}
         self.all: list[Sample] = []
+        for key in [key for key in self.used if key in dataset.data_keys]:
+            check_fits(dataset, name, key, self.used[key])
         for batch in self._batches(max_seqs=1, batch_size=_NO_LIMIT):
             self.all.append(_sample(batch, self.used))
-            if len(self.all) == MOST_SEQS:
+            if len(self.all) == most:
                 break
         if not self.all:
-            raise DataError("sanity: the training data has no sequences. returnn-tf data info shows what it reads")
+            raise DataError("sanity: the dataset %r has no sequences. returnn-tf data info shows what it reads" % name)
         self._limit = batch_options_from_config(config, train=True).get("batch_size", _NO_LIMIT)
 
     def _batches(self, **options: Any) -> Any:
@@ -71,8 +77,8 @@ class Samples:
         missing = sorted(set(self.used) - set(keys) - {"seq_tag"})
         if missing:
             raise ConfigError(
-                "The dataset 'train' has no data key %s, which the network needs; it has: %s."
-                % (", ".join(map(repr, missing)), ", ".join(self.dataset.data_keys))
+                "The dataset %r has no data key %s, which the network needs; it has: %s."
+                % (self.name, ", ".join(map(repr, missing)), ", ".join(self.dataset.data_keys))
             )
         return self.dataset.batches(1, used_data_keys=keys, **options)
 
@@ -92,6 +98,10 @@ class Samples:
         options = {"max_seqs": len(middle), "batch_size": _NO_LIMIT, "declared": declared}
         batch: Batch = next(iter(self._batches(seq_order=[each.index for each in middle], **options)))
         return batch
+
+    def numbers(self, key: str) -> list[Sample]:
+        """Return the sequences that have numbers in a key."""
+        return [each for each in self.all if key in each.arrays and each.arrays[key].dtype.kind in "iuf"]
 
     def too_long(self) -> list[Sample]:
         """Return the sequences which fit into no batch."""
