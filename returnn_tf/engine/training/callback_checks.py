@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Optional
 
 from returnn_tf.config import ConfigError, did_you_mean, nearest_name
+from returnn_tf.config.settings import TrainingSettings
 from returnn_tf.engine.pretrain.checks import MAX_PLANNED, Planned
 from returnn_tf.graph.loss import Loss
 
@@ -76,7 +77,7 @@ def score_names(datasets: Iterable[str], planned: Planned) -> Optional[set[str]]
         losses = plan.losses
         scored = [loss.name for loss in losses if type(loss.loss).value is not Loss.value]
         tails = ["_" + name for name in scored] if len(scored) > 1 else []
-        with_exp = bool(entry.config.typed("calculate_exp_loss", False))
+        with_exp = TrainingSettings(entry.config).calculate_exp_loss
         if with_exp:
             tails = ["_%s%s" % (name, exp) for name in scored for exp in ("", ":exp")]
         names.update("%s_score%s" % (data, tail) for data in datasets for tail in tails or [""])
