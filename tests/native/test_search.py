@@ -57,7 +57,7 @@ def test_best_labels(ops, labels, count):
     numpy.testing.assert_array_equal(indices, order)
     numpy.testing.assert_array_equal(values, numpy.take_along_axis(x, order, axis=1))
     expected = numpy.log(numpy.exp(x.astype("float64") - x.max(axis=1, keepdims=True)).sum(axis=1))
-    numpy.testing.assert_allclose(log_sums, expected, rtol=1e-6, atol=1e-7)
+    numpy.testing.assert_allclose(log_sums, expected, rtol=1e-6, atol=5e-7)  # the sum may be near 1
 
 
 @pytest.mark.parametrize("with_gradient", [False, True])
