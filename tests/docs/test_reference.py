@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import returnn_tf
 from returnn_tf.cli.commands import COMMANDS
 from returnn_tf.cli.tool.registry import TOOLS
+from returnn_tf.config import options
 from returnn_tf.config.compat_modules import COMPAT
 from returnn_tf.config.registry import Registry
 from returnn_tf.config.settings.catalog import GROUPS
@@ -21,6 +23,7 @@ from tools.docs.links import anchors_of, slug
 from tools.docs.markdown import for_site
 from tools.docs.pages import all_files, all_pages, topics_of_errors
 from tools.docs.reference.docstrings import inline, to_markdown
+from tools.docs.reference.examples import plan_of_example
 from tools.docs.reference.kinds import KINDS
 from tools.docs.reference.python import imported_names
 
@@ -132,3 +135,17 @@ def test_decorators_and_packages_that_can_be_called_are_described() -> None:
     assert "Decorate a layer class" in PAGES["reference/python/register_layer.md"]
     assert "Decorate a task" in PAGES["reference/python/register_task.md"]
     assert "* `folder`: " in PAGES["reference/python/export.md"]
+
+
+@pytest.mark.parametrize("registry", [LAYERS, LOSSES], ids=["layers", "losses"])
+def test_examples_have_no_option_without_effect(
+    registry: Registry[Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warned: list[tuple[str, str, str]] = []
+    for module in list(sys.modules.values()):  # once per place, so that the log may have had it before
+        if getattr(module, "log_inert", None) is options.log_inert:
+            monkeypatch.setattr(module, "log_inert", lambda *args: warned.append(args))
+    for _, cls in registry.items():
+        if cls.__module__.startswith("returnn_tf."):
+            plan_of_example(cls)
+    assert warned == [] and caplog.messages == []

@@ -49,7 +49,7 @@ class TwoDLstmLayer(Layer):
                 "output": {"class": "choice", "target": "classes", "beam_size": 2, "from": "p", "initial_output": 0},
                 "end": {"class": "compare", "from": "output", "value": 0},
                 "embed": {"class": "linear", "activation": None, "n_out": 2, "from": "prev:output"},
-                "s": {"class": "twod_lstm", "n_out": 3, "pooling": "max", "size_target": "classes",
+                "s": {"class": "twod_lstm", "n_out": 3, "pooling": "max",
                       "from": ["base:encoder", "embed"]},
                 "p": {"class": "softmax", "from": "s", "target": "classes", "loss": "ce"}}},
             "output": {"class": "copy", "from": "loop"}}
