@@ -40,6 +40,10 @@ def _boost(name: str) -> float:
     """Return the weight of a page in the search: guides first, files of the repository last."""
     if name.startswith("source/"):
         return 0.2
-    if name.startswith(("guide/", "cookbook/", "start", "coming-from")):
+    if name.endswith(".config.md"):
+        return 0.5
+    if name.startswith(("guide/", "start", "coming-from")):
+        return 4.0
+    if name.startswith("cookbook/") or "/" not in name:
         return 2.0
     return 0.5 if name.startswith(("develop/", "reference/python/")) else 1.0
