@@ -214,6 +214,18 @@ class LossNode:
     seq_tags: Optional[Node] = None
 
 
+def sparse_hint(ctx: LossPlanContext) -> str:
+    """Return how to declare a data key that is a target without labels, to append to an error; "" for a layer."""
+    target, key = ctx.target, ctx.target_node.extern_key if ctx.target_node is not None else None
+    if target is None or key is None or target.sparse:
+        return ""
+    size = target.feature_dim.size if target.feature_dim is not None else None
+    return " If these are labels, write extern_data[%r] = {'dim': %s, 'sparse': True}." % (
+        key,
+        size or "NUMBER_OF_LABELS",
+    )
+
+
 def frame_order(data: Data) -> list[int]:
     """Return the axes with batch first, then time (if any), then the others, feature last."""
     order: list[int] = []

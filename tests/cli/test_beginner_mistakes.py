@@ -6,6 +6,7 @@ All are found by ``returnn-tf check``, most of them without data.
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ NO_DATA = ("--no-data",)
 TASK_12AX = "demos/12ax/12ax.config"
 FRAMES = "demos/frame_classifier/frame_classifier.config"
 ATTENTION = "demos/digits/attention.config"
+COOKBOOK = "docs/cookbook/"
 MISTAKES = {
     "wrong source name": Mistake(
         TASK_12AX, '"from": "lstm"', '"from": "ltsm"',
@@ -151,6 +153,62 @@ MISTAKES = {
         "new hybrid", '{"class": "adam"}', '{"class": "adamm"}',
         r"unknown optimizer class 'adamm'\. Did you mean 'adam'", "settings",
     ),
+    "ctc of a target without sparse": Mistake(
+        COOKBOOK + "ctc.config", '"classes": {"dim": NUM_LABELS, "sparse": True}', '"classes": {"dim": NUM_LABELS}',
+        r"If these are labels, write extern_data\['classes'\] = \{'dim': 12, 'sparse': True\}", "ctc", NO_DATA,
+    ),
+    "source of another config": Mistake(
+        COOKBOOK + "ctc.config", '"from": _last, **_drop,\n', '"from": "lstm9", **_drop,\n',
+        r"there is no layer 'lstm9'\. Did you mean 'lstm1'", "sources", NO_DATA,
+    ),
+    "labels off by one": Mistake(
+        COOKBOOK + "ctc.config", "NUM_LABELS = 12", "NUM_LABELS = 11",
+        r"'train' has 12 labels for data key 'classes', but extern_data declares 11\. Write extern_data", "extern-data",
+    ),
+    "features of the comment": Mistake(
+        COOKBOOK + "conformer.config", "NUM_FEATURES = 20", "NUM_FEATURES = 80",
+        r"'train' has 20 features for data key 'data', but extern_data declares 80\. Write extern_data", "extern-data",
+    ),
+    "heads of a conformer": Mistake(
+        COOKBOOK + "conformer.config", '"num_heads": HEADS', '"num_heads": 5',
+        r"Layer 'block1_att_heads' .* total_key_dim is 48, which is not divisible by num_heads 5", "dims", NO_DATA,
+    ),
+    "splits into colours": Mistake(
+        COOKBOOK + "conformer.config", '"dims": (-1, 1)', '"dims": (-1, 3)',
+        r"size of the axis feature:data=20 is not a multiple of 3\. Choose other dims", "dims", NO_DATA,
+    ),
+    "keys of the encoder": Mistake(
+        COOKBOOK + "attention.config", '"from": ["base:keys",', '"from": ["keys",',
+        r"error: pretrain step 0: .* no layer 'keys'\. Write 'base:keys' for the outer layer", "sources", NO_DATA,
+    ),
+    "misspelt common target": Mistake(
+        COOKBOOK + "attention.config", 'target = "classes"', 'target = "classses"',
+        r"the target 'classses' is neither a layer nor a data key\. Did you mean 'classes'", "targets", NO_DATA,
+    ),
+    "target of another data set": Mistake(
+        COOKBOOK + "hybrid-blstm.config", '"target": "states"', '"target": "classes"',
+        r"the target 'classes' is neither .* Known: data, lstm0_bwd, lstm0_fwd, output, states", "targets", NO_DATA,
+    ),
+    "target is missing": Mistake(
+        COOKBOOK + "hybrid-blstm.config", '"target": "states", ', "",
+        r"the target 'classes' is neither .* Known: data, .* states", "targets", NO_DATA,
+    ),
+    "key without data:": Mistake(
+        COOKBOOK + "lm.config", '"from": "data:delayed"', '"from": "delayed"',
+        r"no layer 'delayed'\. Write 'data:delayed' for the data key", "sources", NO_DATA,
+    ),
+    "targets without data:": Mistake(
+        COOKBOOK + "transducer.config", '"targets": "data:classes"', '"targets": "classes"',
+        r"Layer 'full_sum' .* no layer 'classes'\. Write 'data:classes' for the data key", "sources", NO_DATA,
+    ),
+    "misspelt loss": Mistake(
+        COOKBOOK + "minimum-risk.config", '"loss": "expected_loss"', '"loss": "expectd_loss"',
+        r"unknown loss 'expectd_loss'\. Did you mean 'expected_loss'", "options", NO_DATA,
+    ),
+    "misspelt layer option": Mistake(
+        COOKBOOK + "multi-task.config", '"scale": -SPEAKER_SCALE', '"scales": -SPEAKER_SCALE',
+        r"Layer 'reversed' .* unknown option 'scales'\. Did you mean 'scale'", "options", NO_DATA,
+    ),
 }  # fmt: skip
 
 
@@ -165,6 +223,11 @@ def projects(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_many_configs() -> None:
+    """At least ten of ``demos/`` and ``docs/``."""
+    assert len({each.config for each in MISTAKES.values() if not each.config.startswith("new ")}) >= 10
+
+
 @pytest.mark.parametrize("name", MISTAKES)
 def test_message(
     name: str, projects: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -176,6 +239,10 @@ def test_message(
     assert mistake.right in text, "the config has changed"
     text = text.replace(mistake.right, mistake.wrong, 1)
     monkeypatch.chdir(tmp_path)
+    if mistake.config.startswith(COOKBOOK):
+        shutil.copy(original.with_name("generated.py"), tmp_path)
+        (projects / "generated").mkdir(exist_ok=True)  # its data, made by the first config that needs them
+        (tmp_path / "generated").symlink_to(projects / "generated")
     text = text.replace("os.path.dirname(os.path.abspath(__file__))", repr(str(original.parent)))
     Path("my.config").write_text(text, encoding="utf8")
     assert main(["check", "my.config", *mistake.arguments]) in (1, 2)

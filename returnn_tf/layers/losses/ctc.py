@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
-from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
+from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext, sparse_hint
 from returnn_tf.graph.registry import register_loss
 from returnn_tf.layers.sequence.alignments import ctc
 from returnn_tf.ops.cross_entropy import safe_log
@@ -85,7 +85,8 @@ class CtcLoss(Loss):
         assert target is not None
         if not target.sparse or target.rank != 2 or target.time_axis is None or target.batch_axis is None:
             raise ctx.error(
-                "the loss 'ctc' needs a sparse target [batch, time], but %r is %s." % (ctx.target_name, target)
+                "the loss 'ctc' needs a sparse target [batch, time], but %r is %s.%s"
+                % (ctx.target_name, target, sparse_hint(ctx))
             )
         if output.sparse or output.feature_axis is None or output.batch_axis is None or output.rank != 3:
             raise ctx.error("the loss 'ctc' needs an output [batch, time, classes], but it is %s." % output)

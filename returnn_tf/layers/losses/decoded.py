@@ -7,7 +7,7 @@ from typing import Any, Optional
 import numpy
 
 from returnn_tf.config.options import option
-from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
+from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext, sparse_hint
 from returnn_tf.graph.registry import register_loss
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.ops.sequence.bleu import bleu_scores
@@ -26,8 +26,8 @@ class DecodedLoss(Loss):
         assert ctx.target is not None
         if not _is_label_sequence(ctx.target):
             raise ctx.error(
-                "the loss %r needs a sparse target [batch, time], but %r is %s."
-                % (self.class_name, ctx.target_name, ctx.target)
+                "the loss %r needs a sparse target [batch, time], but %r is %s.%s"
+                % (self.class_name, ctx.target_name, ctx.target, sparse_hint(ctx))
             )
         self.check_output(ctx)
 
