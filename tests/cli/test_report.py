@@ -120,6 +120,18 @@ def test_report_of_a_config(trained: pathlib.Path, monkeypatch: pytest.MonkeyPat
     assert "Of 2 sequences of 'train'" in text and "net/toy.001, 2 sequences of train" in text
 
 
+def test_weights_inside_of_layers(trained: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report says which layers have weights that it can't draw."""
+    monkeypatch.chdir(trained)
+    heads = "network = {'heads': {'class': 'self_attention', 'num_heads': 2, 'total_key_dim': 4, 'n_out': 4, "
+    layers = heads + "'from': 'data'}, 'output': {**network['ctc'], 'from': 'heads'}}\n"
+    (trained / "heads.config").write_text(CONFIG + layers + "model = 'heads/net'\nlearning_rate_file = 'heads_rates'\n")
+    assert main(["heads.config", "++num_epochs", "1"]) == 0
+    assert main(["report", "heads.config", "--output", "heads.html"]) == 0
+    text = Page((trained / "heads.html").read_text(encoding="utf8")).text
+    assert "layers of class self_attention compute them inside and give out the result: heads" in text
+
+
 def test_records_only(trained: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """Without loading anything, also of a learning-rate file alone."""
     path = tmp_path / "x.html"

@@ -93,7 +93,13 @@ def examples(model: Model, found: Sequence[SeqReport], count: int) -> Optional[S
         if drawn:
             title = "%s (%s, loss %.4g, %d frames)" % (each.tag, rank, each.badness, each.frames)
             body += heading(title) + drawn
-    return Section("Alignments and attention" if model.attention else "Alignments", body) if body else None
+    inner = [node for node in model.net.plan.visible_nodes() if node.layer.has_inner_weights]
+    if inner:
+        classes = ", ".join(sorted({node.layer.class_name for node in inner}))
+        paths = shortened(", ".join(node.path for node in inner), 400)
+        text = "Weights that are not drawn, because layers of class %s compute them inside and give out the result: %s"
+        body += paragraph(text % (classes, paths))
+    return Section("Alignments and attention" if model.attention or inner else "Alignments", body) if body else None
 
 
 def _draw_attention(model: Model, path: str, each: SeqReport) -> str:

@@ -20,6 +20,7 @@ p { margin: 6px 0; }
 nav { margin: 14px 0 0; font-size: 0.93em; display: flex; flex-wrap: wrap; gap: 2px 14px; }
 nav a { color: #0550ae; text-decoration: none; white-space: nowrap; }
 .wide { overflow-x: auto; margin: 8px 0; }
+.wide > table { width: max-content; min-width: min(100%, 20em); }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th { background: #f6f8fa; font-weight: 600; }
 th, td { border: 1px solid #d0d7de; padding: 3px 10px !important; overflow-wrap: break-word; }
@@ -34,10 +35,15 @@ figcaption { color: #57606a; font-size: 0.92em; }
 .facts b { display: block; font-size: 1.15em; overflow-wrap: anywhere; }
 .facts span { color: #57606a; font-size: 0.88em; overflow-wrap: anywhere; }
 summary { cursor: pointer; color: #0550ae; margin: 6px 0; }
-@media (max-width: 640px) { main { padding: 14px 12px 40px; } body { font-size: 14px; } }
+@media screen and (max-width: 640px) {
+  main { padding: 14px 12px 40px; } body { font-size: 14px; }
+  figure { overflow-x: auto; } figure > svg { min-width: 560px; }
+}
 @media print {
   nav { display: none; } main { max-width: none; padding: 0; } h2, h3 { break-after: avoid; }
   figure, tr { break-inside: avoid; } .wide { overflow: visible; } body { font-size: 11px; }
+  .wide > table { width: auto; max-width: 100%; } th, td { padding: 2px 4px !important; overflow-wrap: anywhere; }
+  td[style*="right"] { overflow-wrap: normal; } .wide > table { font-size: 9px; }
 }
 """
 

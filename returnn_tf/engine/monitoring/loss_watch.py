@@ -15,7 +15,7 @@ from returnn_tf.network.network import Network
 _FEWEST = 20  # steps before anything is said
 _WINDOW = 100  # steps whose mean is compared
 _FIRST_LOOK = 80  # steps; then at twice, four times, ... as many, and at the end of each epoch
-_ABOVE_GUESS, _ABOVE_START = 1.1, 2.0
+_ABOVE_GUESS, _ABOVE_START = 1.25, 2.0  # an adversary, with reversed gradients, may be worse than a guess
 
 
 class LossWatch:

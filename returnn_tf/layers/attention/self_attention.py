@@ -61,6 +61,7 @@ class SelfAttentionLayer(ConcatInputLayer):
     """
 
     computes_all_steps = True
+    has_inner_weights = True
     num_heads: int = option(help="number of heads")
     total_key_dim: int = option(help="total size of the keys of all heads")
     key_shift: OptionalLayerRef = option(
