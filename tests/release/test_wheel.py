@@ -27,7 +27,7 @@ CHECKOUT = Path(__file__).parents[2]
 FOLDERS = ("docs", "i6", "native_ops", "returnn_tf", "tools")
 FILES = ("CHANGELOG.md", "LICENSE", "MANIFEST.in", "NOTICE", "README.md", "pyproject.toml", "rnn.py", "setup.py")
 #: Of a wheel that pip builds; of one that "make dist" builds.
-MOST_BYTES, MOST_BYTES_OF_DIST = 2_000_000, 1_950_000
+MOST_BYTES, MOST_BYTES_OF_DIST = 2_000_000, 1_970_000
 ARCHIVE = "returnn_tf/files.tar.xz"
 BUILD = "import sys, setuptools.build_meta as b; print(getattr(b, 'build_' + sys.argv[1])(sys.argv[2]))"
 GIT = ("git", "-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "init.defaultBranch=main")
