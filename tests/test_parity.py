@@ -18,6 +18,10 @@ MISSING = {
     "loss/triplet": ("triplet_loss", "its formula could not be recovered from the recorded numbers"),
 }
 
+#: Layers of cases where hypotheses of the same labels in another order have the same score, as the distribution has no
+#: history: which of them a beam keeps is decided by how this CPU rounds. The best one is compared by another layer.
+TIES = {"search/explicit_search_sources": ("output",)}
+
 
 def _param(name: str) -> Any:
     reason = "not implemented: %s, as %s" % MISSING[name] if name in MISSING else ""
@@ -26,7 +30,7 @@ def _param(name: str) -> Any:
 
 @pytest.mark.parametrize("name", [_param(name) for name in find_cases(*GROUPS)])
 def test_case(name: str) -> None:
-    check_case(name)
+    check_case(name, any_order=TIES.get(name, ()))
 
 
 @pytest.mark.parametrize("name", sorted(MISSING))

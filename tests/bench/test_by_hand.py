@@ -59,7 +59,7 @@ def test_memory_of_a_step_is_measured(side: str) -> None:
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
     )
     growth, needed = map(float, done.stdout.split()[-2:])
-    assert needed < growth < 100 * needed
+    assert 0.9 * needed < growth < 100 * needed  # some of it is in pages that the process had before
 
 
 def test_recurrences_in_parallel_and_step_by_step() -> None:

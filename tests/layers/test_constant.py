@@ -39,7 +39,7 @@ def test_constant(options, axes, dtype, shape):
 @pytest.mark.parametrize(
     "options,message",
     [
-        ({"value": object()}, "option 'value' must be number . bool . str . array"),
+        ({"value": object()}, "option 'value' must be a number, True, False, a string or an array, got"),
         ({"value": numpy.zeros(3), "shape": [STATIC]}, r"the value has the shape \(3,\), but the option 'shape' says"),
         ({"value": 1, "shape": [SpatialDim("unknown")]}, "the lengths of the dim unknown are not known here"),
         ({"value": 1, "dtype": "float"[:2]}, "does not fit dtype 'fl'"),
