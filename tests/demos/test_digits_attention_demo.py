@@ -16,6 +16,7 @@ DEMO = os.path.join(ROOT, "demos", "digits")
 CONFIG = os.path.join(DEMO, "attention.config")
 
 
+@pytest.mark.long
 def test_whole_demo_on_few_lines(run_demo, tmp_path):
     output = run_demo(os.path.join(DEMO, "run.py"), "attention", "--quick", "--work", str(tmp_path))
     assert "label error rate: " in output and "of 20 held-out lines" in output

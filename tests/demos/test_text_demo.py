@@ -144,6 +144,7 @@ def test_the_fused_score_is_the_sum_of_both(monkeypatch):
     np.testing.assert_allclose(out.layers["output"].beam_scores[0], mean, atol=1e-4)
 
 
+@pytest.mark.long
 def test_whole_demo_on_few_lines(run_demo, tmp_path):
     output = run_demo(str(DEMO / "run.py"), "--quick", "--work", str(tmp_path))
     assert float(re.search(r"language model: perplexity ([\d.]+) per character", output).group(1)) < 82

@@ -68,7 +68,7 @@ def test_an_array(sge, folder):  # noqa: F811
         assert "training ['%s.config'] from 0" % name in text and "finished" in text
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_soft_limit_of_time(sge, folder):  # noqa: F811
     write_config(folder / "a.config", goal=1)
     job, log = _submit(sge, folder, "--time", "2m", "--lead", "1m", "a.config")
