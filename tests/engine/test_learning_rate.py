@@ -228,3 +228,25 @@ def test_a_full_disk_is_tried_again(failures, tmp_path, monkeypatch):
             write_file(path, {1: EpochData(0.25)})
     assert waits == [2.0, 10.0][:failures] and os.listdir(str(tmp_path)) == ["rates"]
     assert read_file(path)[1].learning_rate == (0.25 if failures < 3 else 0.5)
+
+
+@pytest.mark.parametrize(
+    "measures, told",
+    [
+        ([], None),
+        (["dev_score"], None),
+        (["dev_eror"], "epoch 1 has no score 'dev_eror', so dev_score decides. Did you mean 'dev_error'?"),
+        (["dev_eror", "dev_error"], None),
+        (["x", "y"], "epoch 1 has no score 'x' or 'y', so dev_score decides."),
+    ],
+)
+def test_another_score_than_that_of_the_config_decides(measures, told, capsys):
+    """Told once, not for each epoch."""
+    config = {"learning_rate": 0.1, "learning_rate_control_error_measure": measures}
+    control = LearningRateControl.from_config(Config(config))
+    for epoch in (1, 2):
+        control.set_errors(epoch, {"train_score": 2.0, "dev_score": 1.0, "dev_error": 0.5})
+        control.learning_rate(epoch + 1)
+    out = " ".join("".join(capsys.readouterr()).split())
+    assert out.count("so dev_score decides") == (told is not None)
+    assert told is None or told in out

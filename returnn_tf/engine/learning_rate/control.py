@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.config.settings import LearningRateSettings
 from returnn_tf.engine.learning_rate.file import (
     EpochData,
@@ -17,6 +17,7 @@ from returnn_tf.engine.learning_rate.file import (
     write_file,
 )
 from returnn_tf.engine.learning_rate.schemes import PastEpoch, Scheme, scheme_from_config
+from returnn_tf.logging.log import log
 
 
 class LearningRateControl:
@@ -43,6 +44,7 @@ class LearningRateControl:
         self.given_rates = dict(given_rates or {})
         self.measures = list(measures or [])
         self.filename = filename
+        self._told_other_measure = False
         self.epochs: dict[int, EpochData] = {}
         if filename and os.path.exists(filename):
             self.epochs = read_file(filename)
@@ -67,11 +69,25 @@ class LearningRateControl:
         Later calls return the same rate, even if scores have been set in between.
         """
         if epoch not in self.epochs:
+            self._tell_other_measure(epoch - 1)
             rate = self.given_rates.get(epoch)
             if rate is None:
                 rate = self.scheme.next_rate(epoch, self._past(epoch))
             self.epochs[epoch] = EpochData(rate)
         return self.epochs[epoch].learning_rate
+
+    def _tell_other_measure(self, epoch: int) -> None:
+        """Warn once if an epoch has none of the scores that are to decide, so that another one does."""
+        deciding = self.error_key(epoch)
+        if not self.measures or deciding is None or self._told_other_measure:
+            return
+        if deciding not in _spellings(self.measures):
+            self._told_other_measure = True
+            hint = did_you_mean(self.measures[0], scores_of(self.epochs[epoch].error))
+            log.warn(
+                "learning_rate_control_error_measure: epoch %d has no score %s, so %s decides. %s"
+                % (epoch, " or ".join(map(repr, self.measures)), deciding, hint)
+            )
 
     def add_epochs(self, epochs: Mapping[int, EpochData]) -> list[int]:
         """Add the epochs which are not known yet.
@@ -160,10 +176,9 @@ def choose_measure(error: Mapping[str, Any], measures: list[str]) -> Optional[st
     :param measures: by preference; also tried with "_output" appended
     """
     names = sorted(scores_of(error))
-    for measure in measures + ["dev_score"]:
-        for name in (measure, measure + "_output"):
-            if name in names:
-                return name
+    for name in _spellings([*measures, "dev_score"]):
+        if name in names:
+            return name
     for prefix in ("dev_score_output/output", "dev_score_output/", "dev_"):
         for name in names:
             if name.startswith(prefix):
@@ -172,6 +187,10 @@ def choose_measure(error: Mapping[str, Any], measures: list[str]) -> Optional[st
         if name in names:
             return name
     return names[0] if names else None
+
+
+def _spellings(measures: list[str]) -> list[str]:
+    return [name for measure in measures for name in (measure, measure + "_output")]
 
 
 def _flattened(name: str, value: Any) -> dict[str, Any]:
