@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Optional
 
-from returnn_tf.engine.support.scores import COST, Scores
+from returnn_tf.engine.support.scores import COST, batch_means
 from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.logging.log import log
@@ -45,9 +45,8 @@ class LossWatch:
             return
         if net is not self._net:
             self._begin(net, new=result.step == 0)
-        scores = Scores(self._normalized)
-        scores.add(result)
-        means = {name: scores.scores()[COST + name] for name in self._watched if name in result.losses}
+        found = batch_means(result, self._normalized) if self._watched else {}
+        means = {name: found[COST + name] for name in self._watched if COST + name in found}
         if not self._steps:
             self._start = means
         self._steps += 1

@@ -93,11 +93,7 @@ def read(path: str) -> dict[str, Any]:
     :raises DataError: it is missing or damaged
     """
     try:
-        with open(path, "rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-        if len(content) > _MAX_BYTES:
-            raise ValueError("it has more than %d bytes" % _MAX_BYTES)
-        facts = json.loads(content.decode("utf8"))
+        facts = files.read_json(path, _MAX_BYTES)
     except OSError as exc:
         raise DataError("%s can't be read: %s" % (path, exc.strerror or exc)) from None
     except (ValueError, RecursionError) as exc:

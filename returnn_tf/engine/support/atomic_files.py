@@ -93,17 +93,26 @@ def with_checksum(manifest: dict[str, Any]) -> dict[str, Any]:
     return {**content, _CHECKSUM: hashlib.sha256(text.encode("ascii")).hexdigest()}
 
 
+def read_json(path: str, max_bytes: int) -> Any:
+    """Return the content of a small JSON file.
+
+    :raises OSError: it can't be read
+    :raises ValueError: it is longer, or is not JSON; RecursionError: it is nested too deep
+    """
+    with open(path, "rb") as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError("it has more than %d bytes" % max_bytes)
+    return json.loads(content.decode("utf8"))
+
+
 def read_manifest(path: str) -> Optional[dict[str, Any]]:
     """Return the manifest, or None if the file does not exist.
 
     :raises DataError: the file exists but is not a manifest
     """
     try:
-        with open(path, "rb") as file:
-            content = file.read(_MAX_MANIFEST + 1)
-        if len(content) > _MAX_MANIFEST:
-            raise ValueError("it has more than %i bytes" % _MAX_MANIFEST)
-        manifest = json.loads(content.decode("utf8"))
+        manifest = read_json(path, _MAX_MANIFEST)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as exc:
