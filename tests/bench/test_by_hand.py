@@ -48,18 +48,22 @@ def test_transformer_of_the_tracing_benchmark_trains(moved: bool) -> None:
 
 @pytest.mark.parametrize("side", ["framework", "checkpoint_steps"])
 def test_memory_of_a_step_is_measured(side: str) -> None:
-    """At least the scores of all steps, which the loss turns into their gradient in the same memory."""
+    """At least the scores of all real steps, which the loss turns into their gradient in the same memory.
+
+    They are large, as some of the step is in pages that the process had before: a few MiB.
+    """
     code = (
         "import attention_model, loop_memory\n"
-        "sizes = attention_model.Sizes(8, 40, 20, 16, 16, 16, 16, 16, 5000)\n"
-        "print(loop_memory.growth(%r, sizes), 4 * sizes.batch * sizes.steps * sizes.labels / 2**20)" % side
+        "sizes = attention_model.Sizes(8, 40, 20, 16, 16, 16, 16, 16, 20000)\n"
+        "steps = int(attention_model.feed(sizes)['classes/size0'].sum())\n"
+        "print(loop_memory.growth(%r, sizes), 4 * steps * sizes.labels / 2**20)" % side
     )
     path = os.pathsep.join([str(_BENCH), str(_BENCH.parent)])
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
     )
     growth, needed = map(float, done.stdout.split()[-2:])
-    assert 0.9 * needed < growth < 100 * needed  # some of it is in pages that the process had before
+    assert 0.7 * needed < growth < 30 * needed
 
 
 def test_recurrences_in_parallel_and_step_by_step() -> None:
