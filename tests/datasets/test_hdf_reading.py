@@ -120,6 +120,8 @@ BATCHES = {
     "too long by key": {"batch_size": 40, "max_seq_length": {"classes": 5}},
     "too short": {"batch_size": 40, "min_seq_length": 3},
     "padding": {"batch_size": 100, "max_pad_size": 9},
+    "no padding": {"batch_size": 100, "max_pad_size": 0},
+    "no padding of a key": {"batch_size": 100, "max_pad_size": {"classes": 0}},
     "packed": {"batch_size": None, "packed_batch_size": {"data": 25}},
     "oversize": {"batch_size": 6},
     "one key": {"batch_size": 50, "used_data_keys": ["classes"]},

@@ -50,12 +50,13 @@ class WholeSeqs:
 
     def _limits(self, by_key: Mapping[str, Optional[int]]) -> list[tuple[int, int]]:
         """Return the limits with the number of their keys."""
-        return [(self._options.keys.index(key), limit) for key, limit in limits(by_key) if limit]
+        return [(self._options.keys.index(key), limit) for key, limit in limits(by_key)]
 
     def plans(self) -> Iterator[tuple[list[int], list[tuple[int, ...]]]]:
         """Yield for each batch the positions of its sequences, and their lengths in the order of the keys."""
         options, stats = self._options, self._stats
-        longest_seq, shortest_seq = self._limits(options.max_seq_length), self._limits(options.min_seq_length)
+        longest_seq = self._limits(options.max_seq_length)
+        shortest_seq = [(key, limit) for key, limit in self._limits(options.min_seq_length) if limit]
         most = options.max_seqs or 0
         sized, packed, padding = (
             self._limits(by_key) for by_key in (options.batch_size, options.packed_batch_size, options.max_pad_size)
