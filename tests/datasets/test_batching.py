@@ -257,7 +257,10 @@ def test_bad_options(options, text):
 @pytest.mark.parametrize(
     "chunking, text",
     [
-        ("4:2", "sequence 'seq-0' .*chunking with step 2 for the keys 'data' and 'classes', with 40 and 10 frames"),
+        (
+            "4:2",
+            "sequence 'seq-0' .*chunking with step 2 for the keys 'data' and 'classes', with 40 and 10 frames.*without",
+        ),
         (
             ({"data": 8, "classes": 4}, {"data": 4, "classes": 2}),
             "10 chunks .* but 5 chunks of key 'classes'",

@@ -62,6 +62,11 @@ def test_good_data_passes(values: list[Any], options: Any) -> None:
             "dataset 'train', sequence 'seq-1' (position 1 of epoch 1): data key 'classes': frame 1, label 8, but "
             "extern_data declares the labels 0 to 3 (dim 4). Correct the data, or declare a larger dim.",
         ),
+        (
+            same([[4, 3], [1, 2]], "int32"),
+            LABELS,
+            "label 4, but extern_data declares the labels 0 to 3 (dim 4). If your labels begin at 1, subtract 1 when",
+        ),
         (same([[0, 3], [1, -1]], "int8"), LABELS, "frame 1, label -1, but extern_data declares the labels 0 to 3"),
         (same([[0, 3], [1, 2**63]], "uint64"), LABELS, "label 9223372036854775808, but"),
         (

@@ -92,6 +92,12 @@ DATA = {
     ),
     "NaN": ("seqs[5]['data'][1, 2] = np.nan\n", "features of 'data'", "FAILED", "NaN or Inf in 1 sequences, .* seq-5"),
     "constant": ("for seq in seqs: seq['data'][:] = 2.0\n", "features of 'data'", "FAILED", "features are constant"),
+    "labels one too low": (
+        "for seq in seqs: seq['classes'] -= 1\n", "labels of 'classes'", "FAILED", "-1 in .* Nothing may be below 0",
+    ),
+    "length limit in seconds": (
+        "max_seq_length = 2\n", "length limits", "FAILED", "leaves out 40 of 40 sequences. They have 3 to 7 frames",
+    ),
     "batch_size in sequences": ("batch_size = 2\n", "batch_size", "FAILED", "batch_size counts frames, not sequences"),
 }  # fmt: skip
 
@@ -162,6 +168,35 @@ def test_too_few_frames(sanity: Any) -> None:
         r"4 of 40 sequences have more labels .* e.g. seq-36, seq-37, seq-38, \.\.\.: their loss is infinite", out
     )
     assert results["gradients"] == "ok"
+
+
+def test_target_that_no_layer_names(sanity: Any) -> None:
+    """The number of outputs then follows from the loss alone."""
+    code, results, out = sanity(
+        CTC + "del network['output']['target']\ntarget = 'classes'\n", "++learning_rate", "0.01"
+    )
+    assert results["frames for the target of 'output'"] == "FAILED" and code == 1, out
+
+
+#: further lines of the config -> what is told of output and target whose lengths differ
+OTHER_LENGTHS = {
+    "in the data": (
+        "for seq in seqs: seq['classes'] = np.repeat(seq['classes'], 4)\n",
+        r"axis time and .* differ in the data: .*\[frames of the output:\] \[3 .* of the target:\] \[12 .*seq-",
+    ),
+    "by a layer": (
+        "network['hidden'] = {'class': 'conv', 'filter_size': (3,), 'padding': 'valid', 'n_out': 8, 'from': 'data'}\n",
+        r"output axis time-2 .* Layers before the output change its lengths \(time-2\): keep them, by padding 'same'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_LENGTHS)
+def test_output_and_target_of_other_lengths(case: str, sanity: Any) -> None:
+    """An op that refuses the batch is a finding."""
+    more, words = OTHER_LENGTHS[case]
+    code, results, out = sanity(more)
+    assert code == 1 and results["computes one batch"] == "FAILED" and re.search(words, out.replace("\n", " ")), out
 
 
 def test_padding_and_gradients() -> None:

@@ -233,7 +233,7 @@ def test_a_nan_in_the_data_stops_with_step_and_sequence_and_keeps_the_checkpoint
         ({"task": "forward", "eval": "Task12AXDataset:num_seqs=1"}, ConfigError, "no checkpoint to load"),
         ({"task": "trainn"}, ConfigError, "Did you mean 'train'"),
         ({"load": "net/other.003"}, ConfigError, "no checkpoint"),
-        ({"max_seq_length": 1}, DataError, "there is no batch"),
+        ({"max_seq_length": 1}, DataError, "there is no batch. Either the dataset has no sequences, or max_seq_length"),
         ({"use_last_best_model": {"modulo": 0}}, ConfigError, "'modulo' must be at least 1, got 0"),
         ({"network": {"output": {"class": "linear", "n_out": 2, "from": "data"}}}, ConfigError, "no loss"),
         (

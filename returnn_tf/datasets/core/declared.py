@@ -107,6 +107,8 @@ class Declared:
                     text = "%s label %s, but extern_data declares the labels 0 to %d (dim %d)"
                     text %= frame, cut[position], high, self.num_labels
                     fix = "Correct the data" + ("" if cut[position] < 0 else ", or declare a larger dim")
+                    if cut[position] == self.num_labels:
+                        fix = "If your labels begin at 1, subtract 1 when the data is made; else declare a larger dim"
                 raise _error(key, places, number, text.lstrip(), fix)
 
     def _limits(self, dtype: np.dtype[Any]) -> Optional[tuple[int, int]]:

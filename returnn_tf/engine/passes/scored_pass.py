@@ -108,7 +108,9 @@ class ScoredPass(DatasetPass[StepResult]):
         by_rank = ranks_report.gather(self.world, result)
         if not any(state.steps for state in by_rank):
             raise DataError(
-                "%s: there is no batch; do the length limits exclude every sequence?" % self.phase, topic="batches"
+                "%s: there is no batch. Either the dataset has no sequences, or max_seq_length or min_seq_length (in "
+                "frames) leave all of them out: compare with the lengths in returnn-tf data info." % self.phase,
+                topic="batches",
             )
         if not any(state.frames for state in by_rank):
             raise DataError("%s: all sequences are empty, so there is no score. Check the dataset." % self.phase)

@@ -8,7 +8,7 @@ from typing import Any, Optional
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext, frame_axis, frame_order
 from returnn_tf.ops.frames.shape import transpose
-from returnn_tf.tensor import Data
+from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.match import match_axes
 from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
@@ -148,8 +148,8 @@ def _fit_frames(ctx: LossContext, target: Any, axis: int, outer: Data, dim: Any)
     deps = ctx.require(
         tf.equal(lens, target_lens),
         "the output axis %s and the axis %s of the target differ in their lengths. Both must have the same number of "
-        "frames: check the data, or the layers that change the lengths. If a label spans several frames, the loss "
-        "is ctc, not ce." % (wanted, dim),
+        "frames. %s If a label spans several frames, the loss is ctc, not ce."
+        % (wanted, dim, _who_differs(wanted, dim)),
         frames_of_the_output=lens + 0 * target_lens,
         frames_of_the_target=target_lens + 0 * lens,
     )
@@ -159,6 +159,17 @@ def _fit_frames(ctx: LossContext, target: Any, axis: int, outer: Data, dim: Any)
         target = target[tuple(begin)]
     missing = size - tf.shape(target)[axis]
     return tf.pad(target, [[0, missing if i == axis else 0] for i in range(target.shape.rank)])
+
+
+def _who_differs(output: Dim, target: Dim) -> str:
+    """Return where to look if an axis of the output and one of the target differ in their lengths."""
+    if output.expr is None and target.expr is None:
+        return "They differ in the data: compare both by returnn-tf data dump."
+    what = "the output" if output.expr is not None else "the target"
+    text = (
+        "Layers before %s change its lengths (%s): keep them, by padding 'same' without strides, or change both alike."
+    )
+    return text % (what, output if output.expr is not None else target)
 
 
 def pair_axes(output: Data, target: Data, target_name: str) -> list[int]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.derived import derived
 from returnn_tf.config.epoch_value import network_of
 from returnn_tf.config.settings import TrainingSettings
 from returnn_tf.engine.data.data_source import evaluation_names
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.support import devices
+from returnn_tf.engine.support.step_errors import ERROR_TOPIC as FAILED_STEP
+from returnn_tf.engine.support.step_errors import naming_sequences
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.logging.log import log
 from returnn_tf.network.network import Network
@@ -80,11 +83,23 @@ def _check(config: Config, net: Network, samples: Samples, others: list[Finding]
     unusable: set[int] = set()
     for loss in with_blank:
         findings.append(check_lengths(config, network_of(config) or {}, loss, samples, unusable))
-    feed = samples.batch(unusable).feed
-    log.write(3, "one batch: %s" % ", ".join("%s %s" % (key, list(value.shape)) for key, value in feed.items()))
-    findings += check_gradients(net, feed)
-    if any(each.result == FAILED for each in findings):
+    if len(unusable) == len(samples.all):
         return findings
-    findings.append(check_padding(net, feed))
-    findings += check_overfit(net, config, feed)
+    batch = samples.batch(unusable)
+    feed = batch.feed
+    log.write(3, "one batch: %s" % ", ".join("%s %s" % (key, list(value.shape)) for key, value in feed.items()))
+    before = len(findings)
+    for check in (check_gradients, _check_padding, functools.partial(check_overfit, config=config)):
+        if any(each.result == FAILED for each in findings[before:]):
+            break
+        try:
+            with naming_sequences("one batch", batch.seq_tags):
+                findings += check(net, feed)
+        except DataError as exc:  # an op refuses the batch, e.g. if output and target differ in their lengths
+            topic = exc.topic or FAILED_STEP
+            findings.append(Finding("computes one batch", FAILED, "an op failed", str(exc), topic=topic))
     return findings
+
+
+def _check_padding(net: Network, feed: Mapping[str, Any]) -> list[Finding]:
+    return [check_padding(net, feed)]

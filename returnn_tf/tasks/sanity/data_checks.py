@@ -30,6 +30,8 @@ def check_data(samples: Samples, blank_keys: set[str]) -> Iterator[Finding]:
         elif with_key:
             yield _features(key, with_key)
     yield _batches(samples)
+    if samples.length_limits:
+        yield _left_out(samples)
 
 
 def check_other_data(samples: Samples, train: Samples, blank_keys: set[str]) -> Iterator[Finding]:
@@ -103,7 +105,9 @@ def _labels(key: str, data: Data, samples: list[Sample], has_blank: bool, never_
         problem = "label %d in %s, but extern_data declares %d classes: 0 to %d." % (
             low if low < 0 else high, tags(wrong), size, size - 1,
         )  # fmt: skip
-        if low >= 1 and high == size:
+        if low < 0:
+            problem += " Nothing may be below 0: did the subtraction of 1, or of a blank, go one too far?"
+        elif low >= 1 and high == size:
             problem += " The labels begin at 1: subtract 1 when the data is made, or declare dim %d." % (size + 1)
         elif has_blank and high == size:
             problem += " %d is the blank of the loss, which must not be in the target: remove it." % size
@@ -168,3 +172,15 @@ def _batches(samples: Samples) -> Finding:
         text += " batch_size counts frames, not sequences: raise it, or set max_seq_length or chunking."
         return Finding("batch_size", result, found, text, topic="batches")
     return ok("batch_size", found)
+
+
+def _left_out(samples: Samples) -> Finding:
+    """Count the sequences that the length limits leave out."""
+    settings = ", ".join("%s = %s" % each for each in samples.length_limits.items())
+    kept, total = samples.within_limits(), len(samples.all)
+    found = "%s leaves out %d of %d sequences" % (settings, total - kept, total)
+    if kept > total // 2:
+        return ok("length limits", found)
+    shortest, longest = (find(each.longest for each in samples.all) for find in (min, max))
+    text = "%s. They have %d to %d frames: limits count frames, not seconds or samples." % (found, shortest, longest)
+    return Finding("length limits", WARNING if kept else FAILED, found, text, topic="batches")

@@ -29,7 +29,7 @@ def check_lengths(
     if "/" in loss.owner.path or loss.owner.path not in network or key not in samples.used:
         return Finding(check, SKIPPED, "the layer or its target is computed by other layers")
     try:
-        net = _without_losses(config, network, loss.owner.path)
+        net = _without_losses(config, network, loss)
     except ConfigError:
         return Finding(check, SKIPPED, "the network has no output without its losses")
     short, ratios = [], []
@@ -53,9 +53,12 @@ def check_lengths(
     return Finding(check, FAILED if len(short) > 0.05 * len(samples.all) else WARNING, found, text, topic="ctc")
 
 
-def _without_losses(config: Config, network: Mapping[str, Any], output: str) -> Network:
+def _without_losses(config: Config, network: Mapping[str, Any], loss: LossNode) -> Network:
     layers = {name: _without(layer, "loss", "loss_opts", "loss_scale") for name, layer in network.items()}
+    output = loss.owner.path
     layers[output] = {**layers[output], "is_output_layer": True}
+    if loss.owner.output.dim is not None and "out_dim" not in layers[output]:
+        layers[output]["n_out"] = loss.owner.output.dim  # else it would follow from the loss
     return Network.from_config(derived(config, {}, hidden={"network": layers}))
 
 

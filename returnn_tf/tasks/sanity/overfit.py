@@ -23,7 +23,7 @@ _LAST = 5  # steps whose mean is the result
 _LEARNED, _MOVED = 0.5, 0.9  # of the loss at the start
 
 
-def check_overfit(net: Network, config: Config, feed: Mapping[str, Any]) -> Iterator[Finding]:
+def check_overfit(net: Network, feed: Mapping[str, Any], config: Config) -> Iterator[Finding]:
     """Yield the findings on training with the same batch in all steps.
 
     :param feed: the batch

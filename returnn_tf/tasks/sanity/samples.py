@@ -70,7 +70,10 @@ class Samples:
                 break
         if not self.all:
             raise DataError("sanity: the dataset %r has no sequences. returnn-tf data info shows what it reads" % name)
-        self._limit = batch_options_from_config(config, train=True).get("batch_size", _NO_LIMIT)
+        options = batch_options_from_config(config, train=True)
+        self._limit = options.get("batch_size", _NO_LIMIT)
+        #: The limits that leave sequences out of training.
+        self.length_limits = {key: options[key] for key in ("min_seq_length", "max_seq_length") if options.get(key)}
 
     def _batches(self, **options: Any) -> Any:
         keys = [key for key in self.used if key in self.dataset.data_keys]
@@ -111,6 +114,11 @@ class Samples:
             for each in self.all
             if any((each.length(key) or 0) > limit for key, limit in limits.items() if key in each.arrays)
         ]
+
+    def within_limits(self) -> int:
+        """Return how many of the sequences the length limits leave in."""
+        order = [each.index for each in self.all]
+        return sum(1 for _ in self._batches(seq_order=order, max_seqs=1, batch_size=_NO_LIMIT, **self.length_limits))
 
     def close(self) -> None:
         """Close the dataset."""

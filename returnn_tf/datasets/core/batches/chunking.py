@@ -94,7 +94,8 @@ class Chunking:
             if steps[key] == steps[reference]:
                 raise DataError(
                     "chunking with step %d for the keys %r and %r, with %d and %d frames. Give sizes and steps "
-                    "by key, e.g. chunking = ({%r: 100, %r: 25}, {%r: 50, %r: 12})"
+                    "by key, e.g. chunking = ({%r: 100, %r: 25}, {%r: 50, %r: 12}); if the labels are not aligned with "
+                    "the frames (ctc, decoders), do without chunking"
                     % (steps[key], reference, key, lengths[reference], length, reference, key, reference, key)
                 )
             if steps[key] == 0:
