@@ -69,7 +69,7 @@ INNER_FLOORS = {
         ["feed", "for_xla", "planning"],
         ["packed_layers", "result"],
         ["feed_function", "initial_values", "kept_states", "loops", "lower", "requested"],
-        ["plan_network"],
+        ["inner_weights", "plan_network"],
         ["plan_config"],
         ["network"],
         ["describe"],

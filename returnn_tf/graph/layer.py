@@ -34,6 +34,10 @@ class Layer(LayerBase):
         """Emit the ops. The value has the dims and the axis order of the template."""
         return super().emit(ctx)
 
+    def emit_weights(self, ctx: EmitContext) -> Any:
+        """Emit the attention weights inside, before dropout, once more; see `returnn_tf.network.inner_weights`."""
+        return super().emit_weights(ctx)
+
     def before_loop(self, ctx: EmitContext) -> None:
         """Compute what all steps share, for a layer in a loop, and store it by ``ctx.set_aux``. May do nothing."""
 

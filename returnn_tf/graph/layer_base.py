@@ -256,6 +256,17 @@ class LayerBase(LayerFacts):
         """Emit the ops."""
         raise AssertionError("%s has no emit()" % type(self).__name__)
 
+    def weights_template(self) -> Data:
+        """Return the template of the attention weights inside, with the keys as the last axis and the queries as time.
+
+        :raises ConfigError: why they can't be given out
+        """
+        raise ConfigError("it computes none inside")
+
+    def emit_weights(self, ctx: Any) -> Any:
+        """Emit the attention weights inside, before dropout, once more; see `returnn_tf.network.inner_weights`."""
+        raise AssertionError("%s has no emit_weights()" % type(self).__name__)
+
     def before_loop(self, ctx: Any) -> None:
         """Compute what all steps of a loop share."""
 

@@ -42,7 +42,7 @@ class LayerFacts(Freezable):
     #: Whether the value depends on previous steps of a loop, even where the sources do not. Set automatically if the
     #: code of the class shows a call of `PlanContext.loop_state`; otherwise the class must set it.
     has_memory: ClassVar[bool] = False
-    #: Whether it computes attention weights that it does not give out.
+    #: Whether it computes attention weights that it does not give out, but for `LayerBase.emit_weights`.
     has_inner_weights: ClassVar[bool] = False
     #: Of a layer with a memory: whether it can also compute all steps at once, along `PlanContext.loop_dim`.
     computes_all_steps: ClassVar[bool] = False

@@ -10,7 +10,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.option_types import Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.attention.weighted_sum import plan_weighted_sum
+from returnn_tf.layers.attention.weighted_sum import plan_weighted_sum, queries_axis
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.ops.softmax import masked_softmax
@@ -22,6 +22,7 @@ from returnn_tf.util.lazy_tf import tf
 class ContextAttentionLayer(ConcatInputLayer):
     """Options and axes that `dot_attention` and `concat_attention` share."""
 
+    has_inner_weights = True
     base: LayerRef = option(help="layer with the frames to sum", refs=True)
     base_ctx: LayerRef = option(help="layer with the context of each frame, of the source's feature size", refs=True)
 
@@ -55,13 +56,19 @@ class ContextAttentionLayer(ConcatInputLayer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit energies, softmax over the valid frames, weighted sum."""
+        return self._sum.emit(self.emit_weights(ctx), ctx.value(self.base))
+
+    def weights_template(self) -> Data:
+        """Return [batch, axes of the source, heads, time of the base]."""
+        return self._energy.replace(time_axis=queries_axis(self._query, self._energy.dims))
+
+    def emit_weights(self, ctx: EmitContext) -> Any:
+        """Emit energies and softmax over the valid frames."""
         pairs = self._energy.with_axis(self._energy.rank, _FEATURES, feature=True)
         query = to_layout(self.emit_input(ctx), self._query, pairs)
         context = to_layout(ctx.value(self.base_ctx), self._context, pairs)
         energy = self.energy(ctx, query, context)
-        mask = ctx.masks(self._energy, [self._energy.rank - 1])
-        weights = masked_softmax(energy, mask)
-        return self._sum.emit(weights, ctx.value(self.base))
+        return masked_softmax(energy, ctx.masks(self._energy, [self._energy.rank - 1]))
 
     def energy(self, ctx: EmitContext, query: Any, context: Any) -> Any:
         """Compute energies [..., time] of query [..., 1, features] and context [..., time, features]."""

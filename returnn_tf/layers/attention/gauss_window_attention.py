@@ -9,6 +9,7 @@ from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.attention.weighted_sum import queries_axis
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
@@ -35,6 +36,7 @@ class GaussWindowAttentionLayer(ConcatInputLayer):
             "output": {"class": "gauss_window_attention", "base": "data", "window_size": 3, "from": "position"}}
     """
 
+    has_inner_weights = True
     base: LayerRef = option(help="layer with the frames to sum", refs=True)
     window_size: int = option(help="number of frames in the window")
     std: float = option(1.0, help="standard deviation of the density, in frames")
@@ -66,8 +68,40 @@ class GaussWindowAttentionLayer(ConcatInputLayer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Gather the windows of all positions."""
-        data, base = self.input, self.base.output
+        base = self.base.output
         frames = transpose(ctx.value(self.base), [base.batch_axis, base.time_axis, base.feature_axis])
+        weights, index = self._windows(ctx)
+        y = tf.squeeze(tf.matmul(weights[..., None, :], tf.gather(frames, index, batch_dims=1)), axis=-2)
+        y.set_shape(ctx.output.static_shape)
+        return y
+
+    def weights_template(self) -> Data:
+        """Return [batch, ..., time of the base]: what repeats the first or last frame adds to its weight."""
+        base, dims = self.base.output, self.node.output.dims[:-1]
+        assert base.time_axis is not None
+        return Data((*dims, base.dims[base.time_axis]), time_axis=queries_axis(self.input, dims))
+
+    def emit_weights(self, ctx: EmitContext) -> Any:
+        """Emit the density of each frame."""
+        base = self.base.output
+        assert base.time_axis is not None
+        weights, index = self._windows(ctx)
+        frames = tf.range(ctx.size(base.dims[base.time_axis]))
+        places = tf.equal(index[..., None], frames)
+        return tf.reduce_sum(tf.where(places, weights[..., None], tf.zeros([], weights.dtype)), axis=-2)
+
+    def _windows(self, ctx: EmitContext) -> tuple[Any, Any]:
+        """Return the densities in the windows of all positions, and the frames there, [batch, ..., window]."""
+        x = self._positions(ctx)
+        window = tf.range(self.window_size) - self.window_size // 2
+        index = tf.cast(tf.round(x), tf.int32)[..., None] + window
+        distance = (tf.cast(index, x.dtype) - x[..., None]) / self.std
+        weights = tf.exp(-0.5 * tf.square(distance)) / (self.std * math.sqrt(2 * math.pi))
+        return weights, tf.clip_by_value(index, 0, self._last_frames(ctx, x))
+
+    def _positions(self, ctx: EmitContext) -> Any:
+        """Return the positions, float [batch, ...]."""
+        data = self.input
         x = self.emit_input(ctx)
         if data.feature_axis is not None:
             x = tf.squeeze(x, axis=data.feature_axis)
@@ -78,9 +112,7 @@ class GaussWindowAttentionLayer(ConcatInputLayer):
         if self.inner_size is not None:
             middle = (self.inner_size - 1) / 2.0
             x = x[..., None] + tf.constant([(i - middle) * self.inner_size_step for i in range(self.inner_size)])
-        y = self._sum(x, frames, self._last_frames(ctx, x))
-        y.set_shape(ctx.output.static_shape)
-        return y
+        return x
 
     def _last_frames(self, ctx: EmitContext, x: Any) -> Any:
         """Return the index of the last frame of each sequence, at least 0.
@@ -91,17 +123,3 @@ class GaussWindowAttentionLayer(ConcatInputLayer):
         assert base.time_axis is not None
         last = tf.maximum(ctx.lens(base.dims[base.time_axis]) - 1, 0)
         return last if last.shape.rank == 0 else tf.reshape(last, [-1] + [1] * x.shape.rank)
-
-    def _sum(self, position: Any, frames: Any, last: Any) -> Any:
-        """Sum the frames of the windows around the positions.
-
-        :param position: float [batch, ...]
-        :param frames: [batch, time, features]
-        :return: [batch, ..., features]
-        """
-        window = tf.range(self.window_size) - self.window_size // 2
-        index = tf.cast(tf.round(position), tf.int32)[..., None] + window
-        distance = (tf.cast(index, position.dtype) - position[..., None]) / self.std
-        weights = tf.exp(-0.5 * tf.square(distance)) / (self.std * math.sqrt(2 * math.pi))
-        picked = tf.gather(frames, tf.clip_by_value(index, 0, last), batch_dims=1)
-        return tf.squeeze(tf.matmul(weights[..., None, :], picked), axis=-2)

@@ -6,28 +6,22 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
+from returnn_tf.config import ConfigError
 from returnn_tf.config.options import OptionalLayerRef, dropout_rate, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.option_types import Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.attention.history import (
-    count_step,
-    extended,
-    history_mask,
-    picked_before,
-    shift_of_picked,
-)
+from returnn_tf.layers.attention.history import count_step, extended, history_mask
 from returnn_tf.layers.attention.in_place_step import attended_in_place, first_in_place, stays_in_place
 from returnn_tf.layers.attention.kept_history import kept_history
+from returnn_tf.layers.attention.key_shift import check_shift, shift_energy, shift_table
 from returnn_tf.layers.attention.projection import projected
-from returnn_tf.layers.attention.relative_positional_encoding import TABLE
 from returnn_tf.layers.loops.in_place import InPlace
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.loop_axis import frames_of
 from returnn_tf.native.attention import attention_ops, native_attention
 from returnn_tf.ops.dense.attention import empty_history, left_only_mask
-from returnn_tf.ops.frames.positions import by_distance
 from returnn_tf.ops.frames.shape import expand_at
 from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.ops.softmax import masked_softmax
@@ -109,29 +103,17 @@ class SelfAttentionLayer(ConcatInputLayer):
         assert layout.feature_axis is not None
         self._rows = layout.without_axes([layout.feature_axis])
         if self.key_shift is not None:
-            self._check_shift(ctx, self.key_shift.output)
+            check_shift(ctx, self.key_shift.output, self._key, self._rows, in_step=self._single_step)
         rows = self._rows.dims if self._single_step else self._rows.dims[:-1]
         parts = {
             part: _history(ctx, rows, self.num_heads, size) for part, size in zip(_PARTS, (self._key, self._value))
         }
+        self._heads = ctx.new_spatial(self.num_heads, "heads")
         self._kept = kept_history(ctx, self, parts, in_step=self._single_step)
         if self._single_step:
             for part, data in parts.items():
                 ctx.loop_state(part, data, functools.partial(self._first_history, part, data))
         return layout.with_feature(layout.feature_axis, out).replace(vocab=None)
-
-    def _check_shift(self, ctx: PlanContext, shift: Data) -> None:
-        """Check for [time, time, key] or [batch, time, time, key]; in a step without the first time axis."""
-        rank = shift.rank - (0 if shift.batch_axis is None else 1)
-        if rank != (2 if self._single_step else 3) or shift.dims[-1].size != self._key:
-            raise ctx.error(
-                "key_shift is %s, but it must be [%s, key=%d], like a relative_positional_encoding with n_out %d."
-                % (shift, "time" if self._single_step else "time, time", self._key, self._key)
-            )
-        if shift.batch_axis not in (None, 0) or (shift.batch_axis == 0 and self._rows.rank != rank - 1):
-            raise ctx.error(
-                "key_shift is %s; its batch axis must be the first, with no axes but those of time." % shift
-            )
 
     def factors(self) -> Mapping[str, bool]:
         """Return the projection."""
@@ -179,8 +161,7 @@ class SelfAttentionLayer(ConcatInputLayer):
         qkv = projected(ctx, self, self._frames, self._perm, "QKV")
         if self._single_step and isinstance(ctx.loop_state(_PARTS[0]), InPlace):
             return attended_in_place(ctx, qkv, self, _PARTS)
-        sizes = [*ctx.shape(self._rows), self.num_heads, 2 * self._key + self._value]
-        qkv = tf.reshape(qkv, tf.stack(sizes))
+        qkv = self._by_head(ctx, qkv)
         table = self._table(ctx)
         ops = attention_ops() if self._fits_blocks(ctx, qkv, table) else None
         y = self._attend(ctx, qkv, table) if ops is None else self._in_blocks(ctx, ops, qkv, table)
@@ -195,20 +176,55 @@ class SelfAttentionLayer(ConcatInputLayer):
         :param table: see `_table`
         :return: [..., time, head, value]
         """
-        q, k, v = tf.split(qkv, [self._key, self._key, self._value], axis=-1)
-        q = q * self._key**-0.5
+        q, k, v = self._split(qkv)
         if self._single_step:
             q = tf.expand_dims(q, -3)
             k, v = (extended(ctx, part, x, x.shape.rank - 2) for part, x in zip(_PARTS, (k, v)))
         elif self._kept is not None:
             k, v = (self._kept.extended(ctx, part, x) for part, x in zip(_PARTS, (k, v)))
-        energy = full(tf.einsum("...thd,...shd->...hts", reduced(q), reduced(k)))
-        if self.key_shift is not None:
-            energy = energy + self._shift_energy(ctx, q, tf.shape(k)[-3], table)
-        weights = masked_softmax(energy, self._mask(ctx, tf.shape(k)[-3]))
+        weights = self._weights(ctx, q, k, table)
         if ctx.train:
             weights = ctx.dropout(weights, self.attention_dropout, seed="attention")
         return full(tf.einsum("...hts,...shd->...thd", reduced(weights), reduced(v)))
+
+    def _weights(self, ctx: EmitContext, q: Any, k: Any, table: Optional[Any]) -> Any:
+        """Emit energies and softmax, [..., head, queries, keys].
+
+        :param q: [..., queries, head, key], scaled
+        :param k: [..., keys, head, key]
+        :param table: see `_table`
+        """
+        energy = full(tf.einsum("...thd,...shd->...hts", reduced(q), reduced(k)))
+        if self.key_shift is not None:
+            energy = energy + shift_energy(ctx, self.key_shift, q, tf.shape(k)[-3], table, in_step=self._single_step)
+        return masked_softmax(energy, self._mask(ctx, tf.shape(k)[-3]))
+
+    def _split(self, qkv: Any) -> tuple[Any, Any, Any]:
+        """Return scaled queries, keys and values, [..., head, key or value]."""
+        q, k, v = tf.split(qkv, [self._key, self._key, self._value], axis=-1)
+        return q * self._key**-0.5, k, v
+
+    def _by_head(self, ctx: EmitContext, qkv: Any) -> Any:
+        """Return the projected frames as [..., time, head, query key value]."""
+        return tf.reshape(qkv, tf.stack([*ctx.shape(self._rows), self.num_heads, 2 * self._key + self._value]))
+
+    def _table(self, ctx: EmitContext) -> Optional[Any]:
+        """Return the vectors of key_shift by clipped distance, see `shift_table`."""
+        if self.key_shift is None or self._single_step:
+            return None
+        return shift_table(ctx, self.key_shift, self._rows.dims[-1])
+
+    def weights_template(self) -> Data:
+        """Return [batch, others, head, time, time]."""
+        if self._kept is not None:
+            raise ConfigError("its keys are also those of other batches (initial_state)")
+        *rows, time = self._rows.dims
+        return Data((*rows, self._heads, time, time), time_axis=len(rows) + 1)
+
+    def emit_weights(self, ctx: EmitContext) -> Any:
+        """Emit the projection and the softmax."""
+        q, k, _ = self._split(self._by_head(ctx, projected(ctx, self, self._frames, self._perm, "QKV")))
+        return self._weights(ctx, q, k, self._table(ctx))
 
     def _fits_blocks(self, ctx: EmitContext, qkv: Any, table: Optional[Any]) -> bool:
         """Return whether the native op computes this: all frames at once, a batch of sequences, float32."""
@@ -229,31 +245,6 @@ class SelfAttentionLayer(ConcatInputLayer):
             dropout=self.attention_dropout if ctx.train else 0.0, seed=ctx.seed("attention"),
             form=lambda parts, table: self._attend(ctx, parts[0], table),
         )  # fmt: skip
-
-    def _table(self, ctx: EmitContext) -> Optional[Any]:
-        """Return the vectors of key_shift by clipped distance, [2 clipping + 1, key]; None if they are not given so."""
-        if self.key_shift is None or self._single_step:
-            return None
-        return ctx.aux(self.key_shift, TABLE) if self.key_shift.output.dims[0] is self._rows.dims[-1] else None
-
-    def _shift_energy(self, ctx: EmitContext, q: Any, keys: Any, table: Optional[Any]) -> Any:
-        """Compute the energies of the key shift, [..., head, queries, keys].
-
-        :param q: [..., queries, head, key]
-        :param table: see `_table`
-        """
-        if table is not None:
-            scores = tf.einsum("...thd,cd->...htc", q, table)
-            return by_distance(scores, keys, self.key_shift.layer.clipping)
-        before = picked_before(ctx) if self._single_step else None
-        if before is not None:
-            return shift_of_picked(ctx, self.key_shift, q, before, keys)
-        shift = ctx.value(self.key_shift)
-        if self._single_step:
-            shift = tf.expand_dims(shift, -3)[..., :keys, :]
-        if self.key_shift.output.batch_axis is None:
-            return tf.einsum("...thd,tsd->...hts", q, shift)
-        return tf.einsum("bthd,btsd->bhts", q, shift)
 
     def _mask(self, ctx: EmitContext, keys: Any) -> Optional[Any]:
         """Return the mask of valid keys, broadcastable to [..., head, queries, keys]; None: all."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.ops.dense.attention import product_sum
 from returnn_tf.ops.dense.in_beam import product_in_beam
-from returnn_tf.tensor import Data
+from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.data import default_time_axis
 from returnn_tf.util.lazy_tf import tf
 
@@ -79,6 +80,18 @@ def plan_weighted_sum(ctx: PlanContext, weights: Data, base: Data, *, squeeze: b
     feature = None if base.feature_axis in (None, time) else out.index(labels_base[base.feature_axis or 0])
     output = Data(dims, base.dtype, feature_axis=feature, time_axis=default_time_axis(dims, exclude=feature))
     return WeightedSum(output, squeezed, (labels_weights, labels_base, out))
+
+
+def queries_axis(query: Data, dims: Sequence[Dim]) -> Optional[int]:
+    """Return the axis of the queries among the axes of attention weights; None if there is one for all frames.
+
+    :param query: template of what attends
+    :param dims: of the weights
+    """
+    frames = [axis for axis in query.dynamic_axes if axis != query.feature_axis]
+    if query.time_axis is not None:
+        frames = [query.time_axis]
+    return dims.index(query.dims[frames[-1]]) if frames else None
 
 
 def _summed_axis(ctx: PlanContext, weights: Data, base: Data) -> int:
