@@ -9,11 +9,13 @@ from returnn_tf.engine.distributed import world
 from returnn_tf.engine.learning_rate.control import LearningRateControl
 from returnn_tf.engine.passes.eval_output import SequenceScores, write_scores
 from returnn_tf.engine.passes.evaluator import Evaluator
+from returnn_tf.engine.passes.loss_positions import LossPositions
 from returnn_tf.engine.passes.scored_pass import PassResult
 from returnn_tf.engine.passes.unusable_scores import check_usable
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.logging.lines import eval_line
 from returnn_tf.logging.log import log
+from returnn_tf.network.network import Network
 from returnn_tf.tasks.registry import register_task
 
 
@@ -28,13 +30,13 @@ def evaluate(config: Config) -> int:
     if not sources:
         raise ConfigError("There is no dataset to evaluate; set dev, eval or eval_datasets.")
     epoch = choice.epoch or 1
-    evaluator = Evaluator(net, config)
     try:
         results: dict[str, PassResult] = {}
         with net.sinks:
             if TaskSettings(config).eval_output_file_per_seq:
-                results = _per_sequence(config, evaluator, epoch, sources)
+                results = _per_sequence(config, net, epoch, sources)
             else:
+                evaluator = Evaluator(net, config)
                 for name, source in sources.items():
                     results[name] = evaluator.run(name, epoch, source.batches(epoch), world=members)
     finally:
@@ -54,10 +56,8 @@ def evaluate(config: Config) -> int:
     return 0
 
 
-def _per_sequence(
-    config: Config, evaluator: Evaluator, epoch: int, sources: dict[str, DataSource]
-) -> dict[str, PassResult]:
-    """Evaluate with one sequence per batch, so that each has its own scores."""
+def _per_sequence(config: Config, net: Network, epoch: int, sources: dict[str, DataSource]) -> dict[str, PassResult]:
+    """Evaluate with one sequence per batch, uncut, so that each has its own scores."""
     if len(sources) != 1:
         raise ConfigError("eval_output_file_per_seq needs exactly one dataset, but there are: %s" % ", ".join(sources))
     ((name, source),) = sources.items()
@@ -67,8 +67,11 @@ def _per_sequence(
     writer = SequenceScores(
         loss, TaskSettings(config).output_per_seq_format, TaskSettings(config).output_per_seq_file_format
     )
+    evaluator = Evaluator(net, config, positions=LossPositions(net, loss, writer.fields_by_position))
     members = source.world
-    result = evaluator.run(name, epoch, source.batches(epoch, max_seqs=1), on_step=writer.add, world=members)
+    result = evaluator.run(
+        name, epoch, source.batches(epoch, max_seqs=1, chunking=None), on_step=writer.add, world=members
+    )
     writer.merge(members)
     if members.is_chief:
         writer.write(TaskSettings(config).eval_output_file_per_seq)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from returnn_tf.config import Config
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.datasets import Dataset
 from returnn_tf.tasks.registry import run_task
 
@@ -79,6 +79,45 @@ def test_scores_of_each_sequence(name: str, options: dict[str, Any]) -> None:
             assert line.split(";")[:-1] == reference.split(";")[:-1]
             assert float(line.split(";")[-1]) == pytest.approx(float(reference.split(";")[-1]), rel=1e-5)
     assert len(got.splitlines()) == len(expected.splitlines())
+
+
+@pytest.mark.parametrize("fields", [["pos_score"], ["pos_error", "seq_tag"], ["pos_score", "pos_error"]])
+@pytest.mark.parametrize("form", ["txt", "py"])
+def test_scores_of_each_position(form: str, fields: list[str]) -> None:
+    dev = {"class": "HDFDataset", "files": [str(RUN / "eval_12ax.hdf")]}
+    options = {"output_per_seq_format": fields, "output_per_seq_file_format": form}
+    run(task="eval", dev=dev, eval_output_file_per_seq="out.txt", loss_name="output", **options)
+    expected = ast.literal_eval((RUN / "eval_per_seq.py.txt").read_text())
+    text = pathlib.Path("out.txt").read_text()
+    if form == "py":
+        rows = ast.literal_eval(text)
+        assert list(rows) == list(expected) and all(list(row) == fields for row in rows.values())
+    else:
+        lines = [line.split(";") for line in text.splitlines()]
+        rows = {tag: dict(zip(fields, line)) for tag, line in zip(expected, lines)}
+    for tag, row in rows.items():
+        for field in fields:
+            if field == "seq_tag":
+                assert row[field] == tag
+                continue
+            values = row[field] if form == "py" else ast.literal_eval(row[field])
+            assert len(values) == expected[tag]["seq_len"]
+            assert np.mean(values) == pytest.approx(expected[tag][field[len("pos_") :]], rel=1e-5)
+
+
+def test_loss_without_positions() -> None:
+    dev = {"class": "HDFDataset", "files": [str(RUN / "eval_12ax.hdf")]}
+    mean = {"class": "reduce", "mode": "mean", "axes": "T", "from": "output", "loss": "as_is"}
+    options = {"network": {**SETTINGS["network"], "mean": mean}, "output_per_seq_format": ["pos_score"]}
+    with pytest.raises(ConfigError, match="output_per_seq_format: the loss 'as_is' of layer 'mean' has a single value"):
+        run(task="eval", dev=dev, eval_output_file_per_seq="out.txt", loss_name="mean", **options)
+
+
+def test_scores_of_sequences_that_other_tasks_cut_into_chunks() -> None:
+    dev = {"class": "HDFDataset", "files": [str(RUN / "eval_12ax.hdf")], "chunking": "20:10"}
+    run(task="eval", dev=dev, eval_output_file_per_seq="out.txt", loss_name="output")
+    written, expected = pathlib.Path("out.txt").read_text(), (RUN / "eval_per_seq_default.txt").read_text()
+    assert [float(line) for line in written.split()] == pytest.approx([float(line) for line in expected.split()], 1e-5)
 
 
 def test_forwarding() -> None:

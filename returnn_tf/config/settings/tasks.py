@@ -32,7 +32,10 @@ class TaskSettings(SettingGroup):
     loss_name: str = setting("", help="layer whose loss is written for each sequence")
     eval_output_file: str = setting("", help="file for the scores of task eval")
     eval_output_file_per_seq: str = setting("", help="file for the scores of each sequence")
-    output_per_seq_format: list[str] = setting(["score"], help="fields of eval_output_file_per_seq")
+    output_per_seq_format: list[str] = setting(
+        ["score"],
+        help="fields of eval_output_file_per_seq: seq_tag, seq_len, score, error; pos_score, pos_error: of each position",
+    )
     output_per_seq_file_format: str = setting("txt", help="format of eval_output_file_per_seq", choices=["txt", "py"])
 
     # forward

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.engine.distributed.world import World
+from returnn_tf.engine.passes.loss_positions import KINDS, LENGTHS, unknown_loss
 from returnn_tf.engine.passes.scored_pass import PassResult
 from returnn_tf.engine.support import atomic_files as files
 
@@ -54,7 +56,7 @@ class SequenceScores:
     """
 
     #: available fields of a sequence
-    FIELDS: tuple[str, ...] = ("seq_tag", "seq_len", "score", "error")
+    FIELDS: tuple[str, ...] = ("seq_tag", "seq_len", "score", "error", *KINDS)
 
     def __init__(self, loss: str, fields: Sequence[str], file_format: str) -> None:
         for field in fields:
@@ -70,6 +72,11 @@ class SequenceScores:
         self._write = _WRITERS[file_format]
         self._rows: dict[int, tuple[str, dict[str, Any]]] = {}
 
+    @property
+    def fields_by_position(self) -> list[str]:
+        """Return the fields with a number for each position."""
+        return [field for field in self._fields if field in KINDS]
+
     def add(self, batch: Any, result: Any) -> None:
         """Add a batch of a single sequence.
 
@@ -78,8 +85,7 @@ class SequenceScores:
         """
         assert batch.num_seqs == 1
         if self._loss not in result.losses:
-            hint = did_you_mean(self._loss, result.losses)
-            raise ConfigError("loss_name: there is no loss %r. %s" % (self._loss, hint))
+            raise unknown_loss(self._loss, result.losses)
         count = result.counts[self._loss]
         tag = batch.seq_tags[0]
         values: dict[str, Any] = {
@@ -88,6 +94,8 @@ class SequenceScores:
             "score": np.float32(result.losses[self._loss] / count),
             "error": np.float32(result.errors.get(self._loss, float("nan")) / count),
         }
+        for field in self.fields_by_position:
+            values[field] = _numbers(result.positions[field][0, : result.positions[LENGTHS][0]])
         self._rows[batch.seq_indices[0]] = (tag, {field: values[field] for field in self._fields})
 
     def merge(self, world: World) -> None:
@@ -101,6 +109,11 @@ class SequenceScores:
         _write_file("eval_output_file_per_seq", path, text)
 
 
+def _numbers(values: NDArray[Any]) -> str:
+    """Return numbers, or lists of them, as a list in the syntax of Python."""
+    return "[%s]" % ", ".join(_numbers(value) if value.ndim else str(np.float32(value)) for value in values)
+
+
 def _text(rows: list[tuple[str, dict[str, Any]]]) -> str:
     return "".join(";".join(str(value) for value in values.values()) + "\n" for _, values in rows)
 
@@ -108,7 +121,7 @@ def _text(rows: list[tuple[str, dict[str, Any]]]) -> str:
 def _python(rows: list[tuple[str, dict[str, Any]]]) -> str:
     lines = []
     for tag, values in rows:
-        items = ["%r: %s" % (key, repr(value) if isinstance(value, str) else value) for key, value in values.items()]
+        items = ["%r: %s" % (key, repr(value) if key == "seq_tag" else value) for key, value in values.items()]
         lines.append("%r: {%s},\n" % (tag, ", ".join(items)))
     return "{\n%s}\n" % "".join(lines)
 

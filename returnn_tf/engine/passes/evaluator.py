@@ -9,6 +9,7 @@ from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import LoggingSettings, TrainingSettings
 from returnn_tf.engine.distributed.world import World, alone
 from returnn_tf.engine.passes.dump import dump_of
+from returnn_tf.engine.passes.loss_positions import LossPositions
 from returnn_tf.engine.passes.scored_pass import PassResult, ScoredPass
 from returnn_tf.engine.passes.unusable_scores import UnusableScores
 from returnn_tf.engine.support.scores import Scores
@@ -21,10 +22,11 @@ class Evaluator:
 
     :param net: Network, planned to train or evaluate; its variables are shared
     :param config: for ``calculate_exp_loss`` and ``log_batch_size``
+    :param positions: what else each step returns
     :raises ConfigError: losses in loops are missing from the plan
     """
 
-    def __init__(self, net: Network, config: Config) -> None:
+    def __init__(self, net: Network, config: Config, *, positions: Optional[LossPositions] = None) -> None:
         if net.plan.omitted_losses:
             raise ConfigError(
                 "The network lacks the loss of %r, as losses in loops exist only in networks to train or evaluate. "
@@ -33,6 +35,7 @@ class Evaluator:
         self.net = net
         self._config = config
         self._packer = Packer()
+        self._positions = positions
         self._function = net.feed_function(self._emit, jit_compile=net.plan.jit_compile)
 
     def step(self, feed: Mapping[str, Any]) -> StepResult:
@@ -40,8 +43,10 @@ class Evaluator:
 
         :param feed: feed key -> array or tensor, batch axis first
         """
-        vector, sinks = self._function(feed)
-        return self._packer.unpack(vector.numpy(), sinks)
+        vector, sinks, positions = self._function(feed)
+        result = self._packer.unpack(vector.numpy(), sinks)
+        result.positions = {name: value.numpy() for name, value in positions.items()}
+        return result
 
     def run(
         self,
@@ -85,8 +90,9 @@ class Evaluator:
     def _emit(self, feed: dict[str, Any]) -> Any:
         graph = self.net.lower(feed, train=False)
         packed = self._packer.pack(graph, {"total_loss": graph.total_loss})
+        positions = {} if self._positions is None else self._positions.emit(graph)
         graph.run_updates()
-        return packed, graph.sinks
+        return packed, graph.sinks, positions
 
 
 def normalized_losses(net: Network) -> list[str]:

@@ -32,6 +32,7 @@ class StepResult:
     own_finite: bool = True  # whether loss and gradient of this rank were finite
     communication: float = 0.0  # seconds in which this rank waited for others or sent data
     sinks: dict[str, Any] = field(default_factory=dict)  # path -> tensors that the layer passes on after the step
+    positions: dict[str, Any] = field(default_factory=dict)  # see `LossPositions`
     flag_sums: list[float] = field(default_factory=list)  # over all ranks, see `returnn_tf.engine.distributed.control`
 
 
