@@ -10,6 +10,7 @@ from typing import Optional
 
 #: Longer texts are not misspelt names, and comparing them is slow.
 _LONGEST_NAME = 100
+_SHORTEST_BEGINNING = 6
 
 
 #: A module or package sets it to the topic of the errors that it raises: a page of ``returnn-tf explain``.
@@ -93,7 +94,7 @@ def nearest_name(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> 
     """Return the known name most similar to ``name`` (case-insensitive), or None if none is close.
 
     Among similar names, the one with the fewest typing mistakes wins, swapped letters counting as one: ``tahn``
-    suggests ``tanh``, not ``tan``.
+    suggests ``tanh``, not ``tan``. The beginning of a single name stands for it.
     """
     lowered: dict[str, str] = {}
     for candidate in known:
@@ -101,6 +102,9 @@ def nearest_name(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> 
     wanted = str(name).lower()
     if len(wanted) > _LONGEST_NAME:
         return None
+    longer = [other for other in lowered if other.startswith(wanted)]
+    if len(longer) == 1 and len(wanted) >= _SHORTEST_BEGINNING:
+        return lowered[longer[0]]
     found = difflib.get_close_matches(wanted, list(lowered), n=5, cutoff=cutoff)
     found = [other for other in found if _could_be_meant(wanted, other)]
     if not found:

@@ -58,6 +58,11 @@ class PlannedAxes:
                 topic="sparse-data",
             )
         dim = data.feature_dim
+        if data.unknown:
+            raise self.error(
+                "the shape of %s follows from itself in a loop. Give the layer n_out or initial_output." % what,
+                topic="loops",
+            )
         if dim is None:
             raise self.error(
                 "%s %s has no feature axis. Add one by expand_dims, or mark one by reinterpret_data." % (what, data)

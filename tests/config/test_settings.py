@@ -410,6 +410,9 @@ def test_settings_of_published_configs(name) -> None:
         ({"preload_from_files": {"lm": {"file": "x"}}}, "unknown option 'file'. Did you mean 'filename'?"),
         ({"dynamic_learning_rate": {"interval": 0.5, "decay": 1}}, "option 'interval' must be at least 1, got 0.5"),
         ({"learning_rate_control": "newbop"}, "Did you mean 'newbob'?"),
+        ({"learning_rate_control": "newbob_multi"}, "Did you mean 'newbob_multi_epoch'?"),
+        ({"learning_rate": [0.1]}, "got the list [0.1]. Write learning_rates = [0.1]"),
+        ({"learning_rate": (0, 5)}, "got (0, 5). A comma is too much: the decimal point is '.'"),
         ({"learning_rates": {"first": 1}}, "expected a list of rates or a dict epoch -> rate"),
         ({"optimizer": {"class": "adm"}}, "Did you mean 'adam'?"),
         ({"pretrain": {"repetition": 3}}, "Did you mean 'repetitions'?"),
@@ -457,6 +460,7 @@ def test_mistakes_in_several_dicts_are_told_together() -> None:
 def test_misspelt(name) -> None:
     """Older names are known, too."""
     assert misspelt(name) in setting_by_key()
+    assert misspelt("epochs") == "num_epochs"
     assert all(misspelt(key) is None for key in setting_by_key())
 
 

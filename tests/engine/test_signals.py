@@ -49,6 +49,24 @@ def test_a_forked_process_ends_by_a_signal_and_the_one_which_listens_hears_nothi
         assert stop.signum == signal.SIGUSR1
 
 
+def test_an_ignored_ctrl_c_stays_ignored() -> None:
+    """A job in the background of a script does not end by the Ctrl-C that is meant for the one in the foreground."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with StopRequest() as stop:
+            stop.graceful = True
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGUSR1)  # read after it
+            until(lambda: stop.signum is not None)
+            assert stop.signum == signal.SIGUSR1
+        with StopRequest(signals=[signal.SIGINT]):
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_one_within_another() -> None:
     """The inner one hears; afterwards the outer one does, and in the end nobody."""
     before = signal.getsignal(signal.SIGUSR1)

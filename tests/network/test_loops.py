@@ -172,9 +172,18 @@ ERRORS = {
          "output": {"class": "choice", "beam_size": 0, "target": "classes", "from": "p", "initial_output": 0}},
         r"beam_size must be at least 1"),
     "no output": ({"out": {"class": "copy", "from": "data:source"}}, r"the unit has no layer 'output'"),
+    "a size, while the previous step is unknown": (
+        {"g": {"class": "linear", "activation": None, "n_out": 3, "from": ["data:source", "prev:output"]},
+         "h": {"class": "linear", "activation": None, "n_out": 2, "from": "data:source"},
+         "output": {"class": "combine", "kind": "add", "from": ["g", "prev:output", "h"]}},
+        r"Layer 'loop/output' .* different numbers of features, 3, 2\.(.|\n)*loop/prev:output of unknown shape"),
+    "code, while the previous step is unknown": (
+        {"g": {"class": "linear", "activation": None, "n_out": 3, "from": ["data:source", "prev:output"]},
+         "output": {"class": "eval", "eval": "source(0) * source(2)", "from": ["g", "prev:output"]}},
+        r"Layer 'loop/output' .* the eval code has source\(2\), but there are 2 sources"),
     "shape that grows": (
         {"output": {"class": "copy", "from": ["prev:output", "data:source"]}},
-        r"do not converge|does not match|has no feature"),
+        r"the shape of source 'loop/prev:output' follows from itself in a loop\. Give the layer n_out"),
 }  # fmt: skip
 
 

@@ -122,4 +122,5 @@ def misspelt(key: str, known: Optional[Iterable[str]] = None) -> Optional[str]:
             distance = edit_distance(key.lower(), candidate.lower())
             if distance < best_distance:
                 best, best_distance = candidate, distance
-    return best
+    longer = [candidate for candidate in known if candidate.endswith("_" + key.lower())]
+    return min(longer, key=len) if best is not None and longer else best

@@ -15,10 +15,23 @@ def _read_factor(value: Any) -> Any:
     return value if callable(value) else float(readers.read_float(value))
 
 
+def _read_rate(value: Any) -> float:
+    """Read a single rate; of a list, the first one would be taken for all epochs, and of ``0,5`` the 0."""
+    entries = value.parts if isinstance(value, readers.RawSetting) else value
+    if isinstance(entries, (list, tuple)) and (len(entries) != 1 or entries is value or value.text[:1] in "[("):
+        shown = value.text if isinstance(value, readers.RawSetting) else repr(value)
+        if isinstance(value, list) or shown[:1] == "[":
+            raise ValueError("expected a number, got the list %s. Write learning_rates = %s" % (shown, shown))
+        raise ValueError("expected a number, got %s. A comma is too much: the decimal point is '.'" % shown)
+    return readers.read_float(value)
+
+
 class LearningRateSettings(SettingGroup):
     """Learning rate."""
 
-    learning_rate: float = setting(1.0, help="learning rate of the first epoch", check=at_least(0), effect=Effect.RATES)
+    learning_rate: float = setting(
+        1.0, help="learning rate of the first epoch", check=at_least(0), reader=_read_rate, effect=Effect.RATES
+    )
     learning_rates: Any = setting(
         None, help="learning rates of the first epochs: a list, or a dict epoch -> rate", effect=Effect.RATES
     )

@@ -66,11 +66,12 @@ class StopRequest:
         self._old_fd = -1
 
     def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():
+        heard = [number for number in self._signals if not _is_ignored(number)]
+        if heard and threading.current_thread() is threading.main_thread():
             self._pipe = os.pipe()
             os.set_blocking(self._pipe[1], False)
             self._old_fd = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
-            for number in self._signals:
+            for number in heard:
                 self._old[number] = signal.signal(number, _wake)
             _listening.append(self)
             threading.Thread(target=self._listen, args=(self._pipe[0],), name="signals", daemon=True).start()
@@ -139,6 +140,11 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def _is_ignored(number: int) -> bool:
+    """Return whether a Ctrl-C is not for this program: shells start background jobs of scripts with SIGINT ignored."""
+    return number == signal.SIGINT and signal.getsignal(number) == signal.SIG_IGN
 
 
 def _wake(number: int, frame: Any) -> None:

@@ -88,7 +88,7 @@ class StepNetwork(Endings):
             self._prevs, self._slices, self._guessed = {}, {}, set()
             builder.strict = strict
             self._plan_layers(builder, names, errors)
-            errors = builder.errors or builder.doubtful
+            errors = builder.errors or builder.doubtful or builder.vague
             nodes = {name: self._part(builder, name) for name in self._prevs}
             settled = all(same_template(node.output, self._prevs[name].output) for name, node in nodes.items())
             complete = not self._guessed and not any(prev.output.unknown for prev in self._prevs.values())

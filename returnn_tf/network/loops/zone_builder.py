@@ -81,6 +81,8 @@ class ZoneBuilder(NetworkBuilder):
         self.errors: list[ConfigError] = []
         #: Those of layers whose sources are guesses themselves.
         self.doubtful: list[ConfigError] = []
+        #: Those of layers with an unknown source, of which the error does not speak.
+        self.vague: list[ConfigError] = []
         self._own_sink: list[Node] = []
         self._own_results: list[StepResult] = []
         self._index: Optional[Node] = None
@@ -168,12 +170,14 @@ class ZoneBuilder(NetworkBuilder):
             self._outer_templates.check_out_shape(node)
 
     def _record_error(self, node: Node, error: ConfigError) -> None:
-        if not any(s.output.unknown for s in node.deps):
+        unknown = [s.path for s in node.deps if s.output.unknown]
+        if not any(path in str(error) for path in unknown):
+            found = self.vague if unknown else self.doubtful if self._guesses & set(node.deps) else self.errors
             try:
                 with located(node.path, node.layer.class_name, node):
                     raise error
             except ConfigError as exc:
-                (self.doubtful if any(s in self._guesses for s in node.deps) else self.errors).append(exc)
+                found.append(exc)
         self._guesses.add(node)
 
 

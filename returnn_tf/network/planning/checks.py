@@ -31,7 +31,8 @@ def located(path: str, class_name: str, node: Node) -> Iterator[None]:
         if not message.startswith("Layer "):
             message = "%s: %s" % (describe_place(path, class_name), message)
         if node.sources and all(s.planned for s in node.sources):
-            message += "\n  sources: " + "; ".join("%s %s" % (s.path, s.output) for s in node.sources)
+            shapes = [(s.path, "of unknown shape" if s.output.unknown else s.output) for s in node.sources]
+            message += "\n  sources: " + "; ".join("%s %s" % each for each in shapes)
             steps = [str(dim) for s in node.sources for dim in s.output.dims if dim.is_loop]
             if steps:
                 message += "\n  (The axis %s is the step axis: a layer of a loop sees one step at a time.)" % steps[0]
