@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, Optional
 
 from returnn_tf.graph.aux_values import PRE_ACTIVATION
@@ -38,18 +38,20 @@ def constrains_output(node: Node) -> bool:
     return bool(node.layer.darc1 or node.layer.spatial_smoothing)
 
 
-def layer_constraint(ctx: EmitContext, run: Optional[Node] = None) -> Optional[Any]:
+def layer_constraint(ctx: EmitContext, nodes: Iterable[Node], run: Optional[Node] = None) -> Optional[Any]:
     """Return the sum of all constraints of one layer, or None.
 
-    L2: ``L2 * sum(x ** 2)`` over all its parameters, including biases, untrained ones and those reused from other
-    layers; a parameter that several layers with L2 use counts once for each of them.
+    L2: ``L2 * sum(x ** 2)`` over all its parameters and those of the layers inside it, including biases and untrained
+    ones, but not what it gets from other layers by reuse_params. Where a layer with L2 is inside another one with L2,
+    or two of them have one scope, their parameters count for both.
 
+    :param nodes: all layers of the network, with those inside loops
     :param run: for a layer of a loop: the node that runs the loop
     """
     layer = ctx.node.layer
     total = None
     if layer.L2:
-        for spec in _variables(ctx.node):
+        for spec in _variables(ctx.node, nodes):
             term = layer.L2 * tf.reduce_sum(tf.square(tf.convert_to_tensor(ctx.lowering.variables[spec.name])))
             total = term if total is None else total + term
     for name in ("darc1", "spatial_smoothing"):
@@ -61,12 +63,22 @@ def layer_constraint(ctx: EmitContext, run: Optional[Node] = None) -> Optional[A
     return total
 
 
-def _variables(node: Node) -> Iterator[ParamSpec]:
-    for provider in node.params.values():
-        if isinstance(provider, ParamSpec):
-            yield provider
-        elif isinstance(provider, CustomParam):
-            yield from provider.created.values()
+def _variables(node: Node, nodes: Iterable[Node]) -> Iterable[ParamSpec]:
+    """Return the parameters in the scopes of a layer and of those inside it."""
+    found: dict[str, ParamSpec] = {}
+    for inner in nodes:
+        if inner is not node and not inner.path.startswith(node.path + "/"):
+            continue
+        for provider in inner.params.values():
+            if isinstance(provider, ParamSpec) and _is_below(provider.name, inner.scope):
+                found[provider.name] = provider
+            elif isinstance(provider, CustomParam):
+                found.update(provider.created)
+    return found.values()
+
+
+def _is_below(name: str, scope: str) -> bool:
+    return not scope or name.startswith(scope + "/")
 
 
 def constrained_values(ctx: EmitContext) -> dict[str, Any]:

@@ -21,7 +21,6 @@ class ParamSpec(Freezable):
     :param init: function (shape, numpy Generator) -> array
     :param trainable: whether the optimizer updates it
     :param layer_path: the layer that owns it
-    :param l2: factor of the L2 constraint, 0 for none
     :param updater_opts: the layer option of this name
     :param device: where the variable lives, e.g. "CPU"; None: TensorFlow decides
     """
@@ -32,7 +31,6 @@ class ParamSpec(Freezable):
     init: Any
     trainable: bool
     layer_path: str
-    l2: float = 0.0
     updater_opts: Optional[dict[str, Any]] = None
     device: Optional[str] = None
 

@@ -148,7 +148,6 @@ class PlanContext(PlannedAxes):
             self._initializer(name, sizes, dtype, init),
             True if trainable is None else trainable,
             self.node.path,
-            l2=float(layer.L2 or 0.0),
             updater_opts=layer.updater_opts,
             device=layer.param_device,
         )

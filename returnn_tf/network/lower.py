@@ -123,9 +123,10 @@ def lower(
     for loss, owner in owners.items():
         _emit_loss(result, loss, owner)
     if with_losses:
+        everything = list(plan.all_nodes())
         for node in plan.nodes:
             if node in needed and node.extern_key is None:
-                for constraint in _constraints(state, node):
+                for constraint in _constraints(state, node, everything):
                     result.constraints += constraint
                     result.has_constraints = True
     return result
@@ -135,14 +136,17 @@ def _differentiated(node: Node) -> Sequence[Node]:
     return node.layer.differentiates_by() if isinstance(node.layer, Layer) else ()
 
 
-def _constraints(state: Lowering, node: Node, run: Optional[Node] = None) -> Iterator[Any]:
+def _constraints(
+    state: Lowering, node: Node, everything: Sequence[Node], run: Optional[Node] = None
+) -> Iterator[Any]:
     """Yield the constraints of a layer and of the layers inside it.
 
+    :param everything: all layers of the network
     :param run: for a layer of a loop: the node that runs the loop
     """
     for inner in node.inner:
-        yield from _constraints(state, inner, node)
-    constraint = layer_constraint(EmitContext(node, state), run)
+        yield from _constraints(state, inner, everything, node)
+    constraint = layer_constraint(EmitContext(node, state), everything, run)
     if constraint is not None:
         yield constraint
 

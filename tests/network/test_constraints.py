@@ -93,6 +93,57 @@ def test_l2_of_parameters_in_loops_of_loops() -> None:
     assert out.total_loss - out.losses["output"] == pytest.approx(expected, rel=1e-4)
 
 
+CELL = {**LINEAR, "n_out": 2, "from": ["data:source", "prev:output"]}
+INSIDE = {"class": "subnetwork", "from": "data", "subnetwork": {"h": LINEAR, "output": {**LINEAR, "from": "h"}}}
+FLAG = {"class": "train_flag"}
+#: A layer with layers inside, and what else its network needs.
+AROUND: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "subnetwork": (INSIDE, {}),
+    "loop": ({"class": "rec", "from": "data", "unit": {"output": CELL}}, {}),
+    "loop without dependence between frames": (
+        {"class": "rec", "from": "data", "unit": {"output": {**LINEAR, "from": "data:source"}}},
+        {},
+    ),
+    "subnetwork in a loop": (
+        {
+            "class": "rec",
+            "from": "data",
+            "unit": {"s": {**INSIDE, "from": ["data:source", "prev:output"]}, "output": {**CELL, "from": "s"}},
+        },
+        {},
+    ),
+    "cond": ({"class": "cond", "condition": "flag", "true_layer": LINEAR, "false_layer": LINEAR}, {"flag": FLAG}),
+    "masked_computation": (
+        {
+            "class": "rec",
+            "from": "data",
+            "unit": {
+                "mask": {"class": "compare", "from": "prev:output", "value": 0, "kind": "greater"},
+                "any": {"class": "reduce", "mode": "any", "axis": "F", "from": "mask"},
+                "m": {"class": "masked_computation", "mask": "any", "from": "data:source", "unit": LINEAR},
+                "output": {**CELL, "from": "m"},
+            },
+        },
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("where", sorted(AROUND))
+def test_l2_counts_the_layers_inside(where: str, frozen: bool) -> None:
+    layer, others = AROUND[where]
+    options: dict[str, Any] = {"trainable": False} if frozen else {}
+    net = Network.from_config(
+        _config({"x": {**layer, "L2": 0.1, **options}, **others, "output": {**LINEAR, "from": "x", "loss": "as_is"}}),
+        train=True,
+    )
+    out = net.run(random_feed(net.extern_data))
+    squares = sum(float((v**2).sum()) for k, v in net.get_param_values().items() if k.startswith("x/"))
+    assert squares
+    numpy.testing.assert_allclose(out.total_loss - sum(out.losses.values()), 0.1 * squares, rtol=1e-3)
+
+
 def test_search_constrains_no_hypotheses() -> None:
     unit = {
         "last": {**LINEAR, "from": "prev:output"},

@@ -363,13 +363,12 @@ def test_noise_stays_in_its_layer(option: dict[str, Any], noisy: str) -> None:
 
 
 def test_l2_is_that_of_each_layer() -> None:
-    """A layer with L2 counts what it reuses, and a parameter that its function creates."""
+    """A layer with L2 counts what is its own, also what a function creates for it, but not what it reuses."""
     l2 = {**LIN, "L2": 0.5, "loss": "as_is", "loss_scale": 0.0}
-    for reuse in ("a", {"custom": scaled_own}):
+    for reuse in ("a", {"map": {"W": "a", "b": None}}, {"custom": scaled_own}):
         net, result = _run({"a": LIN, "output": {**l2, "reuse_params": reuse}})
-        values = net.get_param_values()
-        used = [v for n, v in values.items() if n.startswith("a/" if reuse == "a" else "output/")]
-        expected = 0.5 * sum(float((v.astype("float64") ** 2).sum()) for v in used)
+        own = [v for n, v in net.get_param_values().items() if n.startswith("output/")]
+        expected = 0.5 * sum(float((v.astype("float64") ** 2).sum()) for v in own)
         numpy.testing.assert_allclose(result.total_loss, expected, rtol=1e-4)
 
 

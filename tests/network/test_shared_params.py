@@ -44,15 +44,17 @@ def test_same_name_by_chance_is_an_error() -> None:
         _network({"a+b": LIN, "a-b": LIN, "output": {"class": "copy", "from": ["a+b", "a-b"]}})
 
 
-@pytest.mark.parametrize("how", [{"reuse_params": "a"}, {"name_scope": "a"}])
+@pytest.mark.parametrize("how, counts", [({"reuse_params": "a"}, 0), ({"name_scope": "a"}, 1)])
 @pytest.mark.parametrize("l2_first, l2_second", [(0.1, 0.0), (0.0, 0.2), (0.1, 0.2)])
-def test_l2_counts_for_every_layer_which_has_it(how: dict[str, str], l2_first: float, l2_second: float) -> None:
+def test_l2_counts_what_is_in_the_scope_of_a_layer(
+    how: dict[str, str], counts: int, l2_first: float, l2_second: float
+) -> None:
     second = {**LIN, **how, "from": "a", "loss": "as_is", "loss_scale": 0.0, "L2": l2_second}
     net = _network({"a": {**LIN, "L2": l2_first}, "output": second})
     x = numpy.ones((1, 2, 4), "float32")
     total = net.run({"data": x, "data/size0": numpy.array([2], "int32")}).total_loss
     squares = sum((v**2).sum() for v in net.get_param_values().values())
-    numpy.testing.assert_allclose(total, (l2_first + l2_second) * squares, rtol=1e-4)
+    numpy.testing.assert_allclose(total, (l2_first + counts * l2_second) * squares, rtol=1e-4)
 
 
 @pytest.mark.parametrize("outer, inner, trained", [(False, None, False), (False, True, False), (True, False, False)])

@@ -110,7 +110,6 @@ def _call(param: CustomParam, read: Mapping[str, Callable[[], Any]], create: Cal
             wanted.init if initializer is None else get_initializer(initializer),
             wanted.trainable if trainable is None else bool(trainable),
             wanted.layer_path,
-            wanted.l2,
             wanted.updater_opts,
             wanted.device,
         )
