@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from returnn_tf.cli.main import main
+from returnn_tf.cli.report.losses import sees_reference
+from returnn_tf.cli.report.model import Model
 from returnn_tf.engine.learning_rate.file import EpochData
 from returnn_tf.engine.monitoring.curves import draw_curves
+from tests.layers.nets import net_of
 
 pytest.importorskip("matplotlib")
 
@@ -44,6 +47,8 @@ optimizer = {"class": "adam"}
 model, learning_rate_file, tf_log_dir, write_meta_graph = "net/toy", "rates", None, False
 behavior_version = 21
 """
+
+CE = {"loss": "ce", "target": "labels"}
 
 
 class Page(HTMLParser):
@@ -103,7 +108,7 @@ def test_report_of_a_folder(
         "Curves", "Worst sequences", "Of 4 sequences of 'dev'", "Alignments and attention", "output/weights",
         "best alignment of the reference", "Edits of ctc", "label errors", "Classes of output/prob",
         "sees the reference as its history", "output/query linear", "Speed and memory", "frames per second",
-        "learning_rate 0.02", "Environment", "finished", "<a>",
+        "learning_rate 0.02", "Environment", "finished", "<a>", "best labels of output/prob after the reference",
     ):  # fmt: skip
         assert words in page.text, words
     assert text.count("<svg") >= 2 + 2 * 2 + 1 + 1
@@ -121,15 +126,43 @@ def test_report_of_a_config(trained: pathlib.Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_weights_inside_of_layers(trained: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report says which layers have weights that it can't draw."""
+    """Those of self-attention: the mean of the heads, and each head folded, for the best and the worst sequence."""
     monkeypatch.chdir(trained)
     heads = "network = {'heads': {'class': 'self_attention', 'num_heads': 2, 'total_key_dim': 4, 'n_out': 4, "
     layers = heads + "'from': 'data'}, 'output': {**network['ctc'], 'from': 'heads'}}\n"
     (trained / "heads.config").write_text(CONFIG + layers + "model = 'heads/net'\nlearning_rate_file = 'heads_rates'\n")
     assert main(["heads.config", "++num_epochs", "1"]) == 0
-    assert main(["report", "heads.config", "--output", "heads.html"]) == 0
-    text = Page((trained / "heads.html").read_text(encoding="utf8")).text
-    assert "layers of class self_attention compute them inside and give out the result: heads" in text
+    assert main(["report", "heads.config", "--output", "heads.html", "--examples", "2"]) == 0
+    text = (trained / "heads.html").read_text(encoding="utf8")
+    page = Page(text)
+    assert page.open == [] and "not drawn" not in page.text
+    for words, count in (("heads, mean of 2 heads", 2), ("heads: 9 queries, 9 keys", 1), ("heads of heads", 2)):
+        assert page.text.count(words) == count, words
+    for head in (1, 2):
+        assert len(re.findall("head %d: [0-9.]+ keys" % head, page.text)) == 2
+    assert text.count("<img src='data:image/png;base64,") == 4
+
+
+@pytest.mark.parametrize(
+    "layers, seen",
+    [
+        ({"output": {"class": "softmax", **CE, "from": "data"}}, False),
+        ({"sub": {"class": "subnetwork", "from": "data", "subnetwork": {
+            "output": {"class": "softmax", "from": "data", **CE}}}}, False),
+        ({"loop": {"class": "rec", "from": "data", "unit": {
+            "output": {"class": "softmax", "from": "data:source", **CE}}}}, False),
+        ({"loop": {"class": "rec", "from": [], "target": "labels", "unit": {
+            "output": {"class": "choice", "target": "labels", "beam_size": 2, "from": "p", "initial_output": 0},
+            "p": {"class": "softmax", **CE, "from": "prev:output"}}}}, True),
+    ],
+)  # fmt: skip
+def test_history_of_a_loss(layers: dict[str, Any], seen: bool) -> None:
+    """Only in a decoder a step sees the labels of the reference before it."""
+    name = next(iter(layers))
+    network = {**layers, "output": layers.get("output", {"class": "copy", "from": name})}
+    net = net_of(network, train=True)
+    (loss,) = net.plan.losses
+    assert sees_reference(Model(net, "", None, "dev", [], {}), loss) == seen
 
 
 def test_records_only(trained: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from returnn_tf.cli.commands import register_command
-from returnn_tf.cli.report import details, model, records
+from returnn_tf.cli.report import details, examples, model, records
 from returnn_tf.cli.report.page import Section, page
 from returnn_tf.cli.runs.run import Run, find_run
 from returnn_tf.cli.shared.arguments import parse_arguments
@@ -22,7 +22,8 @@ from returnn_tf.logging.log import log
 
 _DOC = """
 Write one HTML file about a run: curves, speed and memory, settings, and, of its network, the worst sequences,
-alignments or attention weights of some, confusions, layers and a drawing. The file needs no others.
+alignments and attention weights of some (with heads that unfold, also of self_attention), confusions, layers and a
+drawing. The file needs no others.
 
     returnn-tf report out/model                              report.html, with the newest checkpoint
     returnn-tf report my.config --data eval --num_seqs 500 --output eval.html
@@ -126,7 +127,7 @@ def _of_model(found: Run, given: argparse.Namespace, overrides: Sequence[str]) -
             raise DataError("report: the dataset %r has no sequences" % loaded.data)
         parts = [
             details.worst(loaded, seqs),
-            details.examples(loaded, seqs, given.examples),
+            examples.examples(loaded, seqs, given.examples),
             details.confusion(loaded, seqs),
             details.network(loaded),
         ]

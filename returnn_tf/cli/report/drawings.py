@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,25 +11,86 @@ from numpy.typing import NDArray
 from returnn_tf.engine.monitoring.pictures import Picture, new_figure
 
 _MOST_NAMES = 60  # more names on an axis can't be read
+_MOST_SMALL_NAMES = 24  # the same in small drawings
+_MOST_COLUMNS = 4  # of small drawings
 _MOST_NUMBERS = 14  # classes of a matrix with numbers in it
 
 
-def draw_attention(weights: NDArray[Any], labels: Optional[Sequence[str]], title: str) -> str:
-    """Draw attention weights.
+class Map(NamedTuple):
+    """Attention weights to draw.
 
-    :param weights: [labels, frames]
-    :param labels: names of the rows
+    :param weights: [rows, columns]
+    :param size: (queries, keys), as many as rows and columns or more
+    :param queries: their names
+    :param keys: the same
     """
-    height = min(max(1.6, 0.22 * len(weights) + 1.0), 8.0)
-    figure = new_figure(9.5, height)
+
+    title: str
+    weights: NDArray[Any]
+    size: tuple[int, int]
+    queries: Optional[Sequence[str]] = None
+    keys: Optional[Sequence[str]] = None
+
+
+def draw_attention(drawn: Map) -> str:
+    """Draw the attention weights of a layer."""
+    figure = new_figure(9.5, min(max(1.6, 0.22 * drawn.size[0] + 1.0), 8.0))
     panel = figure.subplots()
-    image = panel.imshow(weights, aspect="auto", interpolation="nearest", cmap="Greys", vmin=0.0)
-    figure.colorbar(image, ax=panel, pad=0.01)
-    _frames(panel)
-    panel.set_ylabel("step")
-    _names(panel.set_yticks, labels, len(weights))
-    panel.set_title(title, fontsize="medium", loc="left")
+    figure.colorbar(_show(panel, drawn), ax=panel, pad=0.01)
+    panel.set_xlabel("frame" if drawn.keys is None else "")
+    panel.set_ylabel("step" if drawn.queries is None else "")
+    _names(panel.set_yticks, drawn.queries, drawn.size[0])
+    _names(panel.set_xticks, drawn.keys, drawn.size[1], rotation=90)
+    panel.set_title(_plain(drawn.title), fontsize="medium", loc="left")
     return Picture(figure).svg()
+
+
+def draw_maps(maps: Sequence[Map]) -> str:
+    """Draw the attention weights of several layers side by side."""
+    columns = min(len(maps), _MOST_COLUMNS)
+    rows = -(-len(maps) // columns)
+    width = 9.5 / max(columns, 3)
+    shape = max(min(max(drawn.size[0] / drawn.size[1], 0.4), 1.0) for drawn in maps)
+    figure = new_figure(width * columns, rows * (width * shape + 0.35))
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for panel, drawn in zip(panels, maps):
+        _show(panel, drawn, vmax=scale_of(drawn.weights))
+        panel.tick_params(labelsize=6)
+        if max(drawn.size) <= _MOST_SMALL_NAMES:
+            _names(panel.set_yticks, drawn.queries, drawn.size[0], fontsize=5)
+            _names(panel.set_xticks, drawn.keys, drawn.size[1], fontsize=5, rotation=90)
+        panel.set_title(_fitting(drawn.title, round(18 * width)), fontsize=7, loc="left")
+    for panel in panels[len(maps) :]:
+        panel.set_axis_off()
+    return Picture(figure).svg()
+
+
+def scale_of(weights: NDArray[Any]) -> float:
+    """Return the weight from which on a drawing is black: the median of the highest weights of the rows.
+
+    The highest one of all would leave the rest white where a few queries see few keys.
+    """
+    return max(float(np.median(weights.max(axis=1))), 1e-9)
+
+
+def _show(panel: Any, drawn: Map, **options: Any) -> Any:
+    """Draw weights such that the axes count queries and keys."""
+    extent = (-0.5, drawn.size[1] - 0.5, drawn.size[0] - 0.5, -0.5)
+    options.update(aspect="auto", interpolation="nearest", cmap="Greys", vmin=0.0, extent=extent)
+    image = panel.imshow(drawn.weights, **options)
+    _frames(panel.xaxis)
+    _frames(panel.yaxis)
+    return image
+
+
+def _fitting(title: str, most: int) -> str:
+    """Return a title without what is beyond a number of characters; the end of a path tells more than its beginning."""
+    return _plain(title if len(title) <= most else "..." + title[3 - most :])
+
+
+def _plain(text: str) -> str:
+    """Return a text in which matplotlib sees no formulas."""
+    return text.replace("$", r"\$")
 
 
 def draw_ctc(probs: NDArray[Any], path: NDArray[Any], names: Sequence[str], blank: int, title: str) -> str:
@@ -54,8 +115,9 @@ def draw_ctc(probs: NDArray[Any], path: NDArray[Any], names: Sequence[str], blan
         panel.plot(frames, rows, ".", color="tab:red", markersize=4)
         title += "; red: best alignment of the reference"
     _names(panel.set_yticks, [names[c] for c in order], len(order))
-    _frames(panel)
-    panel.set_title(title, fontsize="medium", loc="left")
+    _frames(panel.xaxis)
+    panel.set_xlabel("frame")
+    panel.set_title(_plain(title), fontsize="medium", loc="left")
     return Picture(figure).svg()
 
 
@@ -85,17 +147,17 @@ def draw_confusion(counts: NDArray[Any], names: Sequence[str]) -> str:
     return Picture(figure).svg()
 
 
-def _frames(panel: Any) -> None:
+def _frames(axis: Any) -> None:
+    """Let an axis have ticks at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
-    panel.set_xlabel("frame")
-    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _names(set_ticks: Any, names: Optional[Sequence[str]], count: int, **options: Any) -> None:
+def _names(set_ticks: Any, names: Optional[Sequence[str]], count: int, *, fontsize: int = 7, **options: Any) -> None:
     if names is not None and count <= _MOST_NAMES:
-        texts = [name.replace("$", r"\$") for name in names[:count]]
-        set_ticks(range(len(texts)), texts, fontsize=7, **options)
+        texts = [_plain(name) for name in names[:count]]
+        set_ticks(range(len(texts)), texts, fontsize=fontsize, **options)
 
 
 def _short(count: int) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from returnn_tf.cli.report.weights import WeightsLayer, is_weights, weights_layers
 from returnn_tf.cli.runs.run import Run
 from returnn_tf.cli.tool.shared.network_changes import change_networks, with_outputs_of_loop
 from returnn_tf.config import Config, ConfigError
@@ -21,7 +22,6 @@ from returnn_tf.engine.passes.evaluator import normalized_losses
 from returnn_tf.engine.passes.layer_values import whole_batches
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.training.load_model import load_network
-from returnn_tf.layers.math.spatial_softmax import SoftmaxOverSpatialLayer
 from returnn_tf.network.network import Network
 from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.network.planning.plan import Plan
@@ -39,6 +39,7 @@ class SeqReport:
     :param errors: the same
     :param values: layer -> value without batch axis, cut to its lengths, with the kinds of its axes
     :param feed: data key -> array, cut to its length
+    :param batch: the feed itself, of a batch of this sequence
     """
 
     tag: str
@@ -47,6 +48,7 @@ class SeqReport:
     errors: dict[str, float]
     values: dict[str, tuple[NDArray[Any], tuple[str, ...]]] = field(default_factory=dict)
     feed: dict[str, NDArray[Any]] = field(default_factory=dict)
+    batch: dict[str, Any] = field(default_factory=dict)
 
     @property
     def badness(self) -> float:
@@ -60,14 +62,16 @@ class Model:
 
     :param checkpoint: path
     :param data: name of the dataset
-    :param attention: paths of the layers with attention weights that have values outside of their loop
+    :param attention: the layers with attention weights that can be drawn
+    :param hidden: path -> why those of a layer can't
     """
 
     net: Network
     checkpoint: str
     dataset: Any
     data: str
-    attention: list[str]
+    attention: list[WeightsLayer]
+    hidden: dict[str, str]
 
 
 @contextlib.contextmanager
@@ -127,13 +131,11 @@ def load(config: Config, epoch: Optional[int], data: Optional[str]) -> Model:
     dataset = dataset_from_config(config, data)
     if dataset is None:
         raise ConfigError("The config has no dataset %r; it has: %s" % (data, ", ".join(names) or "none"))
-    there = net.plan.by_path()
-    attention = [path for path in _attention(net.plan) if path in there]
-    return Model(net, choice.path or "", dataset, data, attention)
+    return Model(net, choice.path or "", dataset, data, *weights_layers(net))
 
 
 def _attention(plan: Plan) -> list[str]:
-    return [node.path for node in plan.visible_nodes() if isinstance(node.layer, SoftmaxOverSpatialLayer)]
+    return [node.path for node in plan.visible_nodes() if is_weights(node)]
 
 
 def _with_values(network: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
@@ -154,14 +156,14 @@ def sequences(model: Model, count: int) -> list[SeqReport]:
     net = model.net
     targets = [loss.target.path for loss in net.plan.losses if loss.target is not None]
     there = net.plan.by_path()
-    fetch = list(dict.fromkeys([*model.attention, *(path for path in targets if path in there)]))
+    fetch = list(dict.fromkeys(path for path in targets if path in there))
     options: dict[str, Any] = {"max_seqs": 1, "batch_size": _MANY_FRAMES}
     total = model.dataset.num_seqs
     if total is not None and not model.dataset.is_stream:
         order = np.sort(np.unique(model.dataset.seq_order(1)))
         chosen = np.unique(np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int))
         options["seq_order"] = order[chosen]
-    keys = net.data_keys([*net.plan.roots(), *net.fetch_nodes(fetch)])
+    keys = net.data_keys([*net.plan.roots(), *net.fetch_nodes(fetch), *(layer.node for layer in model.attention)])
     found = []
     for batch in whole_batches(model.dataset, 1, keys, **options):
         result = net.run(batch.feed, train=False, fetch=fetch)
@@ -182,7 +184,8 @@ def _report_of(batch: Any, result: RunResult, normalized: Sequence[str]) -> SeqR
             size = batch.feed.get(key + "/size0")
             feed[key] = np.asarray(array)[0] if size is None else np.asarray(array)[0][: int(size[0])]
     values = {path: (_cut(layer), layer.axes[1:]) for path, layer in result.layers.items() if layer.axes[:1] == ("B",)}
-    return SeqReport(batch.seq_tags[0], max(batch.num_frames.values(), default=0), losses, errors, values, feed)
+    frames = max(batch.num_frames.values(), default=0)
+    return SeqReport(batch.seq_tags[0], frames, losses, errors, values, feed, batch.feed)
 
 
 def _cut(layer: LayerResult) -> NDArray[Any]:

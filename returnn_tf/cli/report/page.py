@@ -34,6 +34,9 @@ figcaption { color: #57606a; font-size: 0.92em; }
 .facts div { border: 1px solid #d0d7de; border-radius: 6px; padding: 8px 12px; }
 .facts b { display: block; font-size: 1.15em; overflow-wrap: anywhere; }
 .facts span { color: #57606a; font-size: 0.88em; overflow-wrap: anywhere; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(100px, 1fr)); gap: 10px; margin: 4px 0 14px; }
+.tiles div { font-size: 0.8em; color: #57606a; }
+.tiles img { display: block; width: 100%; border: 1px solid #d0d7de; image-rendering: pixelated; }
 summary { cursor: pointer; color: #0550ae; margin: 6px 0; }
 @media screen and (max-width: 640px) {
   main { padding: 14px 12px 40px; } body { font-size: 14px; }
@@ -89,6 +92,17 @@ def figure(svg: str, caption: str = "") -> Raw:
     """Return a picture with a caption."""
     text = "<figcaption>%s</figcaption>" % escaped(caption) if caption else ""
     return Raw("<figure>%s%s</figure>" % (svg, text))
+
+
+def tiles(pictures: Sequence[tuple[str, str]], shape: float) -> Raw:
+    """Return small pictures side by side.
+
+    :param pictures: (URL, caption)
+    :param shape: height / width
+    """
+    each = "<div><img src='%s' alt='%s' style='aspect-ratio:1/%.3g'>%s</div>"
+    found = (each % (url, escaped(caption), shape, escaped(caption)) for url, caption in pictures)
+    return Raw("<div class='tiles'>%s</div>" % "".join(found))
 
 
 def wide(content: str) -> Raw:
