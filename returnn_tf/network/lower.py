@@ -136,9 +136,7 @@ def _differentiated(node: Node) -> Sequence[Node]:
     return node.layer.differentiates_by() if isinstance(node.layer, Layer) else ()
 
 
-def _constraints(
-    state: Lowering, node: Node, everything: Sequence[Node], run: Optional[Node] = None
-) -> Iterator[Any]:
+def _constraints(state: Lowering, node: Node, everything: Sequence[Node], run: Optional[Node] = None) -> Iterator[Any]:
     """Yield the constraints of a layer and of the layers inside it.
 
     :param everything: all layers of the network

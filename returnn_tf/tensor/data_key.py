@@ -65,16 +65,17 @@ class DataKeyOptions:
     name: Optional[str] = option(None, help="ignored, for old configs")
 
 
-def parse_data_key(key: str, options: Any) -> Data:
+def parse_data_key(key: str, options: Any, where: Optional[str] = None) -> Data:
     """Return the template of one data key.
 
     :param options: a dict of options, the number of labels, or (dim, number of axes with time and without batch)
+    :param where: how errors begin
     :raises ConfigError: names the key and the option
     """
     options = getattr(options, "template", options)  # made by the code of the config
     if isinstance(options, Data):
         return options
-    where = "extern_data[%r]" % (key,)
+    where = "extern_data[%r]" % (key,) if where is None else where
     if fits_type(options, Union[int, tuple[int, int]]):
         options = options_of_pair(where, tuple(options) if isinstance(options, (list, tuple)) else (options, 1))
     if not isinstance(options, Mapping):

@@ -7,7 +7,8 @@ from typing import Any
 import numpy
 import pytest
 
-from tests.layers.nets import LENS, feed, run
+from returnn_tf.tensor import SpatialDim, batch_dim
+from tests.layers.nets import FEATURE, LENS, STATIC, TIME, fails, feed, run
 
 X = feed()["data"]
 
@@ -42,3 +43,65 @@ def test_out_type(code: str, out_type: dict[str, Any], axes: str, value: Any) ->
     numpy.testing.assert_array_equal(result.sizes[1], LENS)
     for got, expected, length in zip(result.value, value, LENS):
         numpy.testing.assert_allclose(got[:length], expected[:length], rtol=1e-5, atol=1e-6)
+
+
+#: out_type, the axes and shape of the result
+WHOLE: list[tuple[dict[str, Any], str, tuple[int, ...]]] = [
+    ({"shape": (), "batch_dim_axis": None}, "", ()),
+    ({"shape": ()}, "B", (3,)),
+    ({"shape": (3,), "batch_dim_axis": None, "dtype": "int32"}, "F", (3,)),
+    ({"shape": (2,)}, "BF", (3, 2)),
+    ({"shape": (2,), "dim": 7, "sparse": True}, "BS", (3, 2)),
+    ({"shape": (2, 3), "batch_dim_axis": None, "feature_dim_axis": 0}, "FS", (2, 3)),
+    ({"dims": []}, "", ()),
+    ({"dims": [FEATURE]}, "F", (3,)),
+    ({"dim_tags": [STATIC, FEATURE]}, "SF", (2, 3)),
+    ({"dims": [batch_dim, FEATURE]}, "BF", (3, 3)),
+    ({"dims": [batch_dim, TIME], "dtype": "bool"}, "BT", (3, 4)),
+]
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+@pytest.mark.parametrize("form", ["text", "function", "type by function", "combine"])
+@pytest.mark.parametrize("out_type, axes, shape", WHOLE)
+def test_code_without_sources(out_type: dict[str, Any], axes: str, shape: Any, form: str, in_loop: bool) -> None:
+    dtype = out_type.get("dtype", "int32" if out_type.get("sparse") else "float32")
+    code: Any = "tf.ones(%r, dtype=%r)" % (shape, dtype)
+    if form == "function":
+        code = lambda source, self, **kwargs: numpy.ones(shape, dtype)  # noqa: E731
+    given: Any = (lambda **kwargs: out_type) if form == "type by function" else out_type
+    layer = {"class": "eval", "from": [], "eval": code, "out_type": given}
+    layer.update({"class": "combine", "kind": "eval"} if form == "combine" else {})
+    if in_loop:
+        as_float = {"class": "cast", "dtype": "float32", "from": "x"}
+        once = {
+            "class": "eval", "from": "f", "eval": "tf.reduce_mean(source(0))",
+            "out_type": {"shape": (), "batch_dim_axis": None},
+        }  # fmt: skip
+        unit = {"x": layer, "f": as_float, "once": once}
+        unit["output"] = {"class": "combine", "kind": "add", "from": ["data:source", "once"]}
+        network: dict[str, Any] = {"output": {"class": "rec", "from": "data", "unit": unit}}
+        result = run(network)["output"].value
+        for got, x, length in zip(result, X, LENS):
+            numpy.testing.assert_allclose(got[:length], x[:length] + 1, rtol=1e-5)
+        return
+    result = run({"output": layer})["output"]
+    assert "".join(result.axes) == axes and result.value.dtype == dtype
+    numpy.testing.assert_array_equal(result.value, numpy.ones(shape, dtype))
+
+
+@pytest.mark.parametrize(
+    "options, match",
+    [
+        ({}, "or describe the whole output by out_type"),
+        ({"out_type": {"dtype": "int32"}}, "or describe the whole output by out_type"),
+        ({"out_type": {"dim": 3}}, "or describe the whole output by out_type"),
+        ({"out_type": {"shape": (None, 2)}}, "the lengths of the axis None are unknown. Give 'dims'"),
+        ({"out_type": {"dims": [SpatialDim("unknown")]}}, "unknown"),
+        ({"out_type": {"shape": (3,), "dim": 2}}, "out_type: dim is 2, but the shape"),
+        ({"out_type": {"shape": ()}, "eval": "source(0)"}, "has source.0., but there are 0 sources"),
+        ({"class": "combine", "kind": "add", "out_type": {"shape": ()}}, "needs sources: add 'from'"),
+    ],
+)
+def test_code_without_sources_that_cannot_be_planned(options: dict[str, Any], match: str) -> None:
+    fails({"class": "eval", "from": [], "eval": "tf.zeros(())", **options}, match)

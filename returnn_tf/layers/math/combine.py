@@ -26,7 +26,7 @@ from returnn_tf.layers.math.binary import (
     takes_ints,
 )
 from returnn_tf.layers.math.eval_code import compile_code, run_code
-from returnn_tf.layers.shared.out_type import apply_out_type
+from returnn_tf.layers.shared.out_type import apply_out_type, whole_out_type
 from returnn_tf.layers.shared.out_type_function import out_type_of_function
 from returnn_tf.ops.activations import check_activation, get_activation, is_named
 from returnn_tf.ops.after_product import add
@@ -41,8 +41,6 @@ class ElementwiseLayer(Layer):
 
     def common(self, ctx: PlanContext, allow_broadcast_all: Any) -> Data:
         """Return the layout of the result; axes that no single source covers need a flag since behavior version 4."""
-        if not self.sources:
-            raise ctx.error("needs sources: add 'from', e.g. 'from': ['a', 'b'].")
         named = isinstance(self.out_type, dict) and any(key in self.out_type for key in ("shape", "dims", "dim_tags"))
         allow = allow_broadcast_all
         if allow is None:
@@ -53,6 +51,11 @@ class ElementwiseLayer(Layer):
         ones = not strict or ctx.behavior_version < 11
         datas = [node.output for node in self.sources]
         self.layout = common_layout(datas, allow_broadcast_all=bool(allow), strict=strict, ones=ones)
+        return self.layout
+
+    def without_sources(self, ctx: PlanContext, out_type: Any) -> Data:
+        """Return the template of code that needs no sources: out_type says all of it."""
+        self.layout = whole_out_type(ctx, out_type)
         return self.layout
 
     def with_out_type(self, ctx: PlanContext, data: Data, out_type: Any) -> Data:
@@ -113,18 +116,16 @@ class CombineLayer(ElementwiseLayer):
             raise ctx.error("unknown kind %r. %s" % (self.kind, did_you_mean(self.kind, [*KINDS, "eval"])))
         if self.kind != "eval":
             self._log_inert(ctx)
-        data = self.common(ctx, self.allow_broadcast_all_sources)
+        out_type: Any = self.out_type
+        if callable(out_type):
+            out_type = out_type_of_function(ctx, out_type, self.eval_locals)
         if self.kind == "eval":
             if self.eval is None:
                 raise ctx.error("kind 'eval' needs the option 'eval', e.g. 'eval': 'source(0) + source(1)'.")
             compile_code(ctx, self.eval, self.eval_locals)
-        else:
-            data = data.replace(dtype=self._result_dtype(ctx))
-        data = data.replace(sparse_dim=None) if data.dtype == "bool" else data
-        out_type: Any = self.out_type
-        if callable(out_type):
-            out_type = out_type_of_function(ctx, out_type, self.eval_locals)
-        data = out_type if isinstance(out_type, Data) else self.with_out_type(ctx, data.replace(vocab=None), out_type)
+        elif not self.sources:
+            raise ctx.error("needs sources: add 'from', e.g. 'from': ['a', 'b'].")
+        data = self._template(ctx, out_type)
         if self.kind != "eval" and self.layout is not data:
             raise ctx.error("out_type gives %s, but the sources have the axes %s." % (data, self.layout))
         if self.n_out is not None and data.dim != self.n_out:
@@ -132,6 +133,17 @@ class CombineLayer(ElementwiseLayer):
         if self.with_bias:
             ctx.param("b", (ctx.need_feature(data),), 0.0)
         return data
+
+    def _template(self, ctx: PlanContext, out_type: Any) -> Data:
+        if not self.sources:
+            return self.without_sources(ctx, out_type)
+        data = self.common(ctx, self.allow_broadcast_all_sources)
+        if self.kind != "eval":
+            data = data.replace(dtype=self._result_dtype(ctx))
+        if isinstance(out_type, Data):
+            return out_type
+        data = data.replace(sparse_dim=None) if data.dtype == "bool" else data
+        return self.with_out_type(ctx, data.replace(vocab=None), out_type)
 
     def _log_inert(self, ctx: PlanContext) -> None:
         """Log which options are only for the kind 'eval'; a function in out_type gets eval_locals in any case."""

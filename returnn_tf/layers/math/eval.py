@@ -27,7 +27,7 @@ class EvalLayer(ElementwiseLayer):
     returns the tensor unchanged, ``as_data=True`` a view with ``.placeholder``, ``.get_sequence_lengths()`` and so on.
     A string also sees ``tf`` (with TensorFlow 1 names), ``np``, ``self`` and the names in eval_locals. A function is
     called with ``source``, ``self`` and eval_locals as keywords. The output has the layout of the source with most axes
-    unless out_type overrides it.
+    unless out_type overrides it; without sources, out_type says all of it.
     Lengths: unchanged.
 
     Example::
@@ -48,17 +48,17 @@ class EvalLayer(ElementwiseLayer):
         """Infer the output: the common layout, changed by out_type."""
         check_activation(self.activation)
         compile_code(ctx, self.eval, self.eval_locals)
+        out_type: Any = self.out_type
+        if callable(out_type):
+            out_type = out_type_of_function(ctx, out_type, self.eval_locals)
+        if self.n_out is not None and not isinstance(out_type, Data):
+            out_type = dict(out_type or {}, dim=self.n_out)
+        if not self.sources:
+            return self.without_sources(ctx, out_type)
         # The code may do anything with its sources, so they need not match unless it uses them broadcast.
         allow = True if self.out_type else self.allow_broadcast_all_sources
         data = self.common(ctx, allow).replace(vocab=None)
-        out_type = self.out_type
-        if callable(out_type):
-            out_type = out_type_of_function(ctx, out_type, self.eval_locals)
-        if isinstance(out_type, Data):
-            return out_type
-        if self.n_out is not None:
-            out_type = dict(out_type or {}, dim=self.n_out)
-        return self.with_out_type(ctx, data, out_type)
+        return out_type if isinstance(out_type, Data) else self.with_out_type(ctx, data, out_type)
 
     def differentiates_by(self) -> Sequence[Node]:
         """Return what the user's code sees."""

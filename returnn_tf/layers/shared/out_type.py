@@ -9,6 +9,7 @@ from returnn_tf.config.options import check_options
 from returnn_tf.graph.option_types import OutTypeOptions
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.tensor import Data, Dim, DimKind
+from returnn_tf.tensor.data_key import parse_data_key
 
 
 def apply_out_type(ctx: PlanContext, data: Data, out_type: Optional[Mapping[str, Any]]) -> Data:
@@ -26,6 +27,26 @@ def apply_out_type(ctx: PlanContext, data: Data, out_type: Optional[Mapping[str,
             raise ctx.error("out_type: same_dim_tags_as is not for the batch axis.")
         changed = changed.with_dim(axis, ctx.bind(dim, old))
     return changed
+
+
+def whole_out_type(ctx: PlanContext, out_type: Any) -> Data:
+    """Return the template that ``out_type`` describes by itself, for a layer without sources."""
+    data = out_type if isinstance(out_type, Data) else _described(ctx, out_type or {})
+    for dim in data.dims:
+        ctx.depend_on_dim(dim)
+    return data
+
+
+def _described(ctx: PlanContext, options: Mapping[str, Any]) -> Data:
+    if all(options.get(name) is None for name in ("dims", "dim_tags", "shape")):
+        raise ctx.error(
+            "needs sources: add 'from', e.g. 'from': ['a', 'b']; or describe the whole output by out_type, e.g. "
+            "{'dims': [batch_dim, Dim(...)]} or {'shape': (), 'batch_dim_axis': None}."
+        )
+    check_options(OutTypeOptions, options, where="out_type")
+    if None in (options.get("shape") or ()):
+        raise ctx.error("out_type: without sources, the lengths of the axis None are unknown. Give 'dims' instead.")
+    return parse_data_key(ctx.node.path, options, where="out_type")
 
 
 def _changed(ctx: PlanContext, data: Data, out_type: Optional[Mapping[str, Any]]) -> Data:
