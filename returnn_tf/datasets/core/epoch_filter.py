@@ -63,25 +63,29 @@ def limit_mean_length(
         return order
     by_length = np.lexsort((order, lengths))
     means = np.cumsum(lengths[by_length], dtype=np.float64) / np.arange(1, len(order) + 1)
-    if new_filter:
-        exact = np.searchsorted(means, limit, side="right")
-        count = exact if exact and means[exact - 1] == limit else min(exact + 1, len(order))
-        chosen = np.sort(by_length[:count])
-    else:
-        chosen = by_length[: _halved(means, limit)]
+    count = _bisected(means, limit, exactly=new_filter)
+    chosen = np.sort(by_length[:count]) if new_filter else by_length[:count]
     kept: NDArray[Any] = order[chosen]
     return kept
 
 
-def _halved(means: NDArray[Any], limit: float) -> int:
-    """Return the first number found by halving for which the mean is within the limit, at least 1."""
-    high = len(means) + 1
-    while high > 1:
-        middle = (1 + high) // 2
-        if means[middle - 1] <= limit:
+def _bisected(means: NDArray[Any], limit: float, *, exactly: bool) -> int:
+    """Return the first number met by bisection whose mean is the limit; if there is none, the least that exceeds it.
+
+    :param means: [n], of the first 1, 2, ... sequences
+    :param exactly: False: a mean below the limit will do, too
+    """
+    low, high = 1, len(means) + 1
+    while low < high:
+        middle = (low + high) // 2
+        mean = means[middle - 1]
+        if mean > limit:
+            high = middle
+        elif exactly and mean < limit:
+            low = middle + 1
+        else:
             return middle
-        high = middle
-    return 1
+    return low
 
 
 def _check_starts(ranges: Mapping[Any, Any], where: str) -> None:
