@@ -267,6 +267,10 @@ class LayerBase(LayerFacts):
         """Emit the attention weights inside, before dropout, once more; see `returnn_tf.network.inner_weights`."""
         raise AssertionError("%s has no emit_weights()" % type(self).__name__)
 
+    def remark(self) -> str:
+        """Return what is probably wrong although it can be computed, once it is planned; "" if nothing is."""
+        return ""
+
     def before_loop(self, ctx: Any) -> None:
         """Compute what all steps of a loop share."""
 

@@ -220,10 +220,29 @@ def sparse_hint(ctx: LossPlanContext) -> str:
     if target is None or key is None or target.sparse:
         return ""
     size = target.feature_dim.size if target.feature_dim is not None else None
+    read = _keys_before(ctx.node)
+    labels = sorted(other for other, data in read.items() if data.sparse)
+    if labels and key not in read:
+        text = " The network reads %r, which has labels, to tell %r, which has features: swap source and target."
+        return text % (labels[0], key)
+    if key in read:
+        return " The network reads %r itself: name the data key with the labels as target." % key
     return " If these are labels, write extern_data[%r] = {'dim': %s, 'sparse': True}." % (
         key,
         size or "NUMBER_OF_LABELS",
     )
+
+
+def _keys_before(node: Node) -> dict[str, Data]:
+    """Return the data keys that a layer depends on."""
+    found, todo, seen = {}, [node], {node}
+    while todo:
+        each = todo.pop()
+        if each.extern_key is not None:
+            found[each.extern_key] = each.output
+        todo += [dep for dep in each.deps if dep not in seen]
+        seen.update(each.deps)
+    return found
 
 
 def frame_order(data: Data) -> list[int]:

@@ -60,7 +60,7 @@ class PlannedAxes:
         dim = data.feature_dim
         if data.unknown:
             raise self.error(
-                "the shape of %s follows from itself in a loop. Give the layer n_out or initial_output." % what,
+                "the shape of %s follows from itself in a loop. Give that layer n_out or initial_output." % what,
                 topic="loops",
             )
         if dim is None:

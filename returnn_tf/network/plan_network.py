@@ -14,7 +14,7 @@ from returnn_tf.network.planning.builder import NetworkBuilder
 from returnn_tf.network.planning.checks import check_param_names, share_extra_params
 from returnn_tf.network.planning.extra import ExtraNetworks
 from returnn_tf.network.planning.extra_names import SEARCH_PREFIX, split_extra
-from returnn_tf.network.planning.notes import unneeded_mistakes
+from returnn_tf.network.planning.notes import remarks, unneeded_mistakes
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.network.planning.reuse import decide_all, open_params, with_inner
 from returnn_tf.network.planning.reuse_option import owners_of
@@ -72,7 +72,7 @@ def plan_network(
         config,
     )
     planned = {node.path for node in plan.all_nodes()}
-    mistakes = unneeded_mistakes(state.all_specs(), planned, state.extern_data)
+    mistakes = unneeded_mistakes(state.all_specs(), planned, state.extern_data) + remarks(plan.all_nodes())
     plan = dataclasses.replace(plan, mistakes=mistakes, omitted_losses=list(state.omitted_losses))
     check_param_names(list(plan.nodes))
     plan = _without_dead_layers(plan)

@@ -199,7 +199,7 @@ MISTAKES = {
     ),
     "targets without data:": Mistake(
         COOKBOOK + "transducer.config", '"targets": "data:classes"', '"targets": "classes"',
-        r"Layer 'full_sum' .* no layer 'classes'\. Write 'data:classes' for the data key", "sources", NO_DATA,
+        r"Layer 'full_sum' .* no layer 'classes'\. Write 'data:classes' for the data key with", "sources", NO_DATA,
     ),
     "misspelt loss": Mistake(
         COOKBOOK + "minimum-risk.config", '"loss": "expected_loss"', '"loss": "expectd_loss"',
@@ -245,7 +245,12 @@ def test_message(
         (tmp_path / "generated").symlink_to(projects / "generated")
     text = text.replace("os.path.dirname(os.path.abspath(__file__))", repr(str(original.parent)))
     Path("my.config").write_text(text, encoding="utf8")
-    assert main(["check", "my.config", *mistake.arguments]) in (1, 2)
+    check(mistake, capsys)
+
+
+def check(mistake: Mistake, capsys: pytest.CaptureFixture[str], config: str = "my.config") -> None:
+    """Check a config in the current folder, and the message."""
+    assert main(["check", config, *mistake.arguments]) in (1, 2)
     error = "error:" + capsys.readouterr().err.partition("error:")[2]
     assert re.search(mistake.words, error), error
     assert error.splitlines()[-1] == "More: returnn-tf explain " + mistake.topic

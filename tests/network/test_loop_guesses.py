@@ -57,7 +57,7 @@ def test_sizes_from_inside(unit, size):
 
 def test_nothing_says_the_size():
     unit = {"h": subnetwork("prev:h", {"output": {"class": "copy", "from": "data"}}), "output": linear("h")}
-    with pytest.raises(ConfigError, match="prev:h' follows from itself in a loop"):
+    with pytest.raises(ConfigError, match="the source follows from itself in a loop"):
         template(loop(unit))
 
 

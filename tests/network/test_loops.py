@@ -183,7 +183,7 @@ ERRORS = {
         r"Layer 'loop/output' .* the eval code has source\(2\), but there are 2 sources"),
     "shape that grows": (
         {"output": {"class": "copy", "from": ["prev:output", "data:source"]}},
-        r"the shape of source 'loop/prev:output' follows from itself in a loop\. Give the layer n_out"),
+        r"the shape of source 'loop/prev:output' follows from itself in a loop\. Give that layer n_out"),
 }  # fmt: skip
 
 
@@ -257,3 +257,18 @@ def test_user_code_sees_the_frames_of_a_layer_that_was_moved_out() -> None:
     numpy.testing.assert_allclose(layers["output"].value * mask, before * mask, rtol=1e-5)
     after = (before + 4 + lens[:, None, None]) * mask
     numpy.testing.assert_allclose(layers["output/after"].value * mask, after, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "value, kind, told", [(4, "equal", "False"), (-1, "not_equal", "True"), (3, "equal", ""), (9, "less", "")]
+)
+def test_a_label_that_no_source_has_is_told(value: int, kind: str, told: str) -> None:
+    """A wrong index of an end or a blank: `compare` then has the same result everywhere."""
+    network = {
+        "best": {"class": "reduce", "mode": "argmax", "axis": "F", "from": "data"},
+        "output": {"class": "compare", "kind": kind, "value": value, "from": "best"},
+    }
+    notes = plan_from_config(Config({"behavior_version": 21, "extern_data": EXTERN, "network": network})).mistakes
+    place = "Layer 'output' (class 'compare'): "
+    text = place + "value is %d, but the labels of 'best' are 0 to 3, so the result is %s everywhere."
+    assert list(notes) == ([text % (value, told)] if told else [])

@@ -240,6 +240,16 @@ class CompareLayer(ElementwiseLayer):
             raise ctx.error("value is %r, but the source is %s. Cast the source to float32." % (self.value, dtype))
         return data.replace(dtype="bool", sparse_dim=None, vocab=None)
 
+    def remark(self) -> str:
+        """Tell a label that the source never has, e.g. a wrong index of the blank or of the end."""
+        labels = self.sources[0].output.sparse_dim if len(self.sources) == 1 else None
+        if labels is None or labels.size is None or self.kind not in ("equal", "not_equal") or self.value is None:
+            return ""
+        if 0 <= self.value < labels.size:
+            return ""
+        text = "value is %s, but the labels of %r are 0 to %d, so the result is %s everywhere."
+        return text % (self.value, self.sources[0].path, labels.size - 1, self.kind == "not_equal")
+
     def emit(self, ctx: EmitContext) -> Any:
         """Compare neighbours; with more than two operands all pairs must compare true."""
         values = self.values(ctx)

@@ -196,6 +196,9 @@ class ChoiceLayer(Layer):
             data, time = node.output, node.output.time_axis
             if time is None:
                 raise ctx.error("the target %r %s has no time axis." % (target, data))
+            if not data.sparse and self.input_type != "regression":
+                text = "chooses labels, but the target %r has none: %s. Name a data key or layer with labels."
+                raise ctx.error(text % (target, data), topic="targets")
             self._followed.append(node)
             data = data.without_axes([time]) if ctx.loop_dim is None else data.with_dim(time, ctx.loop_dim)
             templates.append(data.replace(time_axis=None, vocab=None))

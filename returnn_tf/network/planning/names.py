@@ -75,6 +75,14 @@ class Names(NetworkLevel):
             return self._input(ref.partition(":")[2] or "data", where)
         known = list(self.specs) + ["data:%s" % key for key in self._input_keys()] + ["data"]
         hint = "Write 'data:%s' for the data key." % ref
+        read = self.state.extern_data.get("data")
+        if (
+            ref in self.state.extern_data
+            and self.state.extern_data[ref].sparse
+            and read is not None
+            and not read.sparse
+        ):
+            hint = "Write 'data:%s' for the data key with these labels, or 'data' for the features." % ref
         if ref not in self._input_keys():
             hint = self.state.key_hint(ref, known)
         if self.parent is not None and (ref in self.parent.specs or extra is not None):

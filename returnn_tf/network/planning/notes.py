@@ -1,11 +1,15 @@
-"""Notes on a planned network: mistakes in layers that nothing needs. They are not planned, so these are no errors."""
+"""Notes on a planned network: what is probably not meant, and mistakes in layers that nothing needs.
+
+These are no errors: layers that nothing needs are not planned, and the others can be computed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Optional
 
-from returnn_tf.network.planning.parse import LayerSpec
+from returnn_tf.graph.node import Node
+from returnn_tf.network.planning.parse import LayerSpec, describe_place
 
 
 def unneeded_mistakes(
@@ -23,6 +27,12 @@ def unneeded_mistakes(
             if spec.path not in planned:
                 notes.update(dict.fromkeys(_mistakes(spec, specs, inputs)))
     return list(notes)
+
+
+def remarks(nodes: Iterable[Node]) -> list[str]:
+    """Return one text for each planned layer that is probably not meant so."""
+    found = {describe_place(node.path, node.layer.class_name): node.layer.remark() for node in nodes}
+    return ["%s: %s" % each for each in found.items() if each[1]]
 
 
 def _mistakes(spec: LayerSpec, specs: Mapping[str, LayerSpec], inputs: Collection[str]) -> Iterator[str]:

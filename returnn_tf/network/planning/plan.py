@@ -29,7 +29,7 @@ class Plan:
     :param extern: the inputs by data key
     :param float_dtype, mixed_precision: see `returnn_tf.tensor.precision`
     :param config: the `Config` of the network, for functions defined in it
-    :param mistakes: in layers that nothing needs; texts for the user
+    :param mistakes: in layers that nothing needs, and what is probably not meant; texts for the user
     :param omitted_losses: the layers in loops whose losses are not computed, as the network is neither for training nor
         for evaluation
     """
