@@ -29,9 +29,9 @@ def inner_weights_template(plan: Plan, node: Node) -> Data:
 def emit_inner_weights(plan: Plan, lowered: Lowered, node: Node) -> Any:
     """Emit the attention weights inside a layer that has been emitted: from its sources, without dropout on them.
 
-    Rows of padding hold anything.
+    Rows of padding hold anything. It may be called within a branch: nothing that it emits is shared.
 
     :return: float, in the layout of `inner_weights_template`
     """
     with using_config(plan.config), using_precision(plan.float_dtype, plan.mixed_precision):
-        return node.layer.emit_weights(EmitContext(node, lowered.lowering, may_reduce=True))
+        return node.layer.emit_weights(EmitContext(node, lowered.lowering.child(), may_reduce=True))

@@ -143,6 +143,16 @@ def test_limits() -> None:
     assert len(section.body) < 12 * 16 * 3 * 600 + 4 * 200e3
 
 
+def test_too_many_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of 2 heads, 4 queries and 4 keys; the page says so, and draws what is smaller."""
+    monkeypatch.setattr(weights, "MOST_WEIGHTS", 31)
+    net = net_with({"small": {**SELF, "num_heads": 1}, "large": {**SELF, "from": "small"}})
+    model = Model(net, "", None, "dev", *weights_layers(net))
+    section = examples.examples(model, [SeqReport("seq", 4, {}, {}, batch=first_sequence())], 1)
+    assert section is not None and "Too many weights to draw, 4 queries and 4 keys: large<" in section.body
+    assert section.body.count("<svg") == 1 and "<img" not in section.body
+
+
 def test_picture() -> None:
     """What the encoder writes is what another program reads."""
     from matplotlib import image

@@ -101,8 +101,12 @@ def _heads(layer: WeightsLayer) -> int:
 
 def _attention(model: Model, each: SeqReport, found: Sequence[SeqWeights], *, with_heads: bool) -> Iterator[Raw]:
     """Yield drawings of the mean of the heads, and folded ones of the heads."""
+    large = [weights for weights in found if not weights.mean.size]
+    for size in dict.fromkeys(weights.size for weights in large):
+        paths = ", ".join(weights.layer.path for weights in large if weights.size == size)
+        yield paragraph("Too many weights to draw, %d queries and %d keys: %s" % (*size, shortened(paths, 400)))
     for of_itself in (False, True):
-        group = [weights for weights in found if weights.layer.of_itself == of_itself]
+        group = [weights for weights in found if weights.layer.of_itself == of_itself and weights.mean.size]
         maps = [Map(_title(weights), weights.mean, weights.size, *_names(model, each, weights)) for weights in group]
         if not of_itself and len(group) <= _LARGE:
             yield from (figure(draw_attention(each_map), _note(weights)) for each_map, weights in zip(maps, group))

@@ -5,8 +5,9 @@ They are reduced in the graph: those of all heads of many layers, frames by fram
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.graph.node import Node
 from returnn_tf.layers.math.spatial_softmax import SoftmaxOverSpatialLayer
 from returnn_tf.network.inner_weights import emit_inner_weights, inner_weights_template
+from returnn_tf.network.lower import Lowered
 from returnn_tf.network.network import Network
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
@@ -22,6 +24,7 @@ from returnn_tf.util.lazy_tf import tf
 
 MOST_PIXELS = 400  # along an axis of the mean of the heads
 MOST_HEAD_PIXELS = 96  # along an axis of a single head
+MOST_WEIGHTS = 2**27  # in a layer, of all heads: 512 MiB
 
 
 class WeightsLayer(NamedTuple):
@@ -58,7 +61,7 @@ class SeqWeights(NamedTuple):
     Where there are more queries or keys than pixels, each pixel is the mean of some.
 
     :param size: (queries, keys)
-    :param mean: of the heads [rows, columns]
+    :param mean: of the heads [rows, columns]; without rows if there are too many weights
     :param heads: [heads, rows, columns]
     :param keys: the number of keys that each head attends to, exp of the entropy, mean of the queries [heads]
     """
@@ -137,12 +140,24 @@ class WeightsFunction:
         graph = self._net.lower(feed, train=False, outputs=self._nodes, with_losses=False)
         found = []
         for layer in self._layers:
+            lens = graph.lens_by_axis(layer.template)
             if layer.inner:
-                value = emit_inner_weights(self._net.plan, graph, layer.node)
+                sizes = [graph.lowering.get_size(dim) for dim in layer.template.dims]
+                found.append(_within_limit(sizes, layer, functools.partial(self._inner, graph, layer, lens)))
             else:
-                value = graph.lowering.values[layer.node]
-            found.append(_reduced(layer, value, graph.lens_by_axis(layer.template)))
+                found.append(_reduced(layer, graph.lowering.values[layer.node], lens))
         return found
+
+    def _inner(self, graph: Lowered, layer: WeightsLayer, lens: Mapping[int, Any]) -> Any:
+        return _reduced(layer, emit_inner_weights(self._net.plan, graph, layer.node), lens)
+
+
+def _within_limit(sizes: Sequence[Any], layer: WeightsLayer, reduced: Callable[[], Any]) -> Any:
+    """Return what is drawn of weights of these sizes, unless they would not fit into memory."""
+    queries = 1 if layer.queries is None else sizes[layer.queries]
+    nothing = tf.zeros([0, 0]), tf.zeros([0, 0, 0]), tf.zeros([0])
+    count = tf.reduce_prod(tf.cast(tf.stack(sizes), tf.int64))
+    return tf.cond(count <= MOST_WEIGHTS, reduced, lambda: (tf.stack([queries, sizes[-1]]), *nothing))
 
 
 def _reduced(layer: WeightsLayer, value: Any, lens: Mapping[int, Any]) -> tuple[Any, Any, Any, Any]:
