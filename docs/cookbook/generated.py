@@ -1,13 +1,15 @@
 """Small generated corpora in the formats of real ones, so that the configs of the cookbook train in seconds.
 
-Each function writes its files into ``generated/`` in the working directory if they are not there yet, and returns the
-path that a config would name.
+Each function writes its files into ``generated/`` in the current folder if they are not there yet, and returns the path
+that a config would name. Loading a config is enough for that, as ``returnn-tf check`` does. The files get their names
+when they are complete, so several configs may be started at once.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import tempfile
 from typing import Any, Callable
 
 import numpy as np
@@ -79,19 +81,19 @@ def translation() -> str:
 
 
 def _write_translation(path: str) -> None:
-    rng = np.random.default_rng(1)
+    folder, rng = os.path.dirname(path), np.random.default_rng(1)
     for name, size in SIZES.items():
         pairs = [_pair(rng) for _ in range(size)]
         for side, sentences in zip(("source", "target"), zip(*pairs)):
-            with open(os.path.join(FOLDER, "%s.%s" % (side, name)), "w", encoding="utf8") as file:
+            with open(os.path.join(folder, "%s.%s" % (side, name)), "w", encoding="utf8") as file:
                 file.write("".join(sentence + "\n" for sentence in sentences))
     for i, (side, more) in enumerate((("source", "a and"), ("target", "un et"))):
         found = more.split() + [word for pairs in WORDS.values() for pair in pairs for word in pair[i].split()]
         vocabulary = ["<S>", "</S>", *sorted(set(found))]
         if side == "source":
-            with open(os.path.join(FOLDER, "words.txt"), "w", encoding="utf8") as file:
+            with open(os.path.join(folder, "words.txt"), "w", encoding="utf8") as file:
                 file.write("".join(word + "\n" for word in vocabulary))
-            _dump(os.path.join(FOLDER, "source.vocab.pkl"), vocabulary)
+            _dump(os.path.join(folder, "source.vocab.pkl"), vocabulary)
         else:
             _dump(path, vocabulary)
 
@@ -112,9 +114,15 @@ def _pair(rng: Any) -> tuple[str, str]:
 
 
 def _once(name: str, write: Callable[[str], None]) -> str:
-    """Write a file unless it is there; it gets its name when it is complete."""
+    """Write a file unless it is there, perhaps with others beside it; of several processes, each writes the same.
+
+    :param write: writes the file, and others before it, to the folder of the path that it gets
+    """
     path = os.path.join(FOLDER, name)
     if not os.path.exists(path):
         os.makedirs(FOLDER, exist_ok=True)
-        write(path)
+        with tempfile.TemporaryDirectory(prefix=".", dir=FOLDER) as folder:
+            write(os.path.join(folder, name))
+            for other in sorted(os.listdir(folder), key=name.__eq__):  # this one last: it tells that all are there
+                os.replace(os.path.join(folder, other), os.path.join(FOLDER, other))
     return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import pathlib
 import re
 import shlex
@@ -71,6 +72,37 @@ def test_trains(name: str, folder: pathlib.Path) -> None:
     few = ["++num_epochs", "1", "++max_total_num_seqs", "20", "++max_seqs", "20", "++dev", "None"]
     assert main([str(config), *few]) == 0
     assert list(pathlib.Path("out").glob("*/net.*001.index"))
+
+
+@pytest.mark.parametrize("function, argument, files", [
+    ("speech", ["train"], {"train.hdf"}),
+    ("text", ["dev"], {"words.txt", "source.vocab.pkl", "target.vocab.pkl",
+                       *(side + name for side in ("source.", "target.") for name in ("train", "dev", "test"))}),
+])  # fmt: skip
+def test_data_of_two_processes(
+    function: str, argument: list[str], files: set[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process generates all while this one is about to write: both have all files, and the same ones."""
+    monkeypatch.chdir(tmp_path)
+    spec = importlib.util.spec_from_file_location("generated_twice", COOKBOOK / "generated.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.SIZES.update(dict.fromkeys(module.SIZES, 3))
+    before: list[str] = []
+    writer = module._write_speech if function == "speech" else module._write_translation
+
+    def write(*args: str) -> None:
+        if not before:
+            before.append(args[0])
+            getattr(module, function)(*argument)
+            assert {path.name for path in (tmp_path / "generated").iterdir() if path.is_file()} == files
+        writer(*args)
+
+    monkeypatch.setattr(module, writer.__name__, write)
+    path = getattr(module, function)(*argument)
+    assert before and (tmp_path / path).exists()
+    assert {path.name for path in (tmp_path / "generated").iterdir()} == files
 
 
 @pytest.mark.parametrize("name", NAMES)
