@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-from returnn_tf.native.cache import BUILD_PREFIX, Entry, find_entry, find_entry_of_any_compiler, new_entry
+from returnn_tf.native.cache import BUILD_PREFIX, Entry, find_entry, find_entry_of_any_compiler, new_entry, unusable
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu.cuda_toolchain import CudaToolchain, find_cuda_toolchain, visible_archs
 from returnn_tf.native.processes import run_all
@@ -75,13 +75,13 @@ def build(op: NativeOp) -> tuple[str, bool]:
     with entry.lock() as alone:
         if entry.is_whole():  # built by another process meanwhile
             return entry.library, False
-        if alone:
-            entry.remove_leftovers()
         log.info("Compiling the native op %s for this machine, once ...", op.name)
         try:
+            if alone:
+                entry.remove_leftovers()
             compile_into(entry, op, compilers, place)
         except OSError as exc:
-            raise NativeOpError("%s: %s" % (exc.filename or entry.folder, exc.strerror or exc)) from exc
+            raise unusable(exc, entry.folder) from exc
     return entry.library, True
 
 

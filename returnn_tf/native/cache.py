@@ -8,6 +8,7 @@ releases it when the process dies.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -90,8 +91,14 @@ class Entry:
 
         Yields whether the lock is held. Some network file systems have no locks: two processes may then build the same
         op, which only costs time.
+
+        :raises NativeOpError: there can be no file for the lock: it is another user's, or the disk is full
         """
-        with open(os.path.join(self.folder, "lock"), "w", encoding="utf8") as f:
+        try:
+            f = open(os.path.join(self.folder, "lock"), "w", encoding="utf8")
+        except OSError as exc:
+            raise unusable(exc, self.folder) from exc
+        with f:
             try:
                 fcntl.flock(f, fcntl.LOCK_EX)
                 alone = True
@@ -151,6 +158,17 @@ def new_entry(name: str, fingerprint: str) -> Entry:
     raise NativeOpError(
         "no folder for compiled ops can be written to (%s); set %s to one that can" % ("; ".join(failures), ENVIRONMENT)
     )
+
+
+def unusable(error: OSError, folder: str) -> NativeOpError:
+    """Return the error to raise if something can't be written into an entry.
+
+    :param folder: of the entry
+    """
+    fix = "make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "delete it, or mend its permissions"
+    text = "%s: %s. This is in the cache of compiled ops, %s: %s, or set %s to another folder"
+    where = str(error.filename or folder)
+    return NativeOpError(text % (where, error.strerror or error, os.path.dirname(folder), fix, ENVIRONMENT))
 
 
 def was_tested(library: str) -> bool:

@@ -1,5 +1,6 @@
 """Compiling and caching ops: one compile for all, whole files only, and one clear line where it does not work."""
 
+import errno
 import os
 import pathlib
 import re
@@ -163,7 +164,37 @@ def test_full_disk(tiny, monkeypatch):
         raise OSError(28, "No space left on device", "/cache/op.so")
 
     monkeypatch.setattr(cache.Entry, "put", full)
-    with pytest.raises(NativeOpError, match="/cache/op.so: No space left on device"):
+    with pytest.raises(
+        NativeOpError, match="/cache/op.so: No space left on device.* make room there, or set RETURNN_TF_"
+    ):
+        build(TINY)
+
+
+@pytest.mark.parametrize(
+    "number, fix", [(errno.ENOSPC, "make room there"), (errno.EACCES, "delete it, or mend its permissions")]
+)
+def test_no_file_for_the_lock(number, fix, tiny, monkeypatch):
+    """The disk is full, or another user has compiled before."""
+
+    def refused(path, *args, **options):
+        if os.path.basename(path) == "lock":
+            raise OSError(number, os.strerror(number), path)
+        return open(path, *args, **options)
+
+    monkeypatch.setattr(cache, "open", refused, raising=False)
+    with pytest.raises(NativeOpError) as info:
+        build(TINY)
+    text = str(info.value)
+    assert re.match("%s/.*/lock: %s. " % (tiny / "cache", os.strerror(number)), text)
+    assert text.endswith("%s: %s, or set RETURNN_TF_NATIVE_CACHE to another folder" % (tiny / "cache", fix))
+
+
+def test_leftovers_that_cannot_be_listed(tiny, monkeypatch):
+    def denied(entry):
+        raise PermissionError(errno.EACCES, "Permission denied", entry.folder)
+
+    monkeypatch.setattr(cache.Entry, "remove_leftovers", denied)
+    with pytest.raises(NativeOpError, match="Permission denied. This is in the cache of compiled ops, "):
         build(TINY)
 
 
