@@ -6,14 +6,17 @@ import os
 import pathlib
 import re
 import sys
+import types
 from html.parser import HTMLParser
 from typing import Any
 
+import numpy
 import pytest
 
 from returnn_tf.cli.main import main
+from returnn_tf.cli.report.details import worst
 from returnn_tf.cli.report.losses import sees_reference
-from returnn_tf.cli.report.model import Model
+from returnn_tf.cli.report.model import Model, SeqReport
 from returnn_tf.engine.learning_rate.file import EpochData
 from returnn_tf.engine.monitoring.curves import draw_curves
 from tests.layers.nets import net_of
@@ -163,6 +166,20 @@ def test_history_of_a_loss(layers: dict[str, Any], seen: bool) -> None:
     net = net_of(network, train=True)
     (loss,) = net.plan.losses
     assert sees_reference(Model(net, "", None, "dev", [], {}), loss) == seen
+
+
+@pytest.mark.parametrize("vocab, expected", [({}, False), ({"vocab": {"labels": ["a", "b", "c"]}}, True)])
+def test_texts_without_decoder(vocab: dict[str, Any], expected: bool) -> None:
+    """Labels by frame are texts if they have names, as in a language model; numbers of states are none."""
+    labels = {"dim": 3, "sparse": True, **vocab}
+    network = {"output": {"class": "softmax", "from": "data", "loss": "ce", "target": "classes"}}
+    net = net_of(network, train=True, extern_data={"data": {"dim": 3}, "classes": labels})
+    seq = SeqReport("seq", 2, {"output": 1.0}, {}, {"output": (numpy.eye(3)[1:], ("T", "F"))})
+    seq.feed["classes"] = numpy.array([0, 2])
+    dataset = types.SimpleNamespace(labels={})
+    body = worst(Model(net, "", dataset, "dev", [], {}), [seq]).body
+    cells = Page(body).text
+    assert ("reference best labels of output" in cells, cells.endswith("ac bc")) == (expected, expected)
 
 
 def test_records_only(trained: pathlib.Path, tmp_path: pathlib.Path) -> None:

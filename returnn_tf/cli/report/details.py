@@ -46,22 +46,24 @@ def worst(model: Model, found: Sequence[SeqReport]) -> Section:
     header += [title for title, _ in texts]
     numbers_at = range(1, 2 + len(names) + len(errors))
     note = "Of %d sequences of %r, evaluated one by one without dropout; losses and errors as in the scores."
-    return Section(
-        "Worst sequences", paragraph(note % (len(found), model.data)) + wide(table(header, rows, numbers=numbers_at))
-    )
+    body = wide(table(header, rows, numbers=numbers_at), texts=True)
+    return Section("Worst sequences", paragraph(note % (len(found), model.data)) + body)
 
 
 def _texts(model: Model) -> list[tuple[str, Callable[[SeqReport], str]]]:
     """Return columns with texts, (title, sequence -> text): each reference once, and the best labels of each loss."""
     losses = [(loss, "best labels of %s", decoded_of) for loss in ctc_losses(model)]
-    decoders = [loss for loss in frame_losses(model) if sees_reference(model, loss)]
-    losses += [(loss, "best labels of %s after the reference", best_of) for loss in decoders]
+    for loss in frame_losses(model):
+        if sees_reference(model, loss):
+            losses.append((loss, "best labels of %s after the reference", best_of))
+        elif target_labels(model, loss).names is not None:
+            losses.append((loss, "best labels of %s", best_of))
     several = len({loss.target for loss, _, _ in losses}) > 1
     columns: dict[Any, tuple[str, Callable[[SeqReport], str]]] = {}
     for loss, title, labels_of_seq in losses:
         text = functools.partial(_text, target_labels(model, loss))
         assert loss.target is not None
-        reference = "reference %s" % loss.target.path if several else "reference"
+        reference = "reference %s" % (loss.target.extern_key or loss.target.path) if several else "reference"
         columns.setdefault(loss.target, (reference, functools.partial(text, functools.partial(reference_of, loss))))
         columns[loss] = title % loss.name, functools.partial(text, functools.partial(labels_of_seq, loss))
     return list(columns.values())

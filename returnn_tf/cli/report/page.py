@@ -25,6 +25,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th { background: #f6f8fa; font-weight: 600; }
 th, td { border: 1px solid #d0d7de; padding: 3px 10px !important; overflow-wrap: break-word; }
 td { max-width: 36em; }
+.texts td, .texts th { max-width: 18em; }
 td code { display: block; min-width: 14em; overflow-wrap: anywhere; }
 code { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: 0.9em; }
 figure { margin: 12px 0; }
@@ -105,9 +106,12 @@ def tiles(pictures: Sequence[tuple[str, str]], shape: float) -> Raw:
     return Raw("<div class='tiles'>%s</div>" % "".join(found))
 
 
-def wide(content: str) -> Raw:
-    """Return content that may be wider than the page, with a scroll bar of its own."""
-    return Raw('<div class="wide">%s</div>' % content)
+def wide(content: str, *, texts: bool = False) -> Raw:
+    """Return content that may be wider than the page, with a scroll bar of its own.
+
+    :param texts: whether it is a table with columns of texts, to be compared side by side
+    """
+    return Raw('<div class="wide%s">%s</div>' % (" texts" * texts, content))
 
 
 def heading(text: str) -> Raw:
