@@ -33,6 +33,66 @@ def test_one_of_two(limit, func):
     assert abs(result.grads["output/W"]).max() > 0
 
 
+SUM = {"class": "reduce", "mode": "sum", "axis": ["B", "T", "F"], "from": "data"}
+OF_SUM = {
+    "class": "subnetwork", "from": "data",
+    "subnetwork": {
+        "h": {"class": "linear", "activation": None, "n_out": 1, "from": "data", "with_bias": False},
+        "sum": {**SUM, "from": "h"},
+        "output": {"class": "compare", "kind": "equal", "value": 1e6, "from": "sum"},
+    },
+}  # fmt: skip
+#: A condition as a dict, whether it is true, and its parameters.
+CONDITIONS = {
+    "flag": ({"class": "train_flag"}, False, []),
+    "comparison": ({"class": "compare", "kind": "less", "value": 1e6, "from": "sum"}, True, []),
+    "code": (
+        {"class": "eval", "eval": "source(0) > 1e6", "from": "sum", "out_type": {"dtype": "bool"}}, False, [],
+    ),
+    "code without sources": (
+        {"class": "eval", "eval": "tf.constant(True)", "from": [], "out_type": {"dims": (), "dtype": "bool"}}, True, [],
+    ),
+    "subnetwork": (OF_SUM, False, ["output/condition/h/W"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(CONDITIONS))
+def test_condition_as_a_dict(name):
+    condition, is_true, params = CONDITIONS[name]
+    net = net_of({"sum": SUM, "output": {**network(TANH, SIGMOID)["output"], "condition": condition}})
+    assert sorted(net.params) == sorted(["output/W", "output/b", *params])
+    values = net.get_param_values()
+    y = feed()["data"] @ values["output/W"] + values["output/b"]
+    expected = numpy.tanh(y) if is_true else 1 / (1 + numpy.exp(-y))
+    numpy.testing.assert_allclose(net.run(feed()).layers["output"].value, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize(
+    "condition, steps",
+    [
+        ({"class": "train_flag"}, 0),
+        ({"class": "compare", "kind": "less", "value": 2, "from": ":i"}, 2),
+        ({"class": "compare", "kind": "less", "value": 1, "from": "prev:i"}, 2),
+    ],
+)
+def test_condition_as_a_dict_in_a_loop(condition, steps, moved):
+    unit = {
+        "i": {"class": "copy", "from": ":i", "initial_output": 0},
+        "c": {
+            "class": "cond", "condition": condition,
+            "true_layer": {"class": "eval", "eval": "source(0) * 2.0", "from": "data:source"},
+            "false_layer": {"class": "copy", "from": "data:source"},
+        },
+        "output": {"class": "combine", "kind": "add", "from": ["c", "prev:output"]},
+    }  # fmt: skip
+    net = net_of({"output": {"class": "rec", "from": "data", "unit": unit, "optimize_move_layers_out": moved}})
+    result = net.run(feed()).layers["output"].value
+    factors = numpy.array([2.0 if t < steps else 1.0 for t in range(4)])
+    for got, x, n in zip(result, feed()["data"], LENS):
+        numpy.testing.assert_allclose(got[:n], (x * factors[:, None]).cumsum(axis=0)[:n], rtol=1e-5)
+
+
 def test_gradient_only_of_the_layer_that_ran():
     true = {"class": "subnetwork", "from": "data", "subnetwork": {"a": TANH, "output": {**TANH, "from": "a"}}}
     false = {

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional, Union
 
-from returnn_tf.config.options import LayerRef, option
+from returnn_tf.config.options import option
 from returnn_tf.graph.constraints import constrains_output
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.emit_node import emit_node
@@ -29,6 +29,7 @@ _BRANCHES = ("true_layer", "false_layer")
 class CondLayer(Layer):
     """``y = true_layer if condition else false_layer``. Only the selected layer is computed (`tf.cond`).
 
+    A condition given as a dict is always computed; its parameters are in ``<layer>/condition``.
     Parameters: those of both layers, as if each were this layer: ``<layer>/W``, of subnetworks ``<layer>/<inner>/W``.
     Parameters of the same name are shared. ``name_scope`` in a branch replaces ``<layer>``.
     Losses of layers in a branch count when the branch is computed, and are reported as ``<layer>/<inner>``.
@@ -54,37 +55,36 @@ class CondLayer(Layer):
         help="scope of the parameters",
         inert="the parameters are in the scope of the layer's name; give a branch a name_scope to change it",
     )
-    condition: LayerRef = option(help="layer with a single bool", refs=True)
+    condition: Union[str, dict[str, Any]] = option(help="layer with a single bool: a layer name or a dict")
     true_layer: Union[str, dict[str, Any]] = option(help="layer to compute if it is true: a dict or a layer name")
     false_layer: Union[str, dict[str, Any]] = option(help="layer to compute if it is false: a dict or a layer name")
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """Return what both layers take from the layers around; "data" if that is one."""
-        for name in _BRANCHES:
+        """Return what the condition and both layers take from the layers around; "data" if that is one."""
+        for name in ("condition", *_BRANCHES):
             yield from unit_references(options.get(name))
 
     @classmethod
     def varies_by_step(cls, options: Mapping[str, Any]) -> bool:
         """Return whether a layer of a branch varies from step to step of a loop even where its sources do not."""
-        return any(varies(options.get(name)) for name in _BRANCHES)
+        return any(varies(options.get(name)) for name in ("condition", *_BRANCHES))
 
     @classmethod
     def references_to_one_step(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """Return the condition: in a loop, one that varies means that each step computes another branch."""
-        condition = options.get("condition")
-        if isinstance(condition, str):
-            yield condition
+        """Return what the condition depends on: one that varies in a loop means that steps compute other branches."""
+        yield from unit_references(options.get("condition"))
 
     @classmethod
     def param_references(cls, options: Mapping[str, Any]) -> Iterator[str]:
         """Return the layers of which both layers use parameters."""
-        for name in _BRANCHES:
+        for name in ("condition", *_BRANCHES):
             yield from unit_references(options.get(name), of_params=True)
 
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the true layer."""
-        self._check_condition(ctx)
+        #: The layer with the condition.
+        self._condition = self._plan_condition(ctx)
         self._nodes: list[list[Node]] = []
         results: list[Node] = []
         losses: list[list[LossNode]] = []
@@ -133,15 +133,25 @@ class CondLayer(Layer):
                 return node
         return None
 
-    def _check_condition(self, ctx: PlanContext) -> None:
-        if not isinstance(self.condition, Node):
-            raise ctx.error("condition must be the name of a layer, not %r." % (self.condition,))
-        data = self.condition.output
+    def _plan_condition(self, ctx: PlanContext) -> Node:
+        """Return the layer of the condition; one given as a dict is computed before the branches."""
+        if isinstance(self.condition, str):
+            node = ctx.depend(ctx.builder.resolve(self.condition, "Layer %r" % ctx.node.path))
+        else:
+            unit = unit_network(self.condition, lambda ref: "base:" + ref, where="the option 'condition'")
+            layer = {**unit["output"], "name_scope": self.condition.get("name_scope")}
+            sink, deps = ctx.builder.sink, list(ctx.node.deps)
+            copied = ctx.subnetwork({"condition": layer, "output": {"class": "copy", "from": "condition"}}, {})
+            sink.remove(copied)
+            ctx.node.deps = deps
+            node = ctx.depend(copied.sources[0])
+        data = node.output
         if not data.unknown and (data.dtype != "bool" or data.rank):
             raise ctx.error(
                 "the condition %r must be a single bool, but it is %s. For a choice per entry use class 'switch'."
-                % (self.condition.path, data)
+                % (node.path, data)
             )
+        return node
 
     def _plan_branch(self, ctx: PlanContext, name: str) -> tuple[Node, list[Node], list[LossNode]]:
         """Return (the layer of a branch, all nodes computed only in this branch, the losses of these)."""
@@ -247,7 +257,7 @@ class CondLayer(Layer):
             return [values, lens, sizes, states, of_losses]
 
         values, lens, sizes, states, of_losses = tf.cond(
-            ctx.value(self.condition), lambda: branch(0), lambda: branch(1)
+            ctx.value(self._condition), lambda: branch(0), lambda: branch(1)
         )
         for dim, dim_lens, size in zip(new, lens, sizes):
             ctx.define_lens(dim, dim_lens, size)

@@ -75,8 +75,10 @@ class StepLayers:
 
     def _decides_by_step(self, spec: LayerSpec) -> bool:
         """Return whether a layer needs a value of one step alone that differs from step to step."""
-        needed = [self.layer_of(ref) for ref in spec.cls.references_to_one_step(spec.options)]
-        roots = [name for name in needed if name is not None]
+        refs = list(spec.cls.references_to_one_step(spec.options))
+        if {":i", "data", "data:source", *self._target_keys()} & set(refs):
+            return True
+        roots = [name for ref in refs for name in [self.layer_of(_without_prev(ref))] if name]
         if not roots:
             return False
         found = reachable(roots, lambda name: [*self.links[name].now, *self.links[name].prev])
@@ -93,8 +95,11 @@ class StepLayers:
 
     def _users_of_target(self) -> list[str]:
         """Return the layers that refer to the target of the loop."""
+        return [n for n, spec in self.specs.items() if self._target_keys() & set(spec.references())]
+
+    def _target_keys(self) -> set[str]:
         targets = [self.target] if isinstance(self.target, str) else list(self.target or ())
-        return [n for n, spec in self.specs.items() if {"data:%s" % name for name in targets} & set(spec.references())]
+        return {"data:%s" % name for name in targets}
 
     def _users_of_source(self) -> list[str]:
         """Return the layers that refer to the source of the loop."""
@@ -110,7 +115,7 @@ class StepLayers:
         refs = [] if self.follows_target(spec) else list(spec.references())
         for ref in refs:
             is_prev = ref.startswith("prev:")
-            name = self.layer_of(ref[len("prev:") :] if is_prev else ref)
+            name = self.layer_of(_without_prev(ref))
             if name is not None:  # else planning the layer will report the mistake, if something needs the layer
                 (prev if is_prev else now).append(name)
         if has_inner_prev(spec.cls, spec.options):
@@ -165,3 +170,7 @@ class StepLayers:
         used = reachable([n for n in roots if n in self.specs], refs)
         options = {"unit": {n: self.network[n] for n in self.specs if n in used}}
         return list(type(self._layer).references(options)), list(type(self._layer).param_references(options))
+
+
+def _without_prev(ref: str) -> str:
+    return ref[len("prev:") :] if ref.startswith("prev:") else ref
