@@ -64,6 +64,20 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"y": (4, 4, 1)}),
     "step by step": ({"loop": LOOP}, {"loop/y": "computed step by step"}),
     "weights within a step": ({"loop": WITHIN}, {"loop/w": "not known outside of its loop"}),
+    "masked": (
+        {"one": {"class": "reduce", "mode": "sum", "axis": "F", "from": "data"},
+         "mask": {"class": "compare", "kind": "greater", "value": 0.0, "from": "one"},
+         "y": {"class": "masked_computation", "mask": "mask", "from": "data", "unit": SELF}},
+        {"y/output": (1, 1, 2)}),
+    "branch": (
+        {"c": {"class": "constant", "value": True, "dtype": "bool"},
+         "y": {"class": "cond", "condition": "c", "true_layer": SELF, "false_layer": {**ENERGY, "n_out": 6}}},
+        {"y/output": "in a loop or a branch"}),
+    "frames of frames": (
+        {"w": {"class": "window", "window_size": 3, "from": "data"},
+         "x": {"class": "reinterpret_data", "set_axes": {"T": "stag:window"}, "from": "w"},
+         "y": {**SELF, "from": "x"}},
+        {"y": "along more than two axes of frames"}),
     "kept": ({"y": {**SELF, "initial_state": "keep_over_epoch"}}, {"y": "keys are also those of other batches"}),
 }  # fmt: skip
 

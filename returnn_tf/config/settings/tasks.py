@@ -34,7 +34,7 @@ class TaskSettings(SettingGroup):
     eval_output_file_per_seq: str = setting("", help="file for the scores of each sequence")
     output_per_seq_format: list[str] = setting(
         ["score"],
-        help="fields of eval_output_file_per_seq: seq_tag, seq_len, score, error; pos_score, pos_error: of each position",
+        help="fields of eval_output_file_per_seq: seq_tag, seq_len, score, error; pos_score, pos_error: by position",
     )
     output_per_seq_file_format: str = setting("txt", help="format of eval_output_file_per_seq", choices=["txt", "py"])
 
