@@ -100,13 +100,12 @@ def _weights_layer(net: Network, node: Node, shown: Optional[Node]) -> WeightsLa
     :param shown: what has its values outside of a loop
     :raises ConfigError: why nothing is
     """
-    if is_weights(node):
+    if isinstance(node.layer, SoftmaxOverSpatialLayer):
         if shown is None:
             raise ConfigError("its values are not known outside of its loop")
         template = shown.output
         others = [axis for axis in template.dynamic_axes if axis != template.rank - 1]
-        log_space = bool(getattr(node.layer, "log_space", False))
-        layer = WeightsLayer(node.path, shown, template, max(others, default=None), False, log_space)
+        layer = WeightsLayer(node.path, shown, template, max(others, default=None), False, node.layer.log_space)
     else:
         template = inner_weights_template(net.plan, node)
         layer = WeightsLayer(node.path, node, template, template.time_axis, True, False)
