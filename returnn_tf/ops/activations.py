@@ -95,7 +95,8 @@ def check_activation(name: Any) -> None:
     """Check that an activation is known; needs no TensorFlow.
 
     :param name: one name, several joined as in ``"relu|tanh"`` (applied from left to right), names and numbers combined
-        by ``+ - * /`` as in ``"tanh * 2"``, an expression of x such as ``"tf.minimum(x, 1.0)"``, a function or None
+        by ``+ - * /`` as in ``"tanh * 2"``, an expression of x such as ``"tf.minimum(x, 1.0)"``, a function (also as text,
+        ``"lambda y: tf.minimum(y, 1.0)"``) or None
     :raises ConfigError: with the nearest known name
     """
     if not name or callable(name):
@@ -125,7 +126,12 @@ def get_activation(name: Any, opts: Optional[dict[str, Any]] = None) -> Callable
     check_activation(name)
     if _is_expression(name):
         code = compile(name.strip(), "<activation>", "eval")
-        return lambda x: eval(code, {"tf": tf, "x": x, **(opts or {})})
+
+        def run(x: Any) -> Any:
+            value = eval(code, {"tf": tf, "x": x, **(opts or {})})
+            return value(x) if callable(value) else value
+
+        return run
     functions = [_combined(part) for part in _parts(name)]
 
     def apply(x: Any) -> Any:
@@ -209,7 +215,7 @@ def changes_dtype(name: Any, dtype: str) -> str:
 
 def _is_expression(name: Any) -> bool:
     """Return whether a string is an expression of x rather than a name."""
-    return isinstance(name, str) and "(" in name
+    return isinstance(name, str) and ("(" in name or name.split(maxsplit=1)[:1] == ["lambda"])
 
 
 def _parts(name: str) -> list[str]:

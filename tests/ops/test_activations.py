@@ -22,6 +22,8 @@ X = numpy.array([-2.0, -0.5, 0.0, 0.5, 2.0], "float32")
         ("relu|tanh", lambda x: numpy.tanh(numpy.maximum(x, 0))),
         ("tf.minimum(tf.maximum(x, 0.0), 1.0)", lambda x: numpy.clip(x, 0, 1)),
         (lambda x: x * 2, lambda x: x * 2),
+        ("lambda x: x * 2", lambda x: x * 2),
+        ("lambda value: tf.nn.relu(value)", lambda x: numpy.maximum(x, 0)),
     ],
 )
 def test_value(name: Any, expected: Callable[[Any], Any]) -> None:
@@ -32,7 +34,8 @@ def test_value(name: Any, expected: Callable[[Any], Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name, message", [("rellu", "unknown activation 'rellu'"), ("tf.nn.relu(x", "not a valid expression")]
+    "name, message",
+    [("rellu", "unknown activation 'rellu'"), ("tf.nn.relu(x", "not a valid expression"), ("lambda x", "not a valid")],
 )
 def test_bad(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
