@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,6 +19,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="rewrite the golden files; read the diff afterwards")
+
+
+@pytest.fixture(autouse=True)
+def path_of_modules() -> Iterator[None]:
+    """Restore ``sys.path``: a config adds its folder, and some change it on purpose."""
+    before = list(sys.path)
+    yield
+    sys.path[:] = before
 
 
 @pytest.fixture

@@ -93,7 +93,10 @@ class Lengths:
             return expand_at(flat, [i for i in range(data.rank) if i != axis])
         batch = data.batch_axis
         if batch is None:
-            raise ValueError("%s has lengths by sequence but %s has no batch axis" % (dim, data))
+            raise ConfigError(
+                "each sequence has a length of its own in %s, but %s has no batch axis. Combine it with a source that "
+                "has the batch axis before." % (dim, data)
+            )
         if batch > axis:
             flat = tf.transpose(flat)
         return expand_at(flat, [i for i in range(data.rank) if i not in (axis, batch)])

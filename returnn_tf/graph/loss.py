@@ -220,7 +220,7 @@ def sparse_hint(ctx: LossPlanContext) -> str:
     if target is None or key is None or target.sparse:
         return ""
     size = target.feature_dim.size if target.feature_dim is not None else None
-    read = _keys_before(ctx.node)
+    read = {node.extern_key: node.output for node in ctx.node.all_deps() if node.extern_key is not None}
     labels = sorted(other for other, data in read.items() if data.sparse)
     if labels and key not in read:
         text = " The network reads %r, which has labels, to tell %r, which has features: swap source and target."
@@ -231,18 +231,6 @@ def sparse_hint(ctx: LossPlanContext) -> str:
         key,
         size or "NUMBER_OF_LABELS",
     )
-
-
-def _keys_before(node: Node) -> dict[str, Data]:
-    """Return the data keys that a layer depends on."""
-    found, todo, seen = {}, [node], {node}
-    while todo:
-        each = todo.pop()
-        if each.extern_key is not None:
-            found[each.extern_key] = each.output
-        todo += [dep for dep in each.deps if dep not in seen]
-        seen.update(each.deps)
-    return found
 
 
 def frame_order(data: Data) -> list[int]:

@@ -117,6 +117,17 @@ class Node(Freezable):
         if node not in self.deps:
             self.deps.append(node)
 
+    def all_deps(self) -> set[Node]:
+        """Return the nodes that it needs, directly or through others."""
+        found: set[Node] = set()
+        todo = list(self.deps)
+        while todo:
+            node = todo.pop()
+            if node not in found:
+                found.add(node)
+                todo += node.deps
+        return found
+
     def __repr__(self) -> str:
         return "<%s %r>" % (type(self).__name__, self.path)
 

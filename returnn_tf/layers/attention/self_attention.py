@@ -19,7 +19,7 @@ from returnn_tf.layers.attention.key_shift import check_shift, shift_energy, shi
 from returnn_tf.layers.attention.projection import projected
 from returnn_tf.layers.loops.in_place import InPlace
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.layers.shared.loop_axis import frames_of
+from returnn_tf.layers.shared.loop_axis import check_lengths_of, frames_of
 from returnn_tf.native.attention import attention_ops, native_attention
 from returnn_tf.ops.dense.attention import empty_history, left_only_mask
 from returnn_tf.ops.frames.shape import expand_at
@@ -91,6 +91,8 @@ class SelfAttentionLayer(ConcatInputLayer):
         self._key, self._value = self.total_key_dim // self.num_heads, n_out // self.num_heads
         ctx.param("QKV", (n_in, 2 * self.total_key_dim + n_out), self.forward_weights_init)
         self._frames, axis = frames_of(ctx, data)
+        if axis is not None:
+            check_lengths_of(ctx, self._frames, axis)
         self._single_step = axis is None
         self._in_loop = axis is None or self._frames.dims[axis].is_loop
         # [batch, others, time, feature]

@@ -49,3 +49,30 @@ def with_frames(ctx: EmitContext, x: Any, data: Data, frames: Data) -> Any:
     if data.rank == frames.rank:
         return x
     return tf.repeat(x[None], ctx.size(frames.dims[0]), axis=0)
+
+
+def check_lengths_of(ctx: PlanContext, data: Data, axis: int) -> None:
+    """Check that a layer can mask the frames of an axis, as far as it is known before the ops are built.
+
+    :raises ConfigError: each sequence has a length of its own, and the data has no batch axis
+    """
+    dim = data.dims[axis]
+    if data.batch_axis is None and _basis(dim) & _dims_by_sequence(ctx):
+        raise ctx.error(
+            "the source %s has no batch axis, but each sequence has a length of its own in %s. Combine it before with a "
+            "source that has the batch axis." % (data, dim),
+            topic="dims",
+        )
+
+
+def _basis(dim: Dim) -> set[Dim]:
+    """Return the dims that a dim follows from; itself, if it is no expression."""
+    if dim.expr is None:
+        return {dim}
+    return set().union(*(_basis(part) for part in dim.expr.args if isinstance(part, Dim)))
+
+
+def _dims_by_sequence(ctx: PlanContext) -> set[Dim]:
+    """Return the dynamic axes of the data keys that the layer depends on."""
+    inputs = [node.output for node in ctx.node.all_deps() if node.extern_key is not None]
+    return {dim for data in inputs if data.batch_axis is not None for dim in data.dims if dim.is_dynamic}

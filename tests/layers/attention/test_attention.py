@@ -5,6 +5,8 @@ from typing import Any
 import numpy
 import pytest
 
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.network.network import Network
 from returnn_tf.tensor import SpatialDim
 from tests.layers.nets import LENS, STATIC, TIME, fails, feed, gradient, net_of, run
 
@@ -268,3 +270,22 @@ def test_cum_concat_over_time() -> None:
 
 def test_cum_concat_over_features() -> None:
     fails({"class": "cum_concat", "axis": "F", "from": "data"}, "cannot run along")
+
+
+RANGE = {
+    "r": {"class": "range_in_axis", "axis": "T", "dtype": "float32", "sparse": False, "from": "data"},
+    "f": {"class": "expand_dims", "axis": "F", "from": "r"},
+    "pooled": {"class": "slice", "axis": "T", "slice_step": 2, "from": "f"},
+}
+
+
+@pytest.mark.parametrize("source", ["f", "pooled"])
+def test_a_source_of_no_sequence_is_refused_by_the_plan(source: str) -> None:
+    """Each sequence has another number of frames to attend to."""
+    attention = {"class": "self_attention", "num_heads": 2, "total_key_dim": 4, "n_out": 4, "from": source}
+    config = {"extern_data": {"data": {"dim": 4}}, "network": {**RANGE, "output": attention}, "behavior_version": 12}
+    with pytest.raises(ConfigError, match="Layer 'output' .* no batch axis, but each sequence .* Combine it before"):
+        Network.plan(Config(config))
+    config["network"]["with_data"] = {"class": "combine", "kind": "add", "from": ["r", "data"]}
+    config["network"]["output"] = {**attention, "from": "with_data"}
+    assert Network.plan(Config(config)).nodes
