@@ -59,7 +59,7 @@ def check_lengths_of(ctx: PlanContext, data: Data, axis: int) -> None:
     dim = data.dims[axis]
     if data.batch_axis is None and _basis(dim) & _dims_by_sequence(ctx):
         raise ctx.error(
-            "the source %s has no batch axis, but each sequence has a length of its own in %s. Combine it before with a "
+            "the source %s has no batch axis, but each sequence has its own length in %s. Combine it before with a "
             "source that has the batch axis." % (data, dim),
             topic="dims",
         )
