@@ -95,8 +95,8 @@ def check_activation(name: Any) -> None:
     """Check that an activation is known; needs no TensorFlow.
 
     :param name: one name, several joined as in ``"relu|tanh"`` (applied from left to right), names and numbers combined
-        by ``+ - * /`` as in ``"tanh * 2"``, an expression of x such as ``"tf.minimum(x, 1.0)"``, a function (also as text,
-        ``"lambda y: tf.minimum(y, 1.0)"``) or None
+        by ``+ - * /`` as in ``"tanh * 2"``, an expression of x such as ``"tf.minimum(x, 1.0)"``, a function (also as
+        text, ``"lambda y: tf.minimum(y, 1.0)"``) or None
     :raises ConfigError: with the nearest known name
     """
     if not name or callable(name):
