@@ -76,7 +76,7 @@ def _is_alive(pid):
     try:
         with open("/proc/%d/stat" % pid) as handle:
             return handle.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:  # it ended just now
+    except (FileNotFoundError, ProcessLookupError):  # it ended just now
         return False
 
 

@@ -33,7 +33,7 @@ def files_of(pid: int) -> int:
     """Return how many files in memory a process has open; Python keeps one for each mapping."""
     names = []
     for fd in os.listdir("/proc/%d/fd" % pid):
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             names.append(os.readlink("/proc/%d/fd/%s" % (pid, fd)))
     return sum("memfd:batch" in name for name in names)
 

@@ -22,7 +22,7 @@ def _runs(pid):
     """Return whether a process runs; one that is dead but not waited for does not."""
     try:
         return Path("/proc/%d/stat" % pid).read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it ends between opening and reading
         return False
 
 
