@@ -13,8 +13,11 @@ typedef struct RtfProduct {
   int transpose_a, transpose_b;
 } RtfProduct;
 
-// Whether there is a tile unit that this process may use. Without one, other libraries are as fast.
+// Whether there is a tile unit that this process may use.
 int rtf_product_by_tiles(void);
+
+// Whether vectors are multiplied and added by one instruction, as far as the compiler knows the CPU.
+int rtf_product_by_fma(void);
 
 // Floats of scratch memory for at most this many threads.
 int64_t rtf_product_scratch_size(const RtfProduct* shape, int n_threads);

@@ -21,7 +21,7 @@ _DOC = """
 Compile a native op ahead of time for a given kind of CPU, and write the library to a file.
 
 For machines without a compiler, and for decoders in C++ that load it by TF_LoadLibrary before an exported graph. A
-graph with large LSTMs that was saved on a CPU with a tile unit needs lstm and product.
+graph with large LSTMs that was saved on a CPU on which product is used needs lstm and product.
 
     returnn-tf native build lstm --output rtf_lstm.so                             for the CPU of this machine
     returnn-tf native build lstm --output rtf_lstm.so --target=-march=x86-64-v3   for any x86 CPU since about 2013

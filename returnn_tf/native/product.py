@@ -1,10 +1,10 @@
-"""Products of large matrices on the CPU's tile unit, with gradients."""
+"""Products of large matrices on the CPU's tile unit or by its vectors, with gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, partial
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy
 from numpy.typing import NDArray
@@ -17,24 +17,54 @@ from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
 
+class _Form(NamedTuple):
+    """What the op multiplies with where it is faster than TensorFlow.
+
+    :param least_size: numbers of a matrix that was measured to be faster with 2000 frames
+    :param function: of the library: whether it was compiled with it, and may use it
+    :param lacking: why it does not, if it does not
+    """
+
+    least_size: int
+    function: str
+    lacking: str
+
+
+_TILES = _Form(100_000, "rtf_product_by_tiles", "the compiler or Linux does not support the tile unit")
+_VECTORS = _Form(2**16, "rtf_product_by_fma", "the compiler does not support AVX2")
+
+
+@cache
+def _form() -> Optional[_Form]:
+    """Return what this CPU has, or None if TensorFlow's products are as fast.
+
+    With AVX-512, TensorFlow takes kernels that reach the peak; those for AVX2 take up to twice as long for gradients.
+    """
+    found = set(cpu_features().split())
+    if {"amx_bf16", "amx_tile"} <= found:
+        return _TILES
+    return _VECTORS if {"avx2", "fma"} <= found and "avx512f" not in found else None
+
+
 def product_ops(dtype: tf.DType) -> Optional[Any]:
     """Return the ops, or None if they cannot be used here (a warning gives the reason) or TensorFlow's are as fast.
 
     :param dtype: float32
     """
-    if dtype != tf.float32 or not _cpu_has_tiles():
+    form = _form()
+    if dtype != tf.float32 or form is None:
         return None
     ops = native_op("product", self_test)
-    return ops if ops is not None and _library_has_tiles() else None
+    return ops if ops is not None and _library_has(form) else None
 
 
 def _is_large(dims: Sequence[Optional[int]]) -> bool:
-    """Return whether the matrix is of a size that was measured to be faster than TensorFlow's with 2000 frames.
+    """Return whether the matrix is of a size that was measured to be faster than TensorFlow's.
 
     :param dims: of the product, in any order; the matrix has static dims, the number of frames is not static
     """
-    known = sorted(dim for dim in dims if dim is not None)[:2]
-    return len(known) == 2 and known[0] >= 64 and known[0] * known[1] >= 100_000
+    known, form = sorted(dim for dim in dims if dim is not None)[:2], _form()
+    return form is not None and len(known) == 2 and known[0] >= 64 and known[0] * known[1] >= form.least_size
 
 
 def reason_not_used() -> str:
@@ -43,21 +73,36 @@ def reason_not_used() -> str:
     The choice follows from the CPU alone, not from timings, so that a run that is resumed computes the same bits.
     ``bench/products.py`` measures whether it is right.
     """
-    if not _cpu_has_tiles():
-        return "this CPU has no tile unit"
-    return "" if _library_has_tiles() else "the compiler or Linux does not support the tile unit"
+    form = _form()
+    if form is None:
+        return "this CPU has neither a tile unit nor AVX2 without AVX-512"
+    return "" if _library_has(form) else form.lacking
 
 
 @cache
-def _cpu_has_tiles() -> bool:
-    """Return whether compiling the op is worthwhile."""
-    return {"amx_bf16", "amx_tile"} <= set(cpu_features().split())
+def _library_has(form: _Form) -> bool:
+    """Return whether the compiler supported it and Linux lets this process use it."""
+    return bool(getattr(c_library("product"), form.function)())
 
 
-@cache
-def _library_has_tiles() -> bool:
-    """Return whether the compiler supported the tile unit and Linux lets this process use it."""
-    return bool(c_library("product").rtf_product_by_tiles())
+def product_of_frames(x: tf.Tensor, weights: tf.Tensor, *, transposed: bool = False) -> Optional[tf.Tensor]:
+    """Compute ``x W`` over the last axis by the native op, or return None if it is not faster.
+
+    :param x: [..., frames, in]; of a lower rank it has too few rows: None
+    :param weights: [in, out], or [out, in] if ``transposed``
+    """
+    rank = x.shape.rank
+    if rank is None or rank < 3 or not _is_large([None, *weights.shape]):
+        return None
+    ops = product_ops(x.dtype)
+    if ops is None:
+        return None
+    rows = tf.reshape(x, [-1, x.shape[-1] or tf.shape(x)[-1]])
+    y = native_matmul(ops, rows, weights, None, transpose_a=False, transpose_b=transposed)
+    width = weights.shape[0 if transposed else 1]
+    y = tf.reshape(y, tf.concat([tf.shape(x)[:-1], [width]], 0))
+    y.set_shape(x.shape[:-1].concatenate([width]))
+    return y
 
 
 def matmul(

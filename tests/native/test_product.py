@@ -1,4 +1,4 @@
-"""Products on the tile unit: values, gradients, where they are used, wrong input."""
+"""Products on the tile unit and by vectors: values, gradients, where they are used, wrong input."""
 
 import numpy
 import pytest
@@ -17,7 +17,9 @@ def ops():
     return load("product", product.self_test)
 
 
-@pytest.mark.parametrize("size", [(1, 3, 5), (40, 70, 33), (64, 32, 64), (90, 400, 700), (33, 650, 16)], ids=str)
+@pytest.mark.parametrize(
+    "size", [(1, 3, 5), (40, 70, 33), (64, 32, 64), (90, 400, 700), (33, 650, 16), (250, 30, 1100)], ids=str
+)
 @pytest.mark.parametrize("transpose_a, transpose_b", ORDERS)
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_values_and_gradients(ops, size, transpose_a, transpose_b, with_bias):
@@ -120,8 +122,16 @@ def test_what_is_not_finite_comes_through(ops, value):
     assert not numpy.isfinite(y[3]).any() and numpy.isfinite(numpy.delete(y, 3, axis=0)).all()
 
 
-@pytest.mark.parametrize("features, native", [("avx512f amx_bf16 amx_tile avx512_bf16", True), ("avx2 avx512f", False)])
-def test_used_where_the_cpu_has_the_unit(monkeypatch, features, native):
+@pytest.mark.parametrize(
+    "features, native",
+    [
+        ("avx2 fma avx512f amx_bf16 amx_tile avx512_bf16", True),
+        ("avx2 fma avx512f", False),
+        ("avx2 fma", True),
+        ("avx2", False),
+    ],
+)
+def test_used_where_the_cpu_is_faster_with_it(monkeypatch, features, native):
     """For all frames of sequences, not for a single frame of each; for large matrices, not for other types."""
     seen = []
 
@@ -129,13 +139,13 @@ def test_used_where_the_cpu_has_the_unit(monkeypatch, features, native):
         seen.append(name)  # and there is none: TensorFlow's own follows
 
     monkeypatch.setattr(product, "cpu_features", lambda: features)
-    product._cpu_has_tiles.cache_clear()
+    product._form.cache_clear()
     monkeypatch.setattr(product, "native_op", native_op)
     for dtype, shape, n_out, used in (
         ("float32", (2, 3, 320), 330, native),
         ("float32", (3, 320), 330, False),
         ("float32", (2, 3, 50), 3000, False),
-        ("float32", (2, 3, 100), 900, False),
+        ("float32", (2, 3, 70), 900, False),
         ("float64", (2, 3, 320), 330, False),
     ):
         seen.clear()
@@ -148,18 +158,19 @@ def test_used_where_the_cpu_has_the_unit(monkeypatch, features, native):
         y = run(tf.ones(shape, dtype))
         numpy.testing.assert_array_equal(y, numpy.full((*shape[:-1], n_out), width + 1))
         assert seen == (["product"] if used else [])
-    product._cpu_has_tiles.cache_clear()
+    product._form.cache_clear()
 
 
-def test_not_used_where_the_library_has_no_unit(monkeypatch, ops):
+@pytest.mark.parametrize("form, text", [("_TILES", "Linux"), ("_VECTORS", "AVX2")])
+def test_not_used_where_the_library_lacks_it(monkeypatch, ops, form, text):
     """An old compiler, or a Linux that does not let the process use it: TensorFlow's own products are faster then."""
-    monkeypatch.setattr(product, "_cpu_has_tiles", lambda: True)
-    monkeypatch.setattr(product, "_library_has_tiles", lambda: False)
-    assert product.product_ops(tf.float32) is None and "Linux" in product.reason_not_used()
-    monkeypatch.setattr(product, "_library_has_tiles", lambda: True)
+    monkeypatch.setattr(product, "_form", lambda: getattr(product, form))
+    monkeypatch.setattr(product, "_library_has", lambda _: False)
+    assert product.product_ops(tf.float32) is None and text in product.reason_not_used()
+    monkeypatch.setattr(product, "_library_has", lambda _: True)
     assert product.product_ops(tf.float32) is not None and not product.reason_not_used()
-    monkeypatch.setattr(product, "_cpu_has_tiles", lambda: False)
-    assert "no tile unit" in product.reason_not_used()
+    monkeypatch.setattr(product, "_form", lambda: None)
+    assert product.product_ops(tf.float32) is None and "neither a tile unit nor AVX2" in product.reason_not_used()
 
 
 def test_used_for_gradients_of_weights(monkeypatch):

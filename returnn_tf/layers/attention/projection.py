@@ -9,6 +9,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.loop_axis import with_frames
 from returnn_tf.layers.shared.packed import product_with_packed
+from returnn_tf.native.product import product_of_frames
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.tensor import Data
@@ -27,7 +28,12 @@ def projected(ctx: EmitContext, layer: ConcatInputLayer, frames: Data, perm: Seq
         packing = ctx.lowering.packing_of(layer.source)
     if packing is not None:
         packed = ctx.lowering.packed_value(layer.source, packing)
-        return packing.unpack(tf.tensordot(packed, ctx.param(param), [[-1], [0]]))
+        return packing.unpack(_product(ctx, packed, ctx.param(param)))
     x = transpose(with_frames(ctx, layer.emit_input(ctx), layer.input, frames), perm)
     y = product_with_packed(ctx, param, x)
-    return full(tf.tensordot(reduced(x), reduced(ctx.param(param)), [[-1], [0]])) if y is None else y
+    return full(_product(ctx, reduced(x), reduced(ctx.param(param)))) if y is None else y
+
+
+def _product(ctx: EmitContext, x: Any, weights: Any) -> Any:
+    y = product_of_frames(x, weights) if ctx.train else None
+    return tf.tensordot(x, weights, [[-1], [0]]) if y is None else y

@@ -14,6 +14,7 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.packed import product_with_packed
 from returnn_tf.native.portable import in_portable_ops
+from returnn_tf.native.product import product_of_frames
 from returnn_tf.ops.activations import check_activation, get_activation, is_named, is_over_features, may_reduce
 from returnn_tf.ops.after_product import bias_and_activation
 from returnn_tf.ops.frames.shape import move_axis
@@ -80,7 +81,7 @@ class LinearLayer(ConcatInputLayer):
             y = tf.gather(tf.transpose(w) if self.use_transposed_weights else w, x)
         else:
             y = product_with_packed(ctx, "W", x) if self._is_of_rows(x) else None
-            y = self._product(x, w) if y is None else y
+            y = self._product(ctx, x, w) if y is None else y
             if self._is_plain_product():
                 ctx.set_aux(self.node, PRODUCT, Product(x, w, bias, self.use_transposed_weights))
         product, fuses = y, ctx.train and self.grad_filter is None
@@ -99,13 +100,16 @@ class LinearLayer(ConcatInputLayer):
             y = get_activation(self.activation)(y)
         return self._place(y, data)
 
-    def _product(self, x: Any, w: Any) -> Any:
+    def _product(self, ctx: EmitContext, x: Any, w: Any) -> Any:
         """Return the product, with its features last."""
         axis = self.input.feature_axis
         if self._is_of_rows(x) and not in_portable_ops():
             # TensorFlow fuses it with the bias and the activation, which it does not do for tensordot.
             return tf.matmul(x, w, transpose_b=self.use_transposed_weights)
-        return tf.tensordot(x, w, [[axis], [1 if self.use_transposed_weights else 0]])
+        y = None
+        if ctx.train and axis == x.shape.rank - 1:  # other graphs, which are exported, need no library for it
+            y = product_of_frames(x, w, transposed=self.use_transposed_weights)
+        return tf.tensordot(x, w, [[axis], [1 if self.use_transposed_weights else 0]]) if y is None else y
 
     def _is_of_rows(self, x: Any) -> bool:
         """Return whether the input is [rows, features]."""

@@ -1,0 +1,112 @@
+"""Layers whose products of all frames are those of the native op, where it is faster than TensorFlow's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+
+import returnn_tf
+from returnn_tf.native import product
+from returnn_tf.native.library import load
+
+Net = dict[str, dict[str, Any]]
+SIZES = numpy.array([7, 4, 5], "int32")
+FEED = {
+    "data": numpy.random.RandomState(1).normal(0, 1, (3, 7, 70)).astype("float32"), "data/size0": SIZES,
+    "classes": numpy.random.RandomState(2).randint(0, 9, (3, 7)).astype("int32"), "classes/size0": SIZES,
+}  # fmt: skip
+OUT = {"class": "softmax", "loss": "ce", "target": "classes"}
+
+
+def linear(source: Any = "data", **options: Any) -> dict[str, Any]:
+    return {"class": "linear", "activation": "tanh", "n_out": 66, "from": source, **options}
+
+
+IN_EACH_STEP = {
+    "s": {"class": "rec", "unit": "lstm", "n_out": 140, "from": ["prev:output", "data:source"]},
+    "parts": {"class": "split_dims", "axis": "F", "dims": (2, 70), "from": "s"},
+    "x": linear("parts"),
+    "output": {"class": "merge_dims", "axes": ["dim:2", "F"], "from": "x", "n_out": 132},
+}
+USED: dict[str, Net] = {
+    "linear": {"x": linear()},
+    "transposed": {"x": linear(use_transposed_weights=True)},
+    "without activation": {"x": linear(activation=None)},
+    "gradient filter": {"x": linear(grad_filter=100.0)},
+    "two sources": {"a": linear(), "x": linear(["a", "data"])},
+    "two axes": {
+        "w": {"class": "window", "window_size": 3, "from": "data"}, "y": linear("w"),
+        "x": {"class": "reduce", "mode": "sum", "axes": "stag:window", "from": "y"},
+    },
+    "attention": {
+        "x": {"class": "self_attention", "num_heads": 2, "total_key_dim": 64, "n_out": 64, "from": "data"},
+    },
+    "in a subnetwork": {"x": {"class": "subnetwork", "from": "data", "subnetwork": {"output": linear("data")}}},
+    "in each step of a loop": {"x": {"class": "rec", "unit": IN_EACH_STEP, "from": "data"}},
+    "recurrent": {"x": {"class": "rec", "unit": "lstm", "n_out": 64, "from": "data"}},
+}  # fmt: skip
+NOT_USED: dict[str, Net] = {
+    "narrow": {"x": linear(n_out=60)},
+    "a row for each sequence": {
+        "mean": {"class": "reduce", "mode": "mean", "axes": "T", "from": "data"}, "y": linear("mean"),
+        "first": {"class": "slice", "axis": "F", "slice_end": 66, "from": "data"},
+        "x": {"class": "combine", "kind": "add", "from": ["first", "y"]},
+    },
+}  # fmt: skip
+
+
+def config_of(net: Net) -> returnn_tf.Config:
+    return returnn_tf.Config({
+        "extern_data": {"data": {"dim": 70}, "classes": {"dim": 9, "sparse": True}},
+        "network": {**net, "output": {**OUT, "from": "x"}}, "learning_rate": 0.1, "random_seed": 1,
+        "behavior_version": 21,
+    })  # fmt: skip
+
+
+def train(net: Net, monkeypatch: pytest.MonkeyPatch, native: bool) -> tuple[dict[str, Any], set[str]]:
+    """Return losses and parameters of two steps, and the types of ops in the graph."""
+    form = product._VECTORS._replace(least_size=1) if native else None
+    monkeypatch.setattr(product, "_form", lambda: form)
+    monkeypatch.setattr(product, "_library_has", lambda _: True)
+    config = config_of(net)
+    trainer = returnn_tf.Trainer(returnn_tf.Network.from_config(config, train=True), config)
+    rng, values = numpy.random.RandomState(1), trainer.net.get_param_values()
+    trainer.net.set_param_values({name: rng.normal(0, 0.1, values[name].shape) for name in sorted(values)})
+    losses = [trainer.step(FEED).total_loss for _ in range(2)]
+    types = set().union(*(_types(graph.graph) for graph in trainer.function.graphs))
+    return {"losses": losses, **trainer.net.get_param_values()}, types
+
+
+def _types(graph: Any) -> set[str]:
+    """Return the types of the ops of a graph and of the functions that it calls."""
+    functions = graph.as_graph_def().library.function
+    return {op.type for op in graph.get_operations()} | {op.op for function in functions for op in function.node_def}
+
+
+@pytest.mark.parametrize("name", USED)
+def test_same_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses and parameters, thus gradients, by both."""
+    load("product", product.self_test)
+    here, types = train(USED[name], monkeypatch, native=True)
+    plain, plain_types = train(USED[name], monkeypatch, native=False)
+    assert "RtfProduct" in types and "RtfProduct" not in plain_types
+    for key, value in plain.items():
+        numpy.testing.assert_allclose(here[key], value, rtol=1e-4, atol=1e-6, err_msg=key)
+
+
+@pytest.mark.parametrize("name", NOT_USED)
+def test_where_it_is_not_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For small matrices and few rows."""
+    assert "RtfProduct" not in train(NOT_USED[name], monkeypatch, native=True)[1]
+
+
+@pytest.mark.parametrize("name", ["linear", "attention"])
+def test_only_in_training(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs that are exported need no library for these layers."""
+    monkeypatch.setattr(product, "native_op", lambda *_: pytest.fail("it is not to be loaded"))
+    monkeypatch.setattr(product, "_form", lambda: product._VECTORS._replace(least_size=1))
+    net = returnn_tf.Network.from_config(config_of(USED[name]))
+
+    net.run(FEED)
