@@ -131,7 +131,6 @@ bench: venv
 
 dist: $(STAMP)
 	$(PY) -m build
-	$(PY) release/compress.py dist/*.whl
 
 clean:
 	rm -rf $(VENV) .versions .pytest_cache .mypy_cache .ruff_cache build dist site *.egg-info

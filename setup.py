@@ -1,4 +1,4 @@
-"""The build steps that pyproject.toml cannot express: the version, and an archive of files that are no modules.
+"""The build steps that pyproject.toml cannot express: version, archive of files that are no modules, size of the wheel.
 
 A release is a commit with the tag ``v1.2.3``; nothing has to be edited for one. What is built from it is 1.2.3. N
 commits later it is ``1.2.4.devN+gHASH``, and before the first tag, or in a clone without tags, ``.devN+gHASH`` of the
@@ -8,6 +8,7 @@ where there is no repository: in an sdist.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import lzma
 import re
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
@@ -125,4 +127,20 @@ class BuildWithFolders(build_py):
             write_archive(Path(self.build_lib, ARCHIVE))
 
 
-setup(version=find_version(), cmdclass={"build_py": BuildWithFolders, "sdist": SdistWithVersion})
+class SmallWheel(bdist_wheel):
+    """Compress the wheel anew, better than Python's zipfile can."""
+
+    def run(self) -> None:
+        """Build the wheel, then compress it, if the package for that is there."""
+        super().run()
+        if importlib.util.find_spec("deflate") is None:
+            print("setup.py: the wheel is 2 % larger without the package deflate", file=sys.stderr)
+            return
+        for command, _, wheel in self.distribution.dist_files:
+            if command == "bdist_wheel":
+                subprocess.run([sys.executable, str(CHECKOUT / "release" / "compress.py"), wheel], check=True)
+
+
+COMMANDS = {"build_py": BuildWithFolders, "sdist": SdistWithVersion, "bdist_wheel": SmallWheel}
+
+setup(version=find_version(), cmdclass=COMMANDS)
