@@ -220,6 +220,7 @@ def _fork_run(folder: str, args: list[str]) -> int:
     if pid:
         return pid
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which the process that forks ignores
     os.chdir(folder)
     log = os.open("log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
