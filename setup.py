@@ -134,7 +134,7 @@ class SmallWheel(bdist_wheel):
         """Build the wheel, then compress it, if the package for that is there."""
         super().run()
         if importlib.util.find_spec("deflate") is None:
-            print("setup.py: the wheel is 2 % larger without the package deflate", file=sys.stderr)
+            print("setup.py: the wheel is larger without the package deflate", file=sys.stderr)
             return
         for command, _, wheel in self.distribution.dist_files:
             if command == "bdist_wheel":

@@ -94,8 +94,8 @@ class Lengths:
         batch = data.batch_axis
         if batch is None:
             raise ConfigError(
-                "each sequence has a length of its own in %s, but %s has no batch axis. Combine it with a source that "
-                "has the batch axis before." % (dim, data)
+                "the source %s has no batch axis, but each sequence has its own length in %s. First combine it with a "
+                "source that has one." % (data, dim)
             )
         if batch > axis:
             flat = tf.transpose(flat)

@@ -223,7 +223,7 @@ def sparse_hint(ctx: LossPlanContext) -> str:
     read = {node.extern_key: node.output for node in ctx.node.all_deps() if node.extern_key is not None}
     labels = sorted(other for other, data in read.items() if data.sparse)
     if labels and key not in read:
-        text = " The network reads %r, which has labels, to tell %r, which has features: swap source and target."
+        text = " The network reads %r, which has labels, to predict %r, which has features: swap source and target."
         return text % (labels[0], key)
     if key in read:
         return " The network reads %r itself: name the data key with the labels as target." % key

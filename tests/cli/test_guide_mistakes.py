@@ -40,7 +40,7 @@ MISTAKES = {
     ),
     "data and targets are swapped": Mistake(
         FIRST, "num_epochs = 6", SWAPPED,
-        r"reads 'classes', which has labels, to tell 'data', which has features: swap", "ctc",
+        r"reads 'classes', which has labels, to predict 'data', which has features: swap", "ctc",
     ),
     "data and targets are swapped in the data": Mistake(
         FIRST, 'dev = {"class"', SWAPPED_DATA + 'dev = {"class"',
@@ -57,7 +57,7 @@ MISTAKES = {
         r"got the list \[0\.01, 0\.005\]\. Write learning_rates = \[0\.01, 0\.005\]", "settings",
     ),
     "decimal comma": Mistake(
-        FIRST, "learning_rate = 0.01", "learning_rate = 0,5", r"got \(0, 5\)\. A comma is too much", "settings",
+        FIRST, "learning_rate = 0.01", "learning_rate = 0,5", r"got \(0, 5\)\. The decimal point is", "settings",
     ),
     "first half of a name": Mistake(
         FIRST, '"newbob_multi_epoch"', '"newbob_multi"', r"Did you mean 'newbob_multi_epoch'\?", "settings",

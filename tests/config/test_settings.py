@@ -412,7 +412,7 @@ def test_settings_of_published_configs(name) -> None:
         ({"learning_rate_control": "newbop"}, "Did you mean 'newbob'?"),
         ({"learning_rate_control": "newbob_multi"}, "Did you mean 'newbob_multi_epoch'?"),
         ({"learning_rate": [0.1]}, "got the list [0.1]. Write learning_rates = [0.1]"),
-        ({"learning_rate": (0, 5)}, "got (0, 5). A comma is too much: the decimal point is '.'"),
+        ({"learning_rate": (0, 5)}, "expected one number, got (0, 5). The decimal point is '.', as in 0.5; several"),
         ({"learning_rates": {"first": 1}}, "expected a list of rates or a dict epoch -> rate"),
         ({"optimizer": {"class": "adm"}}, "Did you mean 'adam'?"),
         ({"pretrain": {"repetition": 3}}, "Did you mean 'repetitions'?"),

@@ -17,7 +17,9 @@ bool check(const RtfProduct& shape) {
   const Array a = random_array(shape.rows * shape.depth), b = random_array(shape.depth * shape.columns);
   const Array bias = random_array(shape.columns), *const some_bias = shape.depth % 2 ? &bias : nullptr;
   const Array y = product(shape, a, b, some_bias, RtfThreads{run_threads, nullptr, 1});
-  bool good = y == product(shape, a, b, some_bias, RtfThreads{run_threads, nullptr, 3});
+  bool good = true;
+  for (int n_threads : {3, 4, 16})  // from 4 on, both rows and columns are divided
+    good &= y == product(shape, a, b, some_bias, RtfThreads{run_threads, nullptr, n_threads});
   for (int64_t row = 0; row < shape.rows; ++row)
     for (int64_t column = 0; column < shape.columns; ++column) {
       double sum = some_bias ? bias[column] : 0, most = std::fabs(sum);
@@ -43,7 +45,8 @@ int main() {
       for (int64_t depth : {1, 16, 33, 100})
         for (int64_t columns : {1, 16, 32, 45, 130})
           if (!check(RtfProduct{rows, depth, columns, transposed & 1, transposed >> 1})) return 1;
-    const int64_t others[][3] = {{0, 5, 40}, {40, 0, 40}, {40, 5, 0}, {50, 333, 35}, {34, 40, 650}, {70, 321, 70}};
+    const int64_t others[][3] = {{0, 5, 40},    {40, 0, 40},   {40, 5, 0},    {50, 333, 35},
+                                 {34, 40, 650}, {70, 321, 70}, {257, 20, 70}, {130, 9, 1100}};
     for (const auto& [rows, depth, columns] : others)
       if (!check(RtfProduct{rows, depth, columns, transposed & 1, transposed >> 1})) return 1;
   }

@@ -9,6 +9,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from copy import copy as copy_of
 from pathlib import Path
 from types import ModuleType
 
@@ -165,14 +166,14 @@ def test_compressed_wheels(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     pytest.importorskip("deflate")
     path, sizes = tmp_path / "x.whl", []
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as plain:
-        for info in wheel.infolist():
-            plain.writestr(info, wheel.read(info), zipfile.ZIP_DEFLATED)
+        for info in wheel.infolist():  # copied, as writing changes it
+            plain.writestr(copy_of(info), wheel.read(info), zipfile.ZIP_DEFLATED)
     command = [sys.executable, str(CHECKOUT / "release" / "compress.py")]
     assert subprocess.run(command, capture_output=True).returncode == 2
     for _ in range(3):
         sizes.append(path.stat().st_size)
         subprocess.run([*command, str(path)], check=True, capture_output=True)
-    assert sizes[1] < 0.985 * sizes[0] and sizes[1] == sizes[2]
+    assert sizes[0] > sizes[1] == sizes[2]
     assert os.listdir(tmp_path) == [path.name]
     with zipfile.ZipFile(path) as file:
         assert file.testzip() is None

@@ -105,10 +105,12 @@ def test_scores_of_each_position(form: str, fields: list[str]) -> None:
             assert np.mean(values) == pytest.approx(expected[tag][field[len("pos_") :]], rel=1e-5)
 
 
+MEAN = {"class": "reduce", "mode": "mean", "axes": "T", "from": "output", "loss": "as_is"}
+
+
 def test_loss_without_positions() -> None:
     dev = {"class": "HDFDataset", "files": [str(RUN / "eval_12ax.hdf")]}
-    mean = {"class": "reduce", "mode": "mean", "axes": "T", "from": "output", "loss": "as_is"}
-    options = {"network": {**SETTINGS["network"], "mean": mean}, "output_per_seq_format": ["pos_score"]}
+    options = {"network": {**SETTINGS["network"], "mean": MEAN}, "output_per_seq_format": ["pos_score"]}
     with pytest.raises(ConfigError, match="output_per_seq_format: the loss 'as_is' of layer 'mean' has a single value"):
         run(task="eval", dev=dev, eval_output_file_per_seq="out.txt", loss_name="mean", **options)
 

@@ -93,7 +93,7 @@ DATA = {
     "NaN": ("seqs[5]['data'][1, 2] = np.nan\n", "features of 'data'", "FAILED", "NaN or Inf in 1 sequences, .* seq-5"),
     "constant": ("for seq in seqs: seq['data'][:] = 2.0\n", "features of 'data'", "FAILED", "features are constant"),
     "labels one too low": (
-        "for seq in seqs: seq['classes'] -= 1\n", "labels of 'classes'", "FAILED", "-1 in .* Nothing may be below 0",
+        "for seq in seqs: seq['classes'] -= 1\n", "labels of 'classes'", "FAILED", "-1 in .* must not be negative",
     ),
     "length limit in seconds": (
         "max_seq_length = 2\n", "length limits", "FAILED", "leaves out 40 of 40 sequences. They have 3 to 7 frames",

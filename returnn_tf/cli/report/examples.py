@@ -67,7 +67,7 @@ def examples(model: Model, found: Sequence[SeqReport], count: int) -> Optional[S
         body = paragraph(_HOW_TO_READ) + _limits(model, drawn, len(places)) + body
     for reason in dict.fromkeys(model.hidden.values()):
         paths = ", ".join(path for path, why in model.hidden.items() if why == reason)
-        body += paragraph("Weights that are not drawn, of %s: %s." % (shortened(paths, 400), reason))
+        body += paragraph("Weights of %s are not drawn: %s." % (shortened(paths, 400), reason))
     title = "Alignments and attention" if model.attention or model.hidden else "Alignments"
     return Section(title, body) if body else None
 

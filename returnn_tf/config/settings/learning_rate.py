@@ -18,11 +18,12 @@ def _read_factor(value: Any) -> Any:
 def _read_rate(value: Any) -> float:
     """Read a single rate; of a list, the first one would be taken for all epochs, and of ``0,5`` the 0."""
     entries = value.parts if isinstance(value, readers.RawSetting) else value
-    if isinstance(entries, (list, tuple)) and (len(entries) != 1 or entries is value or value.text[:1] in "[("):
-        shown = value.text if isinstance(value, readers.RawSetting) else repr(value)
-        if isinstance(value, list) or shown[:1] == "[":
+    shown = value.text.strip() if isinstance(value, readers.RawSetting) else repr(value)
+    if isinstance(entries, (list, tuple)) and (len(entries) > 1 or shown[:1] in ("[", "(")):
+        if shown[:1] == "[":
             raise ValueError("expected a number, got the list %s. Write learning_rates = %s" % (shown, shown))
-        raise ValueError("expected a number, got %s. A comma is too much: the decimal point is '.'" % shown)
+        text = "expected one number, got %s. The decimal point is '.', as in 0.5; several rates go into learning_rates"
+        raise ValueError(text % shown)
     return readers.read_float(value)
 
 

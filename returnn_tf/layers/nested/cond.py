@@ -77,7 +77,7 @@ class CondLayer(Layer):
 
     @classmethod
     def param_references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """Return the layers of which both layers use parameters."""
+        """Return the layers of which the condition and both layers use parameters."""
         for name in ("condition", *_BRANCHES):
             yield from unit_references(options.get(name), of_params=True)
 

@@ -59,8 +59,8 @@ def check_lengths_of(ctx: PlanContext, data: Data, axis: int) -> None:
     dim = data.dims[axis]
     if data.batch_axis is None and _basis(dim) & _dims_by_sequence(ctx):
         raise ctx.error(
-            "the source %s has no batch axis, but each sequence has its own length in %s. Combine it before with a "
-            "source that has the batch axis." % (data, dim),
+            "the source %s has no batch axis, but each sequence has its own length in %s. First combine it "
+            "with a source that has one." % (data, dim),
             topic="dims",
         )
 

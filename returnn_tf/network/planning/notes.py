@@ -30,7 +30,7 @@ def unneeded_mistakes(
 
 
 def remarks(nodes: Iterable[Node]) -> list[str]:
-    """Return one text for each planned layer that is probably not meant so."""
+    """Return one text for each planned layer that probably does not do what is meant."""
     found = {describe_place(node.path, node.layer.class_name): node.layer.remark() for node in nodes}
     return ["%s: %s" % each for each in found.items() if each[1]]
 

@@ -106,7 +106,7 @@ def _labels(key: str, data: Data, samples: list[Sample], has_blank: bool, never_
             low if low < 0 else high, tags(wrong), size, size - 1,
         )  # fmt: skip
         if low < 0:
-            problem += " Nothing may be below 0: did the subtraction of 1, or of a blank, go one too far?"
+            problem += " Labels must not be negative: was 1, or a blank, subtracted once too often?"
         elif low >= 1 and high == size:
             problem += " The labels begin at 1: subtract 1 when the data is made, or declare dim %d." % (size + 1)
         elif has_blank and high == size:

@@ -284,7 +284,7 @@ def test_a_source_of_no_sequence_is_refused_by_the_plan(source: str) -> None:
     """Each sequence has another number of frames to attend to."""
     attention = {"class": "self_attention", "num_heads": 2, "total_key_dim": 4, "n_out": 4, "from": source}
     config = {"extern_data": {"data": {"dim": 4}}, "network": {**RANGE, "output": attention}, "behavior_version": 12}
-    with pytest.raises(ConfigError, match="Layer 'output' .* no batch axis, but each sequence .* Combine it before"):
+    with pytest.raises(ConfigError, match="Layer 'output' .* no batch axis, but each sequence .* First combine it"):
         Network.plan(Config(config))
     config["network"]["with_data"] = {"class": "combine", "kind": "add", "from": ["r", "data"]}
     config["network"]["output"] = {**attention, "from": "with_data"}
