@@ -10,10 +10,10 @@ from typing import Any, Optional
 
 import numpy
 
-from returnn_tf.compat.numbers_dict import NumbersDict
 from returnn_tf.config import ConfigError
 from returnn_tf.config.compat_modules import load_user_file, register_compat
 from returnn_tf.datasets.files import local_copy
+from returnn_tf.util.numbers_dict import NumbersDict
 
 register_compat(__name__, "returnn.util.basic", "Util")
 register_compat(__name__, "returnn.util")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import logging
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -61,6 +62,7 @@ def test_numbers_dict(tmp_path: pathlib.Path) -> None:
     assert config["big"] == {"data": 10, "classes": 7} and config["like"] == {"data": 1, "classes": 1}
     assert not config["compare"] and not config["none"].has_values() and config["a"].max_value() == 10
     assert config["a"] != config["b"] and config["b"]["whatever"] == 2
+    assert isinstance(config["a"], Mapping) and {**config["a"]} == {"data": 10, "classes": 3} and len(config["a"]) == 2
     with pytest.raises(KeyError):
         config["a"]["other"]
 

@@ -10,6 +10,7 @@ import pytest
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets import Dataset, HDFDataset
+from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.datasets.core.epoch import Epoch
 from returnn_tf.datasets.hdf import rows
 from returnn_tf.datasets.hdf.file import HDFFile
@@ -154,6 +155,14 @@ def test_batches_are_those_of_data_in_memory(name, order, both):
     assert hdf.batch_stats == memory.batch_stats
     rest = list(hdf.batches(2, start_batch=2, **BATCHES[name]))
     assert [batch.number for batch in rest] == list(range(2, len(batches)))
+
+
+@pytest.mark.parametrize("name", [name for name in BATCHES if name != "frame by frame"])
+def test_the_network_gets_the_names_of_the_sequences(name, both):
+    hdf = Dataset.from_config({"class": "HDFDataset", "files": both[0]})
+    declared = {"seq_tag": Declared("string", ())}
+    for batch in hdf.batches(1, declared=declared, **BATCHES[name]):
+        assert batch.feed["seq_tag"].tolist() == batch.seq_tags == [hdf.tag(index) for index in batch.seq_indices]
 
 
 def test_damage_is_found_in_batches_too(tmp_path):

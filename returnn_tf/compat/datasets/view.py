@@ -7,12 +7,12 @@ from typing import Any, Optional
 
 from numpy.typing import NDArray
 
-from returnn_tf.compat.numbers_dict import NumbersDict
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.epoch_reader import EpochReader
 from returnn_tf.datasets.core.share import Chosen
 from returnn_tf.datasets.user.interface import DatasetInterface
+from returnn_tf.util.numbers_dict import NumbersDict
 
 
 class DatasetView(DatasetInterface):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
 from returnn_tf.datasets.core.together import Together
+from returnn_tf.util.numbers_dict import NumbersDict
 
 log = logging.getLogger("returnn_tf.datasets")
 
@@ -143,9 +144,9 @@ class EpochReader:
         """Return `has`."""
         return self.has(seq_idx)
 
-    def get_seq_length(self, seq_idx: int) -> dict[str, int]:
+    def get_seq_length(self, seq_idx: int) -> NumbersDict:
         """Return `lengths`."""
-        return self.lengths(seq_idx)
+        return NumbersDict(self.lengths(seq_idx))
 
     def get_tag(self, seq_idx: int) -> str:
         """Return `tag`."""

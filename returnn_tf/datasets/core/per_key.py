@@ -19,10 +19,11 @@ def per_key(value: Optional[IntOrDict], keys: Iterable[str], *, option: str) -> 
     if value is None:
         return dict.fromkeys(keys)
     if isinstance(value, Mapping):
-        for key, entry in value.items():
+        chosen = {key: value.get(key) for key in keys}
+        for key, entry in [*value.items(), *chosen.items()]:  # a NumbersDict may have a value for other keys
             if entry is not None and not is_int(entry):
                 raise ConfigError("option %r: %r: %r must be an integer" % (option, key, entry))
-        return {key: None if value.get(key) is None else int(value[key]) for key in keys}
+        return {key: None if entry is None else int(entry) for key, entry in chosen.items()}
     if not is_int(value):
         raise ConfigError("option %r must be an integer or a dict data key -> integer, not %r" % (option, value))
     return {key: int(value) for key in keys}

@@ -100,14 +100,13 @@ def assemble(
         cuts = [_cut(sequences[part.position].data[key], part, key) for part in plan.parts]
         entries = padded(key, cuts, plan, epoch.specs[key].shape if key in epoch.specs else ())
         feed.update(declared[key].checked(key, entries, cuts, places) if declared and key in declared else entries)
-    if declared and SEQ_TAG in declared and SEQ_TAG not in feed:
-        feed[SEQ_TAG] = _tags(plan, [sequences[part.position].tag for part in plan.parts])
+    tags = [sequences[part.position].tag for part in plan.parts]
     last = plan.parts[-1].position
     return Batch(
-        feed=feed,
+        feed=with_tags(feed, plan, tags, declared),
         slices={key: [(part.position, part.start[key], part.end[key]) for part in plan.parts] for key in keys},
         rows=list(plan.places),
-        seq_tags=[sequences[part.position].tag for part in plan.parts],
+        seq_tags=tags,
         seq_indices=[sequences[part.position].index for part in plan.parts],
         num_frames={key: sum(part.end[key] - part.start[key] for part in plan.parts) for key in keys},
         number=number,
@@ -115,11 +114,18 @@ def assemble(
     )
 
 
-def _tags(plan: BatchPlan, tags: list[str]) -> NDArray[Any]:
-    """Return the names of the sequences, [batch]."""
+def with_tags(
+    feed: dict[str, NDArray[Any]], plan: BatchPlan, tags: list[str], declared: Optional[Mapping[str, Declared]]
+) -> dict[str, NDArray[Any]]:
+    """Return a feed with the names of the sequences, [batch], if the network needs them and no data key has them.
+
+    :param declared: what the network needs, by key
+    """
+    if not declared or SEQ_TAG not in declared or SEQ_TAG in feed:
+        return feed
     if plan.num_rows != len(tags):
         raise DataError("the network needs the names of the sequences, so they can't be joined frame by frame")
-    return np.array(tags, object)
+    return {**feed, SEQ_TAG: np.array(tags, object)}
 
 
 def _cut(value: NDArray[Any], part: Slice, key: str) -> NDArray[Any]:

@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 from numpy.typing import NDArray
 
-from returnn_tf.datasets.core.batches.batch import Batch, BatchPlan, assemble, padded
+from returnn_tf.datasets.core.batches.batch import Batch, BatchPlan, assemble, padded, with_tags
 from returnn_tf.datasets.core.batches.batch_options import BatchOptions
 from returnn_tf.datasets.core.batches.batching import BatchStats, SeqFilter, limits
 from returnn_tf.datasets.core.batches.slices import Slice
@@ -135,11 +135,12 @@ class WholeSeqs:
             return one_by_one()
         indices = self._together.indices(positions)
         zeros = [0] * len(positions)
+        tags = epoch.dataset.tags_together(indices)
         return Batch(
-            feed=feed,
+            feed=with_tags(feed, plan, tags, declared),
             slices={key: list(zip(positions, zeros, by_key[key])) for key in keys},
             rows=rows,
-            seq_tags=epoch.dataset.tags_together(indices),
+            seq_tags=tags,
             seq_indices=indices,
             num_frames={key: sum(by_key[key]) for key in keys},
             number=number,

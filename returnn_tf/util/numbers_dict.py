@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, Callable, Optional, Union
 
 _Operand = Union["NumbersDict", Mapping[str, Any], float]
 
 
-class NumbersDict:
+class NumbersDict(Mapping[str, Any]):
     """Numbers by data key, and one for all other keys. Operators work on each number.
 
     :param auto_convert: a dict, another one of these, or the number for all keys
@@ -72,13 +72,16 @@ class NumbersDict:
         return key in self.dict
 
     def __iter__(self) -> Iterator[str]:
-        raise TypeError("iterate over keys(), values() or items()")
+        return iter(self.dict)
+
+    def __len__(self) -> int:
+        return len(self.dict)
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the number of a key."""
         return self.dict.get(key, self.value if self.value is not None else default)
 
-    def keys(self) -> Any:
+    def keys(self) -> KeysView[str]:
         """Return the keys."""
         return self.dict.keys()
 
