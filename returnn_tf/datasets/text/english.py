@@ -13,7 +13,7 @@ from typing import Any
 from returnn_tf.config import ConfigError
 
 _ABBREVIATIONS = {
-    "mrs": "misess",
+    "mrs": "misses",
     "mr": "mister",
     "dr": "doctor",
     "st": "saint",
@@ -40,6 +40,7 @@ _DECIMAL = re.compile(r"([0-9]+)\.([0-9]+)")
 _ORDINAL = re.compile(r"[0-9]+(?:st|nd|rd|th)")
 _NUMBER = re.compile(r"[0-9]+")
 _CACHED_NUMBERS = 1 << 14
+_LONGEST_NAMED = 36  # digits
 
 
 def expand_abbreviations(text: str) -> str:
@@ -72,13 +73,17 @@ def _dollars(amount: str) -> str:
 
 @functools.lru_cache(maxsize=_CACHED_NUMBERS)
 def number_in_words(digits: str) -> str:
-    """Return a number, or an ordinal such as "3rd", in English words."""
+    """Return a number, or an ordinal such as "3rd", in English words.
+
+    Digit by digit are read: numbers that begin with a zero, as after a decimal point; 747, the aircraft; and those
+    beyond the names of numbers.
+    """
     words: Any = _inflect().number_to_words
     if not digits.isdecimal():
         return str(words(digits))
+    if digits.startswith("0") or digits == "747" or len(digits) > _LONGEST_NAMED:
+        return " ".join(str(words(digit)) for digit in digits)
     number = int(digits)
-    if len(digits) > 36:  # beyond the names of numbers: digit by digit
-        return str(words(digits, group=1)).replace(", ", " ")
     if not 1000 < number < 3000 or number == 2000:
         return str(words(number, andword=""))
     if 2000 < number < 2010:

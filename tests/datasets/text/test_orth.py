@@ -37,6 +37,7 @@ def test_recorded(name, given, expected):
         ("lowercase_keep_special", "[A] <B C> D[E]  [F G]", "[A] <b c> d[e]  [f g]"),
         ("collapse_whitespace", " a\t b\u00a0c \n", "a b c"),
         ("english_cleaners", "Dr.Ä,3x", "doctora, three x"),
+        ("english_cleaners", "Mrs. X at 7.05", "misses x at seven point zero five"),
         ("convert_to_ascii", "Straße \u2014 “ñ”", 'Strasse -- "n"'),
         ("get_replace('a', new='(,)')", "banana", "b(,)n(,)n(,)"),
         ("(get_remove_chars('b'), 'lowercase')", "AbcB", "a cb"),
@@ -51,6 +52,60 @@ def test_neighbours(name, given, expected):
     pytest.importorskip("inflect")
     pytest.importorskip("unidecode")
     assert make_post_processing(name)(given) == expected
+
+
+IN_WORDS = {
+    "0": "zero",
+    "00": "zero zero",
+    "000": "zero zero zero",
+    "01": "zero one",
+    "05": "zero five",
+    "007": "zero zero seven",
+    "0747": "zero seven four seven",
+    "08015": "zero eight zero one five",
+    "1": "one",
+    "10": "ten",
+    "70": "seventy",
+    "100": "one hundred",
+    "101": "one hundred one",
+    "746": "seven hundred forty-six",
+    "747": "seven four seven",
+    "748": "seven hundred forty-eight",
+    "747s": "seven four sevens",
+    "7471": "seven thousand, four hundred seventy-one",
+    "1747": "seventeen forty-seven",
+    "1,007": "ten oh seven",
+    "0,007": "zero zero zero seven",
+    "1907": "nineteen oh seven",
+    "2000": "two thousand",
+    "2001": "two thousand one",
+    "2010": "twenty ten",
+    "5,010": "five thousand ten",
+    "0.5": "zero point five",
+    "0.05": "zero point zero five",
+    "1.0": "one point zero",
+    "1.00": "one point zero zero",
+    "1.50": "one point fifty",
+    "12.05": "twelve point zero five",
+    "12.005": "twelve point zero zero five",
+    "12.747": "twelve point seven four seven",
+    "00.5": "zero zero point five",
+    "$1.05": "one dollar, five cents",
+    "$747": "seven four seven dollars",
+    "£07": "zero seven pounds",
+    "10:05": "ten:zero five",
+    "01.02.2003": "zero one point zero two.two thousand three",
+    "1st, 2nd": "first, second",
+    "room 007b": "room zero zero sevenb",
+    "7" * 37: " ".join(["seven"] * 37),
+    "1" + "0" * 5000: "one" + " zero" * 5000,
+}
+
+
+@pytest.mark.parametrize("given", IN_WORDS)
+def test_numbers_in_words(given):
+    pytest.importorskip("inflect")
+    assert make_post_processing("normalize_numbers")(given) == IN_WORDS[given]
 
 
 @pytest.mark.parametrize(
