@@ -359,6 +359,28 @@ def test_glued_sequences(files, tmp_path):
     assert got["s5;s3"] == [5] * 4 + [3] * 3
 
 
+def test_padding_counts_the_labels_with_their_postfix(tmp_path):
+    """As in RETURNN: the length of a target is that of the inner dataset."""
+    seqs = [{"data": np.full((5, 1), float(i)), "classes": np.array([i, 9], "int32")} for i in range(2)]
+    (tmp_path / "seqs.txt").write_text("seq-0;seq-1\n")
+    (tmp_path / "lens.py").write_text("{'seq-0': 5, 'seq-1': 5}")
+    dataset = Dataset.from_config(
+        {
+            "class": "ConcatSeqsDataset",
+            "dataset": {"class": "StaticDataset", "data": seqs},
+            "seq_list_file": str(tmp_path / "seqs.txt"),
+            "seq_len_file": str(tmp_path / "lens.py"),
+            "remove_in_between_postfix": {"classes": 9},
+            "pad_narrow_data_to_multiple_of_target_len": {"data": ("classes", 3)},
+        }
+    )
+    (seq,) = dataset.sequences(1)
+    assert seq.data["classes"].tolist() == [0, 1, 9]
+    assert seq.data["data"][:, 0].tolist() == [0] * 6 + [1] * 5
+    (batch,) = dataset.batches(1, batch_size=100)
+    assert batch.num_frames == {"data": 11, "classes": 3}
+
+
 def test_batches_of_glued_sequences_are_planned_without_reading(files, tmp_path, monkeypatch):
     spec = _glued(files, tmp_path, repeat_in_between_last_frame_up_to_multiple_of={"data": 4})
     dataset = Dataset.from_config(spec)

@@ -10,6 +10,7 @@ import pytest
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset, StaticDataset, dataset_class, dataset_class_names
 from returnn_tf.datasets.synthetic.number_task import convert_base
+from returnn_tf.datasets.synthetic.text_tasks import random_xml
 from tests.datasets.recorded import ROOT, assert_same_sequences, by_name, dataset_info, load_json
 
 RULES = load_json("task12ax/rules.json")
@@ -109,12 +110,52 @@ def test_window():
     )
     plain = Dataset.from_config({"class": "DummyDataset", "input_dim": 2, "output_dim": 3, "num_seqs": 2})
     assert dataset.data_specs["data"].dim == 6  # an even window is raised by one
-    assert dataset.num_outputs["data"] == (2, 2)
+    assert dataset.num_outputs == {"data": (6, 2), "classes": (3, 1)} and dataset.num_inputs == 2
     for seq, one in zip(dataset.sequences(), plain.sequences()):
         frames = one.data["data"]
         np.testing.assert_array_equal(seq.data["data"][:, 2:4], frames)
         np.testing.assert_array_equal(seq.data["data"][1, :2], frames[0])
         assert not seq.data["data"][0, :2].any()
+
+
+@pytest.mark.parametrize("name", ["Task12AX", "TaskXmlModeling", "CopyTaskDataset", "DummyDatasetMultipleDataKeys"])
+def test_num_outputs_are_the_dims_of_the_data(name):
+    more = {
+        "CopyTaskDataset": {"nsymbols": 4, "minlen": 2, "maxlen": 3},
+        "DummyDatasetMultipleDataKeys": {"output_dim": {"data": [3, 2], "classes": [5, 1]}},
+    }
+    window = 1 if name == "CopyTaskDataset" else 3  # for dense data only
+    dataset = Dataset.from_config({"class": name, "num_seqs": 1, "window": window, **more.get(name, {})})
+    (seq,) = dataset.sequences(1)
+    for key, value in seq.data.items():
+        dim, ndim = dataset.num_outputs[key]
+        assert ndim == value.ndim and (ndim == 1 or dim == value.shape[1])
+
+
+class _Draws:
+    """Uniform numbers from a list; names of tags are always "a"."""
+
+    def __init__(self, *numbers):
+        self.rand = iter(numbers).__next__
+
+    def randint(self, low, high):
+        return low
+
+
+@pytest.mark.parametrize(
+    "draws, text",
+    [
+        ([0.6, 0.21], " <a></a>"),
+        ([0.61, 0.0, 0.0, 1.0], " <a><a></a></a>"),
+        ([0.61, 0.61, 0.61, 0.5, 0.5, 0.5, 0.3], " <a><a><a><a></a></a></a></a>"),
+        ([0.5, 0.2, 0.5, 0.1, 0.7, 0.5, 0.5, 0.9], " <a></a><a></a><a><a></a></a>"),
+    ],
+)
+def test_draws_of_nested_tags(draws, text):
+    draws = _Draws(*draws)
+    assert random_xml(draws, 4) == text
+    with pytest.raises(StopIteration):
+        draws.rand()
 
 
 def test_extern_data():

@@ -101,6 +101,22 @@ def test_other_format_in_a_later_epoch():
         list(dataset.sequences(2))
 
 
+def test_other_keys_in_a_later_epoch():
+    """They matter only if they are read."""
+
+    def get_dataset(epoch):
+        keys = {1: ["data", "more"], 2: ["data"], 3: ["data", "more", "new"]}[epoch]
+        return {"class": "StaticDataset", "data": [{key: np.full((epoch, 2), 7.0) for key in keys}]}
+
+    dataset = variable(get_dataset)
+    assert dataset.data_keys == ["data", "more"]
+    for epoch, keys in ((1, ["data", "more"]), (2, ["data"]), (3, ["data", "more"])):
+        (batch,) = dataset.batches(epoch, used_data_keys=keys)
+        assert batch.num_frames == dict.fromkeys(keys, epoch)
+    with pytest.raises(ConfigError, match="for epoch 2: there is no data key 'more', which is read .* it has: data"):
+        dataset.batches(2)
+
+
 def test_own_order_is_refused():
     """The order is that of the inner dataset."""
     with pytest.raises(ConfigError, match="'seq_ordering' is 'random', but the order is that of the inner dataset"):

@@ -47,7 +47,7 @@ class ConcatSeqsDataset(FormatOfInner, CombiningDataset):
         pad_narrow_data_to_multiple_of_target_len: Optional[dict[str, Any]] = option(
             None,
             help="data key -> (target, n): all parts but the last are cut, or their last frame is repeated, to n times "
-            "the length of the target",
+            "the length of the target in the inner dataset",
         )
         epoch_wise_filter: Optional[dict[Any, Any]] = option(
             None, help="{(first, last epoch): {'max_mean_len': x}}: only the shortest sequences, with mean length x"

@@ -29,7 +29,7 @@ class Gluing:
 
     :param removed: data key -> label at its end, which is removed
     :param multiples: data key -> n; the last frame is repeated up to a multiple of n
-    :param targets: data key -> (target, n); it gets n times the length of the target
+    :param targets: data key -> (target, n); it gets n times the length that the target had
     """
 
     removed: Mapping[str, int]
@@ -65,12 +65,15 @@ class Gluing:
         return sorted({*keys, *(self.targets[key][0] for key in keys if key in self.targets)})
 
     def new_lengths(self, lengths: Mapping[str, int]) -> dict[str, int]:
-        """Return the lengths by key of a part that is not the last one."""
+        """Return the lengths by key of a part that is not the last one.
+
+        The length of a target is the one that it has in the inner dataset, as in RETURNN.
+        """
         new = {key: length - 1 if key in self.removed else length for key, length in lengths.items()}
         for key, multiple in self.multiples.items():
             if key in new:
                 new[key] += -new[key] % multiple
-        wanted = {key: new[target] * n for key, (target, n) in self.targets.items() if key in new and target in new}
+        wanted = {key: lengths[target] * n for key, (target, n) in self.targets.items() if {key, target} <= set(new)}
         return {**new, **wanted}
 
     def changed(self, data: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -26,7 +26,8 @@ class VariableDataset(CombiningDataset):
     """The sequences of the dataset that a function gives for the epoch, in the order of that dataset.
 
     The function is called with ``epoch`` and ``self``, for epoch 1 also when the dataset is made. The format is that of
-    epoch 1. A dataset is kept for the next epochs that give an equal dict.
+    epoch 1; the dataset of a later epoch may lack keys that are not read, and may have others. A dataset is kept for
+    the next epochs that give an equal dict.
 
     >>> train = {
     ...     "class": "VariableDataset",
@@ -78,7 +79,8 @@ class VariableDataset(CombiningDataset):
         if spec is None:
             raise ConfigError("%s returned None instead of a dataset" % where)
         inner = inner_dataset(self, spec, "%s_epoch%d" % (self.name, epoch))
-        differs = difference(self._format, inner.data_specs)
+        known = {key: spec for key, spec in self._format.items() if key in inner.data_specs}
+        differs = difference(known, inner.data_specs)
         if differs:
             raise ConfigError("%s: %s in epoch 1" % (where, differs))
         return inner
@@ -116,8 +118,18 @@ class VariableDataset(CombiningDataset):
         return self.dataset_of(epoch).seq_order(epoch)
 
     def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> EpochReader:
-        """Return the sequences of the dataset of this epoch."""
-        reader = self.dataset_of(epoch).open_epoch(epoch, keys, chosen)
+        """Return the sequences of the dataset of this epoch.
+
+        :raises ConfigError: it lacks one of the keys
+        """
+        inner = self.dataset_of(epoch)
+        missing = [key for key in keys if key not in inner.data_specs]
+        if missing:
+            raise ConfigError(
+                "%s: get_dataset for epoch %d: there is no data key %s, which is read and which epoch 1 has; it has: %s"
+                % (self._owner(), epoch, ", ".join(map(repr, missing)), ", ".join(inner.data_keys))
+            )
+        reader = inner.open_epoch(epoch, keys, chosen)
         return ChainedEpoch(self, epoch, keys, [Link(reader)])
 
 

@@ -36,6 +36,16 @@ class GeneratingDataset(Dataset):
         if self.opts.window > 1:
             self.data_specs["data"] = window_spec(self.data_specs["data"], self.opts.window, self._owner())
 
+    @property
+    def num_outputs(self) -> dict[str, Any]:
+        """Return (dim, number of axes with time) by key, with ``window`` as the data has it."""
+        return {key: (spec.dim, spec.ndim) for key, spec in self.data_specs.items()}
+
+    @property
+    def num_inputs(self) -> int:
+        """Return the dim of "data", before ``window``; 0 if there is no such key."""
+        return self._dims_by_key().get("data", (0, 0))[0]
+
     def stored_dtype(self, key: str) -> str:
         """Return the type in which a copy of the dataset stores a data key: that in which networks compute."""
         return str(self.data_specs[key].as_extern_data()["dtype"])

@@ -41,7 +41,7 @@ class _CounterDataset(GeneratingDataset):
         scale = 1.0 / maximum if self.opts.input_scale is None else self.opts.input_scale
         data, counter = {}, index
         for key, frames in self.seq_lens().items():
-            dim, ndim = self.num_outputs[key]
+            dim, ndim = self._dims_by_key()[key]
             count = frames * (dim if ndim > 1 else 1)
             numbers = np.arange(counter, counter + count)
             counter += count

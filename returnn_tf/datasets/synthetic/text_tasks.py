@@ -15,7 +15,7 @@ _LETTERS = "abcdefgh"
 
 @register_dataset()
 class TaskXmlModelingDataset(SymbolTask):
-    """Predict the next symbol of nested tags wherever it is determined, such as ``<a><bc></bc></a>``.
+    """Predict the next symbol of nested tags wherever it is determined, such as ``<a><bc></bc></a><d></d>``.
 
     "data" is one-hot float32 [time, 12] over ``" <>/abcdefgh"``, "classes" int64 [time] over the same symbols:
     ``<`` after a blank and after ``>``, the rest of the name and ``>`` in a closing tag, blank elsewhere.
@@ -31,7 +31,7 @@ class TaskXmlModelingDataset(SymbolTask):
         limit_stack_depth: int = option(4, help="deepest nesting of tags", check=at_least(1))
 
     def make_input(self, rng: np.random.RandomState) -> str:
-        """Draw a blank and one outer tag with random tags inside."""
+        """Draw a blank and random nested tags."""
         return random_xml(rng, self.opts.limit_stack_depth)
 
     @classmethod
@@ -60,18 +60,21 @@ class TaskXmlModelingDataset(SymbolTask):
 
 
 def random_xml(rng: np.random.RandomState, limit_stack_depth: int) -> str:
-    """Draw random tags with names of 1 to 9 letters, opened and closed until none is open."""
+    """Draw random tags with names of 1 to 9 letters.
+
+    Another one opens with probability 0.4 within a tag, and with 0.2 after the last one is closed.
+    """
     stack: list[str] = []
     text = " "
     while True:
         may_open = len(stack) < limit_stack_depth
-        if not stack or (may_open and rng.rand() > 0.5):
+        if not stack or (may_open and rng.rand() > 0.6):
             name = "".join(choose(rng, _LETTERS) for _ in range(rng.randint(1, 10)))
             text += "<%s>" % name
             stack.append(name)
         else:
             text += "</%s>" % stack.pop()
-        if not stack:
+        if not stack and rng.rand() > 0.2:
             return text
 
 
