@@ -10,6 +10,7 @@ import shlex
 import shutil
 from typing import Any
 
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -74,6 +75,22 @@ def test_trains(name: str, folder: pathlib.Path) -> None:
     assert list(pathlib.Path("out").glob("*/net.*001.index"))
 
 
+@pytest.mark.parametrize("name", ["conformer", "ctc"])
+def test_a_sequence_alone(name: str, folder: pathlib.Path) -> None:
+    """What a sequence gives does not depend on the longest length of its batch, even or odd."""
+    shutil.copy(COOKBOOK / "generated.py", folder)
+    (folder / "one.config").write_text(with_one_block((COOKBOOK / (name + ".config")).read_text(encoding="utf8")))
+    net = returnn_tf.Network.from_config(returnn_tf.Config.from_file("one.config"))
+    data = np.random.default_rng(1).normal(size=(4, 37, 20)).astype("float32")
+    lens, labels = np.array([33, 34, 36, 37], "int32"), np.ones([4, 2], "int32")
+    feed = {"data": data, "data/size0": lens, "classes": labels, "classes/size0": np.full([4], 2, "int32")}
+    together = net.run(feed).layers["output"].value
+    for row, each in enumerate(lens):
+        one = {key: value[row : row + 1] for key, value in feed.items()}
+        found = net.run({**one, "data": one["data"][:, :each]}).layers["output"].value[0]
+        np.testing.assert_allclose(together[row, : len(found)], found, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("function, argument, files", [
     ("speech", ["train"], {"train.hdf"}),
     ("text", ["dev"], {"words.txt", "source.vocab.pkl", "target.vocab.pkl",
@@ -113,6 +130,7 @@ def test_real_sizes(name: str, folder: pathlib.Path) -> None:
         (folder / path.name).write_text(with_real_sizes(path.read_text(encoding="utf8")))
     config = returnn_tf.Config.from_file(str(folder / (name + ".config")))
     plan = returnn_tf.Network.plan(config, train=True)
+    assert not plan.mistakes
     sizes = [_product(param.shape) for path, param in plan.params.items() if not path.startswith("teacher_")]
     assert "%.1f M" % (sum(sizes) / 1e6) == TABLE[name][1]
 

@@ -16,7 +16,7 @@ from returnn_tf.logging.log import log
 from returnn_tf.network.network import Network
 from returnn_tf.tasks.sanity.gradients import check_gradients
 from returnn_tf.tasks.sanity.overfit import stall
-from returnn_tf.tasks.sanity.padding import check_padding, padded
+from returnn_tf.tasks.sanity.padding import alone, check_alone, check_padding, padded
 
 CONFIG = """
 import numpy as np
@@ -71,7 +71,7 @@ def sanity(
 def test_all_is_well(sanity: Any, tmp_path: pathlib.Path) -> None:
     """Also no file is written but the log that the config names."""
     code, results, out = sanity()
-    assert code == 0 and set(results.values()) == {"ok"} and len(results) == 7, out
+    assert code == 0 and set(results.values()) == {"ok"} and len(results) == 8, out
     assert "0 failed, 0 warnings" in out and re.search(r"loss [\d.]+ -> [\d.]+ in 100 steps, rate 0.05", out)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["my.config", "run.log"]
 
@@ -228,6 +228,43 @@ def test_padding_and_gradients() -> None:
     assert slopes.result == "ok"
     other = padded(feed, net.extern_data)
     assert other["data"].shape == (2, 10, 4) and (other["data"][1, :3] == feed["data"][1, :3]).all()
+
+
+#: stride of two filters of 3 frames -> whether 5 more frames of padding show that "same" depends on the length
+@pytest.mark.parametrize("stride, shown", [(2, True), (5, False)])
+def test_a_sequence_alone(stride: int, shown: bool) -> None:
+    """With "same", a stride moves the filter by the longest length of the batch; 5 more frames need not show it."""
+    conv = {
+        "class": "conv", "n_out": 4, "filter_size": 7, "strides": stride, "padding": "same", "use_time_mask": True,
+        "from": "data",
+    }  # fmt: skip
+    network = {
+        "conv": conv,
+        "mean": {"class": "reduce", "mode": "mean", "axis": "T", "from": "conv"},
+        "output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "mean"},
+    }
+    extern_data = {"data": {"dim": 4}, "classes": {"dim": 3, "sparse": True, "shape": ()}}
+    rng = np.random.default_rng(1)
+    feed = {
+        "data": rng.normal(size=(3, 11, 4)).astype("float32"), "data/size0": np.array([11, 10, 7], "int32"),
+        "classes": np.array([0, 2, 1], "int32"),
+    }  # fmt: skip
+    found = {}
+    for padding in ("same", "same_static"):
+        conv["padding"] = padding
+        config = Config({"network": network, "extern_data": extern_data, "behavior_version": 21})
+        net = Network.from_config(config, train=True)
+        found[padding] = check_padding(net, feed), check_alone(net, feed)
+        assert any("'same_static'" in note for note in net.plan.mistakes) == (padding == "same")
+    assert [each.result for each in found["same_static"]] == ["ok", "ok"]
+    padding_check, alone_check = found["same"]
+    assert padding_check.result == ("FAILED" if shown else "ok") and alone_check.result == "FAILED"
+    assert "for sequence 1 of the batch" in alone_check.problem or "for sequence 2" in alone_check.problem
+    for each in found["same"][1 - shown :]:
+        words = "first layer whose valid frames change is 'conv'. Its class is conv: with stride %d, padding 'same'"
+        assert words % stride in each.problem
+    one = alone(feed, net.extern_data, 1)
+    assert one["data"].shape == (1, 10, 4) and one["data/size0"].tolist() == [10] and one["classes"].tolist() == [2]
 
 
 def test_stall() -> None:

@@ -17,6 +17,7 @@ from returnn_tf.layers.shared.spatial import (
     conv_dim,
     fixed_padding,
     per_axis,
+    remark_on_padding,
     spatial_axes,
 )
 from returnn_tf.ops.dense.convolution import convolution
@@ -39,13 +40,15 @@ class ConvLayer(ConcatInputLayer, ConvParams):
     Parameters: ``W`` [filter..., in / groups, n_out], ``bias`` [n_out] (default only since behavior version 10).
     Lengths: padding "same" ``ceil(n / stride)``; "valid" ``ceil((n - (filter - 1) * dilation) / stride)``, at least 0;
     a number p adds p zeros at both ends and goes on as "valid". "same_static" is "same" with ``filter - 1`` zeros
-    whatever the length is, ``(filter - stride) // 2`` of them in front.
+    whatever the length is, ``(filter - stride) // 2`` of them in front. With strides, "same" has more or fewer in front
+    by the length of the array, so that a sequence gets other values in a batch with another longest length: prefer
+    "same_static".
 
     Example::
 
         network = {
             "output": {
-                "class": "conv", "filter_size": (3,), "padding": "same", "strides": 2, "n_out": 5, "from": "data"}}
+                "class": "conv", "n_out": 5, "filter_size": 3, "padding": "same_static", "strides": 2, "from": "data"}}
     """
 
     reduces_precision = True
@@ -78,7 +81,7 @@ class ConvLayer(ConcatInputLayer, ConvParams):
         if not 1 <= count <= 3:
             raise ctx.error("filter_size must have 1 to 3 entries, got %r." % (self.filter_size,))
         self._spatial = spatial_axes(ctx, data, self.in_spatial_dims, count, "filter_size")
-        size = per_axis(ctx, "filter_size", self.filter_size, count)
+        self._size = size = per_axis(ctx, "filter_size", self.filter_size, count)
         self._strides = per_axis(ctx, "strides", self.strides, count)
         self._dilations = per_axis(ctx, "dilation_rate", self.dilation_rate, count)
         given = check_padding(ctx, self.padding, count)
@@ -94,6 +97,10 @@ class ConvLayer(ConcatInputLayer, ConvParams):
         with_bias = ctx.behavior_version >= 10 if self.with_bias is None else self.with_bias
         self.declare_params(ctx, "W", [*size, n_in // self.groups, n_out], n_out, with_bias)
         return self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, dims, self._spatial.dims), out)
+
+    def remark(self) -> str:
+        """Tell that values depend on the longest sequence of the batch."""
+        return remark_on_padding(self._spatial.dims, self._padding, self._size, self._strides, self._dilations)
 
     def _expanded(self, ctx: PlanContext, data: Data) -> Data:
         """Expand the source by the axes that the options add."""

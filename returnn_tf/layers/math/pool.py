@@ -17,6 +17,7 @@ from returnn_tf.layers.shared.spatial import (
     conv_dim,
     fixed_padding,
     per_axis,
+    remark_on_padding,
     spatial_axes,
     to_lead_form,
 )
@@ -36,7 +37,8 @@ class PoolLayer(ConcatInputLayer):
     Padded entries are ignored; frames after the end of a sequence are not, unless ``use_time_mask`` is set.
 
     No parameters. Lengths: as in `conv`; padding "same" gives ``ceil(n / stride)``, and strides are the pool_size if
-    they are not given.
+    they are not given. "same" places a window of more than two frames by the length of the array, so that a sequence
+    gets other values in a batch with another longest length: prefer "same_static".
 
     Example::
 
@@ -79,6 +81,10 @@ class PoolLayer(ConcatInputLayer):
         return self._spatial.template(
             bind_spatial(ctx, self.out_spatial_dims, dims, self._spatial.dims), self._out_feature(ctx)
         )
+
+    def remark(self) -> str:
+        """Tell that values depend on the longest sequence of the batch."""
+        return remark_on_padding(self._spatial.dims, self._padding, self._size, self._strides, self._dilations)
 
     def _out_feature(self, ctx: PlanContext) -> Any:
         dim = ctx.need_feature(self._spatial.data)

@@ -163,6 +163,32 @@ def fixed_padding(dim: Dim, padding: AxisPadding, size: int, stride: int, dilati
     return left, total - left
 
 
+def remark_on_padding(
+    dims: Sequence[Dim],
+    padding: Sequence[AxisPadding],
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    steps: Sequence[int],
+) -> str:
+    """Return a remark if "same" places the window by the length of the array, and so of the longest sequence.
+
+    "same" adds ``(ceil(n / stride) - 1) * stride + extent - n`` frames, half of them in front: with a stride, their
+    number varies with n.
+
+    :param dims: the axes that the window moves along; the others have one entry per axis, too
+    :param steps: dilations
+    """
+    for dim, pad, size, stride, dilation in zip(dims, padding, sizes, strides, steps):
+        extent = (size - 1) * dilation + 1
+        if pad == "same" and dim.size is None and max(extent - stride, 0) // 2 != (extent - 1) // 2:
+            return (
+                "with stride %d, padding 'same' places the window of %d frames by the length of the longest sequence "
+                "in the batch, so that a sequence gets other values in another batch. With padding 'same_static' it "
+                "gets the same values in all." % (stride, extent)
+            )
+    return ""
+
+
 def conv_dim(dim: Dim, size: int, stride: int, dilation: int, padding: AxisPadding) -> Dim:
     """Return the dim of the output.
 

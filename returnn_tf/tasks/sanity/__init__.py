@@ -25,7 +25,7 @@ from returnn_tf.tasks.sanity.data_checks import check_data, check_other_data
 from returnn_tf.tasks.sanity.gradients import check_gradients
 from returnn_tf.tasks.sanity.lengths import check_lengths
 from returnn_tf.tasks.sanity.overfit import check_overfit
-from returnn_tf.tasks.sanity.padding import check_padding
+from returnn_tf.tasks.sanity.padding import check_alone, check_padding
 from returnn_tf.tasks.sanity.report import FAILED, Finding, table
 from returnn_tf.tasks.sanity.samples import MOST_SEQS, Samples
 
@@ -102,4 +102,5 @@ def _check(config: Config, net: Network, samples: Samples, others: list[Finding]
 
 
 def _check_padding(net: Network, feed: Mapping[str, Any]) -> list[Finding]:
-    return [check_padding(net, feed)]
+    found = check_padding(net, feed)
+    return [found] if found.result == FAILED else [found, check_alone(net, feed)]
