@@ -1,6 +1,7 @@
 """``returnn-tf doctor``: which components are installed, and how to install the missing ones.
 
-Each check is a function in a table. None of them may raise: the command has to work on a broken installation.
+Each check is a function in a table. None of them may raise: the command has to work on a broken installation. What may
+crash or hang runs in child processes. They import what this process imports: Python would put the current folder first.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
@@ -21,13 +25,17 @@ from returnn_tf.cli.commands import register_command
 from returnn_tf.config import ConfigError
 from returnn_tf.engine.distributed import library
 from returnn_tf.logging.terminal import paint, wants_color
+from returnn_tf.util.installing import install_command
 
 _TENSORFLOW_NAMES = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos", "tf-nightly")
 #: Releases that are tested, see docs/versions.md; Pythons for which there is one of them.
 _TENSORFLOWS = ((2, 16), (2, 21))
 _PYTHONS = ((3, 9), (3, 13))
+#: A line of the self-test with the result of an op; others tell what it does.
+_RESULT = re.compile(r"\w+: ")
 #: For compiling and testing all native ops: minutes of one core, and this machine may have others to run.
 _SECONDS = 1800.0
+_MODULE = "from %s import main; sys.exit(main())"
 _PROBE = """
 import json, os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -64,32 +72,35 @@ class Check:
     name: str
     look: Callable[[], Finding]
     required: bool
+    slow: bool = False
 
 
 @register_command(
     "doctor",
-    "",
+    "[--quick]",
     "show what is installed, what is missing and how to install it",
-    details="The exit code is 1 if a required component is missing.",
+    details="  --quick   neither compile nor test the native ops, which takes some minutes the first time\n\n"
+    "The exit code is 1 if a required component is missing.",
 )
 def run(args: list[str]) -> int:
     """Print the report.
 
     :return: exit code: 0, or 1 if a required component is missing
     """
-    if args:
-        raise ConfigError("doctor: takes no arguments, got %s" % " ".join(args))
+    if args not in ([], ["--quick"]):
+        raise ConfigError("doctor: the only option is --quick, got %s" % " ".join(args))
     color = wants_color(sys.stdout)
     missing = []
-    print("returnn_tf %s on %s" % (__version__, platform.platform()))
+    print("returnn_tf %s on %s" % (__version__, platform.platform()), flush=True)
     for check in CHECKS:
-        finding = examine(check)
+        finding = Finding(False, "not tested, because of --quick") if args and check.slow else examine(check)
         if not finding.found and check.required:
             missing.append(check.name)
         word, hue = ("found", "green") if finding.found else ("MISSING", "red") if check.required else ("-", "yellow")
         print("  %-15s %s  %s" % (check.name, paint("%-7s" % word, hue, color), finding.detail))
         if finding.advice:
             print(" " * 27 + "-> " + finding.advice)
+        sys.stdout.flush()
     print("Required, but missing: %s" % ", ".join(missing) if missing else "All required components are installed.")
     return 1 if missing else 0
 
@@ -110,6 +121,12 @@ def version_of(*distributions: str) -> Optional[str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
+
+
+def same_program(code: str) -> list[str]:
+    """Return the command that runs Python code with the modules of this process, whatever is in the current folder."""
+    setup = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); "
+    return [sys.executable, "-I", "-c", setup + code, "\n".join(map(os.path.abspath, sys.path))]
 
 
 def output_of(command: Sequence[str], timeout: float = 60.0) -> Optional[str]:
@@ -143,7 +160,7 @@ _probed: list[Optional[dict[str, Any]]] = []
 def probe_tensorflow() -> Optional[dict[str, Any]]:
     """Find version and GPUs in a subprocess: a TensorFlow that crashes must not take us along."""
     if not _probed:
-        output = output_of([sys.executable, "-c", _PROBE], timeout=120)
+        output = output_of(same_program(_PROBE), timeout=120)
         lines = [line for line in (output or "").splitlines() if line.startswith("PROBE")]
         _probed.append(json.loads(lines[-1][len("PROBE") :]) if lines else None)
     return _probed[0]
@@ -152,13 +169,17 @@ def probe_tensorflow() -> Optional[dict[str, Any]]:
 def _tensorflow() -> Finding:
     version = version_of(*_TENSORFLOW_NAMES)
     if version is None:
-        return Finding(False, "not installed", "pip install 'returnn-tf[cpu]', or 'returnn-tf[gpu]' with an NVIDIA GPU")
+        return Finding(False, "not installed", _cpu_or_gpu())
     probed = probe_tensorflow()
     if probed is None:
         return Finding(False, version + ", but it can't be imported", "see the error of: python -c 'import tensorflow'")
     if not _TENSORFLOWS[0] <= _release(probed["version"]) <= _TENSORFLOWS[1]:
         return Finding(True, version, "only tested with %s" % _range(_TENSORFLOWS))
     return Finding(True, version)
+
+
+def _cpu_or_gpu() -> str:
+    return "%s; with an NVIDIA GPU: %s" % (install_command("cpu"), install_command("gpu"))
 
 
 def _release(version: str) -> tuple[int, int]:
@@ -181,10 +202,10 @@ def _gpu() -> Finding:
         return Finding(False, "none; computing on the CPU")
     detail = "%s, but TensorFlow doesn't see it" % names.strip().replace("\n", ", ")
     if probed is None:
-        return Finding(False, detail, "install TensorFlow: pip install 'returnn-tf[gpu]'")
+        return Finding(False, detail, "install TensorFlow: " + install_command("gpu"))
     if not probed["cuda"]:
-        return Finding(False, detail, "this TensorFlow is for the CPU only: pip install 'returnn-tf[gpu]'")
-    return Finding(False, detail, "its CUDA libraries are missing: pip install 'returnn-tf[gpu]'")
+        return Finding(False, detail, "this TensorFlow is for the CPU only: " + install_command("gpu"))
+    return Finding(False, detail, "its CUDA libraries are missing: " + install_command("gpu"))
 
 
 def _compiler() -> Finding:
@@ -197,25 +218,44 @@ def _compiler() -> Finding:
 
 def _nvcc() -> Finding:
     """Look for nvcc in a subprocess: the package of native ops needs numpy."""
-    output = output_of([sys.executable, "-m", "returnn_tf.native.gpu.find_nvcc"])
+    output = output_of(same_program(_MODULE % "returnn_tf.native.gpu.find_nvcc"))
     if output:
         return Finding(True, output.strip())
     return Finding(False, "native ops run on the CPU only", "for a GPU: install the CUDA toolkit, or set CUDA_HOME")
 
 
 def _native_ops() -> Finding:
-    """Compile and test the native ops in a subprocess, as a miscompiled op may crash."""
-    command = [sys.executable, "-m", "returnn_tf.native.self_test"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired) as exc:
-        return Finding(False, "they can't be compiled and tested: %s" % exc)
-    lines = [line.strip() for line in done.stdout.splitlines() if ": " in line]
-    if done.returncode == 0:
-        tested = [line.replace(": ok on", " on").replace(": ok", "") for line in lines]
+    """Compile and test the native ops in a subprocess, as a miscompiled op may crash; show its progress."""
+    command = same_program(_MODULE % "returnn_tf.native.self_test")
+    print("  native ops      compiled where they are new, and tested; --quick leaves this out", flush=True)
+    results = []
+    with tempfile.TemporaryFile("w+", encoding="utf8", errors="replace") as errors:
+        try:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace")
+        except OSError as exc:
+            return Finding(False, "they can't be compiled and tested: %s" % exc)
+        assert process.stdout is not None
+        limit = threading.Timer(_SECONDS, process.kill)
+        limit.start()
+        try:
+            with process:
+                for line in process.stdout:
+                    if _RESULT.match(line):
+                        results.append(line.strip())
+                    else:
+                        print("    " + line.rstrip(), flush=True)
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            limit.cancel()
+        errors.seek(0)
+        complaints = errors.read().strip().splitlines()
+    if process.returncode == 0:
+        tested = [line.replace(": ok on", " on").replace(": ok", "") for line in results]
         return Finding(True, ", ".join(tested) + ": compiled for this machine and tested")
-    wrong = [line for line in lines if ": ok" not in line]
-    last = (done.stderr.strip().splitlines() or ["exit code %d" % done.returncode])[-1]
+    wrong = [line for line in results if ": ok" not in line]
+    last = (complaints or ["exit code %d" % process.returncode])[-1]
     return Finding(False, wrong[0] if wrong else last, "plain TensorFlow is used instead, which is slower")
 
 
@@ -225,12 +265,12 @@ def _horovod() -> Finding:
         tensorflow = version_of(*_TENSORFLOW_NAMES) or ""
         later = tensorflow and _release(tensorflow.split()[-1]) > _TENSORFLOWS[0]
         note = " (Horovod is made for TensorFlow %d.%d; with a later one it may not build)" % _TENSORFLOWS[0]
-        advice = "to train with several processes: " + library.INSTALL + (note if later else "")
+        advice = "to train with several processes: " + library.install() + (note if later else "")
         return Finding(False, "not installed", advice)
-    output = output_of([sys.executable, "-c", _HOROVOD_PROBE], timeout=120)
+    output = output_of(same_program(_HOROVOD_PROBE), timeout=120)
     lines = [line for line in (output or "").splitlines() if line.startswith("PROBE")]
     if not lines:
-        advice = "built without TensorFlow, or for another version: pip uninstall -y horovod; " + library.INSTALL
+        advice = "built without TensorFlow, or for another version: pip uninstall -y horovod; " + library.install()
         return Finding(False, version + ", but horovod.tensorflow can't be imported", advice)
     built = json.loads(lines[-1][len("PROBE") :])
     return Finding(True, "%s with %s" % (version, ", ".join(name for name in built if built[name]) or "nothing"))
@@ -244,8 +284,8 @@ CHECKS = [
     Check("GPU", _gpu, required=False),
     Check("C++ compiler", _compiler, required=False),
     Check("nvcc", _nvcc, required=False),
-    Check("native ops", _native_ops, required=False),
+    Check("native ops", _native_ops, required=False, slow=True),
     Check("Horovod", _horovod, required=False),
-    Check("soundfile", _package("soundfile", "for audio: pip install 'returnn-tf[audio]'"), required=False),
-    Check("matplotlib", _package("matplotlib", "to draw: pip install 'returnn-tf[plot]'"), required=False),
+    Check("soundfile", _package("soundfile", "for audio: " + install_command("audio")), required=False),
+    Check("matplotlib", _package("matplotlib", "to draw: " + install_command("plot")), required=False),
 ]

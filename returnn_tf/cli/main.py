@@ -22,6 +22,7 @@ from returnn_tf.config.user_code import error_in_config
 from returnn_tf.logging.levels import STEP_LEVEL
 from returnn_tf.logging.log import log
 from returnn_tf.logging.terminal import paint, wants_color
+from returnn_tf.util.installing import install_command
 
 EXIT_BAD_CONFIG = 2
 EXIT_BAD_DATA = 1
@@ -76,13 +77,16 @@ def _failed_import_or_file(exc: Exception) -> int:
     if isinstance(exc, ModuleNotFoundError):
         if exc.name in ("numpy", "h5py"):
             return _failed(
-                "%s is not installed. Install the requirements: pip install returnn-tf" % exc.name,
+                "%s is not installed. Install the requirements: %s" % (exc.name, install_command()),
                 EXIT_BUG,
                 topic="installation",
             )
         if exc.name != "tensorflow":
             return _crashed()
-        text = "TensorFlow is not installed. Install it: pip install 'returnn-tf[cpu]', or [gpu]"
+        text = "TensorFlow is not installed. Install it: %s (with an NVIDIA GPU: %s)" % (
+            install_command("cpu"),
+            install_command("gpu"),
+        )
         return _failed(text, EXIT_BUG, topic="installation")
     if isinstance(exc, ImportError):
         if "memory" not in str(exc) and "failed to map" not in str(exc):

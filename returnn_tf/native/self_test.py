@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 from returnn_tf.native.library import devices, examine
@@ -10,17 +11,22 @@ from returnn_tf.native.sources import OPS
 
 
 def main() -> int:
-    """Test all ops and print one line for each.
+    """Test all ops; print what is done while it is done, and one line "name: result" for each op.
 
     :return: 0, or 1 if an op cannot be used
     """
-    failures = {name: examine(name) for name in OPS}
-    for name, failure in failures.items():
+    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")  # says what is compiled
+    failed = False
+    names = OPS.names()
+    for number, name in enumerate(names, start=1):
+        print("native op %s (%d of %d) ..." % (name, number, len(names)), flush=True)
+        failure = examine(name)
         gpus = [device for device in devices(name) if not device.startswith("CPU")]
         unused = reason_not_used() if name == "product" and not failure else ""
         text = failure or " on ".join(["ok", *([", ".join(["CPU", *gpus])] if gpus else [])])
-        print("%s: %s%s" % (name, text, " (not used: %s)" % unused if unused else ""))
-    return 1 if any(failures.values()) else 0
+        print("%s: %s%s" % (name, text, " (not used: %s)" % unused if unused else ""), flush=True)
+        failed = failed or bool(failure)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -1,12 +1,19 @@
 """returnn-tf doctor: never crashes, says what to do."""
 
+from __future__ import annotations
+
+import os
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from returnn_tf.cli import doctor
 from returnn_tf.cli.main import main
+from returnn_tf.util import installing
 
+ROOT = str(Path(__file__).parents[2])
 PROBED = {"version": "2.16.2", "cuda": True, "gpus": ["H200"]}
 
 
@@ -23,13 +30,15 @@ def probed(monkeypatch):
 
 def test_report(probed, capsys):
     """A line for each check, and the exit code of the whole."""
-    code = main(["doctor"])
+    code = main(["doctor", "--quick"])
     out = capsys.readouterr().out
     for check in doctor.CHECKS:
         assert "  " + check.name in out
     assert "H200" in out
     assert code == (1 if "MISSING" in out else 0)
+    assert "native ops      -        not tested, because of --quick" in out
     assert main(["doctor", "x"]) == 2
+    assert "the only option is --quick" in capsys.readouterr().err
 
 
 def test_everything_is_missing(monkeypatch, probed, capsys):
@@ -37,11 +46,56 @@ def test_everything_is_missing(monkeypatch, probed, capsys):
     monkeypatch.setattr(doctor, "version_of", lambda *names: None)
     monkeypatch.setattr(doctor, "output_of", lambda *args, **kwargs: None)
     probed(None)
-    assert main(["doctor"]) == 1
+    assert main(["doctor", "--quick"]) == 1
     out = capsys.readouterr().out
     assert "Required, but missing: numpy, h5py, TensorFlow" in out
-    for advice in ("returnn-tf[cpu]", "returnn-tf[horovod]", "returnn-tf[audio]", "g++", "CUDA"):
+    for advice in ("[cpu]", "[horovod]", "[audio]", "g++", "CUDA"):
         assert advice in out
+
+
+def test_another_copy_in_the_current_folder(tmp_path):
+    """What is tested is the program that was started, with its libraries, not what lies in the folder."""
+    there = tmp_path / "checkout"
+    for name in ("returnn_tf/__init__.py", "returnn_tf/native/__init__.py", "tensorflow.py", "json.py", "horovod.py"):
+        file = there / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("open(%r, 'a').write(__name__ + ' ')\n" % str(tmp_path / "imported"))
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "returnn-tf"
+    program.write_text("import sys\nfrom returnn_tf.cli.main import main\nsys.exit(main())\n")
+    done = subprocess.run(
+        [sys.executable, str(program), "doctor", "--quick"],
+        cwd=there, env={**os.environ, "PYTHONPATH": ROOT}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert not (tmp_path / "imported").exists(), done.stdout
+    assert done.returncode == 0 and "TensorFlow      found" in done.stdout
+
+
+def test_same_program(monkeypatch, tmp_path):
+    """A module of the native ops is that of this process, whatever is in the current folder."""
+    (tmp_path / "returnn_tf").mkdir()
+    (tmp_path / "returnn_tf" / "__init__.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    code = "import returnn_tf.native.self_test as m; print(m.__file__)"
+    found = doctor.output_of(doctor.same_program(code))
+    assert found == os.path.join(ROOT, "returnn_tf", "native", "self_test.py") + "\n"
+
+
+@pytest.mark.parametrize(
+    "extra, packages", [("audio", "soundfile scipy soxr"), ("cpu", "tensorflow-cpu"), ("", "numpy h5py")]
+)
+def test_install_command(monkeypatch, tmp_path, extra, packages):
+    """A checkout has extras; elsewhere no index need have this program, so that the packages are named themselves."""
+    required = ["numpy<3,>=1.23", "h5py<4,>=3", 'tensorflow-cpu<2.22; extra == "cpu"', "soxr<2; extra == 'audio-2'"]
+    required += ['%s>=1; extra == "audio"' % name for name in ("soundfile", "scipy", "soxr")]
+    monkeypatch.setattr(installing.importlib.metadata, "requires", lambda name: required)
+    command = installing.install_command(extra, root=str(tmp_path))
+    assert command.startswith("pip install ") and "returnn" not in command
+    words = subprocess.run(["sh", "-c", "printf '%%s\\n' %s" % command[len("pip install ") :]], capture_output=True)
+    assert [word.partition(b"<")[0].partition(b">")[0].decode() for word in words.stdout.split()] == packages.split()
+    assert installing.install_command("audio", options="--no-deps") == "pip install --no-deps -e '%s[audio]'" % ROOT
+    monkeypatch.setattr(installing.importlib.metadata, "requires", lambda name: None)
+    assert "pyproject.toml" in installing.install_command(extra, root=str(tmp_path))
 
 
 def test_a_check_that_fails():
@@ -63,7 +117,7 @@ def test_a_check_that_fails():
         (PROBED, "TensorFlow", True, ""),
         (dict(PROBED, gpus=[]), "GPU", False, "CUDA libraries are missing"),
         (dict(PROBED, gpus=[], cuda=False), "GPU", False, "for the CPU only"),
-        (None, "GPU", False, "returnn-tf[gpu]"),
+        (None, "GPU", False, "[gpu]"),
     ],
 )
 def test_tensorflow_and_gpu(monkeypatch, probed, result, name, found, words):
@@ -117,8 +171,23 @@ def test_nvcc(monkeypatch):
         (1, "lstm: ok on CPU, GPU:0\nalign: nvcc failed: no\n", "align: nvcc failed: no"),
     ],
 )
-def test_native_ops(monkeypatch, code, lines, detail):
-    done = subprocess.CompletedProcess([], code, stdout=lines, stderr="")
-    monkeypatch.setattr(doctor.subprocess, "run", lambda *args, **kwargs: done)
+def test_native_ops(monkeypatch, capfd, code, lines, detail):
+    """The lines with results are the finding; the others are shown while the ops are compiled."""
+    program = "import sys\nfor line in %r:\n  print('native op x (1 of 2) ...')\n  print(line)\nsys.exit(%d)"
+    command = [sys.executable, "-c", program % (lines.splitlines(), code)]
+    monkeypatch.setattr(doctor, "same_program", lambda code: command)
     finding = look_for("native ops")
     assert finding.found == (code == 0) and finding.detail == detail
+    out = capfd.readouterr().out
+    assert "--quick" in out and "    native op x (1 of 2) ...\n" in out and "ok" not in out
+
+
+def test_native_ops_that_crash(monkeypatch):
+    code = "import os, sys; print('native op lstm (1 of 2) ...', flush=True); sys.stderr.write('a\\nmalloc(): b\\n')"
+    monkeypatch.setattr(
+        doctor, "same_program", lambda _: [sys.executable, "-c", code + "; sys.stderr.flush(); os.abort()"]
+    )
+    finding = look_for("native ops")
+    assert not finding.found and finding.detail == "malloc(): b"
+    monkeypatch.setattr(doctor, "same_program", lambda _: ["/no/such/python"])
+    assert not look_for("native ops").found

@@ -206,7 +206,7 @@ def test_missing_package(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Said when the dataset is made, with the command that installs it."""
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else found(name))
-    with pytest.raises(ConfigError, match=r"the package '%s' is needed.*pip install 'returnn-tf\[audio\]'" % package):
+    with pytest.raises(ConfigError, match=r"the package '%s' is needed.*pip install .*\[audio\]" % package):
         AudioFeatures.make({}, owner="x")
 
 

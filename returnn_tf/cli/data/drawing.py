@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from returnn_tf.cli.data.statistics import known_labels
 from returnn_tf.config import ConfigError
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.util.installing import install_command
 
 _MOST_NAMES = 80  # more names of labels than that can't be read
 
@@ -24,7 +25,7 @@ def draw_sequence(sequence: Sequence, keys: list[str], specs: dict[str, DataSpec
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise ConfigError("drawing needs matplotlib: pip install 'returnn-tf[plot]'") from None
+        raise ConfigError("drawing needs matplotlib: " + install_command("plot")) from None
     shown = [key for key in keys if sequence.data[key].ndim >= 1 and sequence.data[key].dtype.kind in "iufb"]
     if not shown:
         raise ConfigError("data dump: sequence %r has no values to draw; omit --plot" % sequence.tag)

@@ -52,7 +52,7 @@ class AudioFeatures:
         with self._named(where):
             need_packages(("soundfile", "scipy"), "to read audio")
             if isinstance(self._kind, Pitch):
-                need_packages(("pyworld",), "for features 'f0'", "pyworld")
+                need_packages(("pyworld",), "for features 'f0'", package="pyworld")
             if self._permute and self._permute.rnd_pitch_switch > 0:
                 need_packages(("soxr",), "for random_permute")
         if opts.sample_rate and self._kind:

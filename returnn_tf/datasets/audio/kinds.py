@@ -190,7 +190,7 @@ class Pitch(Kind):
 
     def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
         """Estimate and refine the pitch."""
-        with optional_package("for features 'f0'", "pyworld"):
+        with optional_package("for features 'f0'", package="pyworld"):
             import pyworld
         self.check_frames(frames, num_filters)
         period = 1000 * frames.shift / frames.sample_rate

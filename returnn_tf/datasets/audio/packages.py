@@ -7,28 +7,36 @@ import importlib.util
 from collections.abc import Iterable, Iterator
 
 from returnn_tf.config import ConfigError
+from returnn_tf.util.installing import install_command
 
 
 @contextlib.contextmanager
-def optional_package(purpose: str, install: str = "returnn-tf[audio]") -> Iterator[None]:
+def optional_package(purpose: str, *, extra: str = "audio", package: str = "") -> Iterator[None]:
     """Import packages in the body of ``with``; ConfigError if that fails.
 
     :param purpose: what they are needed for, e.g. "to decode audio"
-    :param install: what brings them, as pip calls it
+    :param extra: of this program, which has them
+    :param package: one that is in no extra
     """
     try:
         yield
     except (ImportError, OSError) as exc:  # OSError: soundfile finds no libsndfile
-        raise ConfigError("a package is needed %s: %s. Install it: pip install '%s'" % (purpose, exc, install)) from exc
+        install = _install(extra, package)
+        raise ConfigError("a package is needed %s: %s. Install it: %s" % (purpose, exc, install)) from exc
 
 
-def need_packages(names: Iterable[str], purpose: str, install: str = "returnn-tf[audio]") -> None:
+def need_packages(names: Iterable[str], purpose: str, *, package: str = "") -> None:
     """Check that packages are installed, without importing them; else ConfigError.
 
     :param names: of the packages
     :param purpose: what they are needed for
-    :param install: what brings them, as pip calls it
+    :param package: to install, if it is in no extra of this program
     """
     for name in names:
         if importlib.util.find_spec(name) is None:
-            raise ConfigError("the package %r is needed %s. Install it: pip install '%s'" % (name, purpose, install))
+            install = _install("audio", package)
+            raise ConfigError("the package %r is needed %s. Install it: %s" % (name, purpose, install))
+
+
+def _install(extra: str, package: str) -> str:
+    return "pip install " + package if package else install_command(extra)

@@ -27,7 +27,7 @@ def decode_by_tensorflow(content: bytes, kind: str, subtype: str, name: str) -> 
     :param name: of the file, for errors
     :raises ConfigError: the decoder is not installed, is for another TensorFlow, or does not know the format
     """
-    with optional_package("for the decoder 'tensorflow-io'", "returnn-tf[tensorflow-io]"):
+    with optional_package("for the decoder 'tensorflow-io'", extra="tensorflow-io"):
         import tensorflow as tf
         import tensorflow_io as tfio
     if not tf.version.VERSION.startswith(_RELEASE + "."):

@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from returnn_tf.config import ConfigError
+from returnn_tf.util.installing import install_command
 
 _ABBREVIATIONS = {
     "mrs": "misses",
@@ -98,5 +99,7 @@ def _inflect() -> Any:
     try:
         import inflect
     except ImportError as exc:
-        raise ConfigError("numbers in words need the package inflect: pip install returnn-tf[text] (%s)" % exc) from exc
+        raise ConfigError(
+            "numbers in words need the package inflect: %s (%s)" % (install_command("text"), exc)
+        ) from exc
     return inflect.engine()

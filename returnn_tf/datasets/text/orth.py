@@ -11,6 +11,7 @@ from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.errors import shown
 from returnn_tf.config.user_code import result_of_config
 from returnn_tf.datasets.text.english import expand_abbreviations, normalize_numbers
+from returnn_tf.util.installing import install_command
 
 PostProcessing = Callable[[str], str]
 
@@ -191,6 +192,6 @@ def _unidecode() -> Any:
         import unidecode
     except ImportError as exc:
         raise ConfigError(
-            "convert_to_ascii needs the package unidecode: pip install returnn-tf[text] (%s)" % exc
+            "convert_to_ascii needs the package unidecode: %s (%s)" % (install_command("text"), exc)
         ) from exc
     return unidecode.unidecode

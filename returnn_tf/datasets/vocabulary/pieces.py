@@ -13,6 +13,7 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.datasets.vocabulary.base import Path, Vocabulary
 from returnn_tf.datasets.vocabulary.files import LabelTable
+from returnn_tf.util.installing import install_command
 
 
 class SentencePieces(Vocabulary):
@@ -97,6 +98,6 @@ def _import_package(where: str) -> Any:
         import sentencepiece
     except ImportError as exc:
         raise ConfigError(
-            "%s needs the package sentencepiece: pip install returnn-tf[text] (%s)" % (where, exc)
+            "%s needs the package sentencepiece: %s (%s)" % (where, install_command("text"), exc)
         ) from exc
     return sentencepiece

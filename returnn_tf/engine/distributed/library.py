@@ -7,15 +7,18 @@ import os
 from typing import Any
 
 from returnn_tf.config import ConfigError
+from returnn_tf.util.installing import install_command
 from returnn_tf.util.lazy_tf import tf
 
-INSTALL = (
-    "HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 "
-    "pip install --no-build-isolation --no-cache-dir 'returnn-tf[horovod]'"
-)
+_BUILD = "HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 "
 _CYCLE_MILLISECONDS = "3"
 _GLOO_PATIENCE, _GLOO_SECONDS = 3, 60
 _hvd: list[Any] = []
+
+
+def install() -> str:
+    """Return the command that builds and installs Horovod."""
+    return _BUILD + install_command("horovod", options="--no-build-isolation --no-cache-dir")
 
 
 def load(timeout: float) -> Any:
@@ -40,11 +43,11 @@ def _load(timeout: float) -> Any:
     except ModuleNotFoundError as exc:
         if (exc.name or "").split(".")[0] != "horovod":
             raise
-        raise ConfigError("use_horovod is set, but Horovod is not installed. Install it: %s" % INSTALL) from exc
+        raise ConfigError("use_horovod is set, but Horovod is not installed. Install it: %s" % install()) from exc
     except ImportError as exc:
         raise ConfigError(
             "use_horovod is set, but this Horovod does not work with TensorFlow: %s. It was built without TensorFlow, "
-            "or for another version of it. Rebuild it: pip uninstall -y horovod; %s" % (exc, INSTALL)
+            "or for another version of it. Rebuild it: pip uninstall -y horovod; %s" % (exc, install())
         ) from exc
     if not tf.config.list_physical_devices("GPU"):
         # Horovod polls for work with this period; its default of 1 ms takes a tenth of a core from training

@@ -7,8 +7,7 @@ import os
 from typing import Any
 
 from returnn_tf.config import ConfigError
-
-_MISSING = "drawing needs matplotlib: pip install 'returnn-tf[plot]'"
+from returnn_tf.util.installing import install_command
 
 
 class Picture:
@@ -67,7 +66,7 @@ def new_figure(width: float, height: float) -> Any:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise ConfigError(_MISSING, topic="installation") from None
+        raise ConfigError("drawing needs matplotlib: " + install_command("plot"), topic="installation") from None
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from returnn_tf.config import DataError
+from returnn_tf.util.installing import install_command
 from returnn_tf.util.quiet import stderr_to_log
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ def packages() -> Packages:
             import tf2onnx.optimizer
     except (ImportError, AttributeError) as exc:  # a newer onnx lacks a type in the ml_dtypes of TensorFlow
         raise DataError(
-            "export to onnx needs tf2onnx, onnx (< 1.19) and onnxruntime: pip install 'returnn-tf[onnx]' (%s)" % exc
+            "export to onnx needs tf2onnx, onnx (< 1.19) and onnxruntime: %s (%s)" % (install_command("onnx"), exc)
         ) from exc
     return Packages(onnx, tf2onnx, onnxruntime)
 

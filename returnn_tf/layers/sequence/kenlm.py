@@ -28,7 +28,7 @@ class KenLmLayer(Layer):
     With dense_output those of all labels that may follow the label of the step: with "prev:output" as source, this is
     what a search needs. Word pieces (bpe_merge_symbol) are scored when their word is complete. Sentences begin with
     ``<s>``; their end is scored if ``</s>`` is one of the labels. The model is read by the package kenlm
-    (``returnn-tf[kenlm]``), which also supports its binary files; without it, ARPA text files are read by this program.
+    (the extra ``kenlm``), which also supports its binary files; without it, ARPA text files are read by this program.
     It runs in Python on the CPU: for large vocabularies dense_output is slow. No gradient.
 
     Parameters: none. Lengths: one value per step of the loop.

@@ -12,6 +12,7 @@ from returnn_tf.cli.data.dump import file_name
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import HDFWriter
 from returnn_tf.engine.support.atomic_files import staging
+from returnn_tf.util.installing import install_command
 
 
 class SeqWeights(NamedTuple):
@@ -64,7 +65,7 @@ class Pictures:
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
         except ImportError:
-            raise ConfigError("drawing needs matplotlib: pip install 'returnn-tf[plot]'") from None
+            raise ConfigError("drawing needs matplotlib: " + install_command("plot")) from None
         self.place = folder
         self._figure, self._canvas = Figure, FigureCanvasAgg
 
