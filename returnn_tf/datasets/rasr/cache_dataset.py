@@ -16,7 +16,6 @@ from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.safe_files import wanted_by
-from returnn_tf.datasets.core.share import Chosen
 from returnn_tf.datasets.core.window import window_spec
 from returnn_tf.datasets.rasr.allophones import AllophoneLabeling
 from returnn_tf.datasets.rasr.archive import Archive, ArchiveBundle, open_archive
@@ -172,12 +171,3 @@ class SprintCacheDataset(Dataset):
     def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
         """Read and decode the entries of one sequence."""
         return {key: self._streams[key].read(self._names[index]) for key in keys}
-
-    def explicit_order(self, epoch: int, chosen: Chosen) -> Optional[NDArray[Any]]:
-        """Return the order of the epoch; ConfigError if sequences are listed instead."""
-        if chosen.is_explicit:
-            raise ConfigError(
-                "%s: its sequences can't be chosen by seq_list or seq_order. Use seq_list_filter_file, or convert the "
-                "archives to HDF files." % self._owner()
-            )
-        return self.seq_order(epoch)
