@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +84,28 @@ def test_words_outside_of_the_vocabulary(tmp_path, capsys):
     dataset = {"class": "LmDataset", "corpus_file": str(tmp_path / "lines.txt"), "orth_vocab": vocabulary}
     assert main(["data", "info", repr(dataset)]) == 0
     assert "out of vocabulary ('OOV'): 2 of 6, 33.33 %" in capsys.readouterr().out
+
+
+def test_memory_does_not_grow_with_the_dim(tmp_path, capsys):
+    """A vocabulary of some bytes may have any ids."""
+    words = pickle.dumps({"a": 0, "b": 5, "cat": 2**31 - 2})
+    for name, content in (("source.train", b"a cat a\n"), ("target.train", b"b\n")):
+        (tmp_path / name).write_bytes(content)
+    for name in ("source.vocab.pkl", "target.vocab.pkl"):
+        (tmp_path / name).write_bytes(words)
+    dataset = {"class": "TranslationDataset", "path": str(tmp_path), "file_postfix": "train"}
+    tracemalloc.start()
+    try:
+        assert main(["data", "info", repr(dataset)]) == 0
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
+    out = capsys.readouterr().out
+    lines = [line.split() for line in out.splitlines()]
+    assert "labels of 'data', of 2147483647 (2147483645 do not occur)" in out
+    assert ["0", "66.67", "%", "2"] in lines and ["2147483646", "33.33", "%", "1"] in lines
+    assert main(["tool", "hdf-dump", repr(dataset), str(tmp_path / "x.hdf")]) == 1
+    assert "key 'classes' has 2147483647 labels, too many to name" in capsys.readouterr().err
 
 
 def test_histogram():

@@ -152,6 +152,18 @@ def test_wrong_tables(content, message, recordings, tmp_path, capsys):
     assert not path.exists() and not list(tmp_path.glob("*.tmp"))
 
 
+@pytest.mark.parametrize("rate", [1, 100_000_000])
+def test_sample_rates_that_no_recording_has(rate, tmp_path, capsys):
+    """Resampling would need memory in proportion to their ratio."""
+    soundfile.write(tmp_path / "odd.wav", tone(0.5), rate)
+    (tmp_path / "list.tsv").write_text("file\ttext\nodd.wav\tone\n")
+    arguments = ["data", "oggzip", str(tmp_path / "list.tsv"), "--output", str(tmp_path / "x.zip")]
+    assert main([*arguments, "--sample-rate", "16000"]) == 1
+    err = capsys.readouterr().err
+    assert "list.tsv, line 2: the sample rate of" in err and "odd.wav' is %d Hz, too far from 16000 Hz" % rate in err
+    assert not (tmp_path / "x.zip").exists()
+
+
 def test_other_mistakes(recordings, tmp_path, capsys):
     table = recordings / "list.tsv"
     table.write_text("file\ttext\na.wav\tone\n")

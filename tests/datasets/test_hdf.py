@@ -171,6 +171,29 @@ def _huge_claim(path):
         file.create_dataset("seqLengths", shape=(10**9, 2), dtype="int32", chunks=(1024, 2))
 
 
+def _huge_inputs(layout, shape=(300_000_000, 5)):
+    def make(path):
+        _write(path)
+        with h5py.File(path, "a") as file:
+            del file["inputs"], file["seqLengths"]
+            file["seqLengths"] = np.array([[shape[0] // 2, 0]] * 2, "i8")
+            file.create_dataset("inputs", shape=shape, dtype="f4", **layout)
+
+    return make
+
+
+def _huge_tags(path):
+    _without("seqTags")(path)
+    with h5py.File(path, "a") as file:
+        file.create_dataset("seqTags", shape=(2,), dtype="S1000000000", chunks=(1,))
+
+
+def _huge_labels(path):
+    _write(path)
+    with h5py.File(path, "a") as file:
+        file.create_dataset("labels", shape=(10**9,), dtype="S4", chunks=(1024,))
+
+
 def _declared_target(path):
     _write(path)
     with h5py.File(path, "a") as file:
@@ -241,7 +264,18 @@ BAD_FILES = {
     "no_dim": (_flat_inputs, "attribute inputPattSize must give the number of classes"),
     "external_link": (_external_link, "a link to another file"),
     "external_storage": (_external_storage, "refers to other files"),
-    "huge_claim": (_huge_claim, "claims 1000000000 sequences, more than the file can hold"),
+    "huge_claim": (
+        _huge_claim,
+        r"/seqLengths claims the shape .1000000000, 2. .8 GB., but the file has only \d+ bytes",
+    ),
+    "huge_inputs": (_huge_inputs({}), "/inputs claims the shape .300000000, 5. .6 GB., but the file has only"),
+    "huge_chunks": (_huge_inputs({"chunks": (1000, 5)}), "/inputs claims the shape .300000000, 5. .6 GB., but the"),
+    "huge_tags": (_huge_tags, r"/seqTags claims the shape .2. .2 GB., but"),
+    "huge_labels": (_huge_labels, r"/labels claims the shape .1000000000. .4 GB., but"),
+    "beyond_64_bits": (
+        _huge_inputs({"chunks": (1, 1)}, (2**62, 2**60)),
+        "/inputs claims the shape .4611686018427387904",
+    ),
 }
 
 

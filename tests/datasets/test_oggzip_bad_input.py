@@ -105,6 +105,16 @@ BAD = {
         {},
         "'corpus/2'.*audio file '.*a.zip:a/2.wav' cannot be decoded",
     ),
+    "bomb": (
+        lambda p: make_zip(p, wav2=bytes(80 << 20)),
+        {},
+        "'corpus/2'.*a.zip': member 'a/2.wav' cannot be read: it would grow from [0-9]+ to 83886080 bytes",
+    ),
+    "bomb_in_bzip2": (
+        lambda p: make_zip(p, wav2=bytes(80 << 20), compression=zipfile.ZIP_BZIP2),
+        {},
+        "member 'a/2.wav' cannot be read: it would grow from [0-9]+ to 83886080 bytes",
+    ),
     "empty_audio": (lambda p: make_zip(p, wav2=tone(0)), {}, "'corpus/2'.*a/2.wav'.*the audio is empty"),
     "damaged": (
         _damaged(100),

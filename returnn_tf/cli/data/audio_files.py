@@ -16,6 +16,7 @@ from returnn_tf.datasets.audio import read_audio
 from returnn_tf.datasets.audio.packages import optional_package
 
 FORMATS = {"ogg": ("OGG", "VORBIS"), "flac": ("FLAC", "PCM_16"), "wav": ("WAV", "PCM_16")}
+_MAX_RATE_RATIO = 64  # of two sample rates; memory for resampling grows with it
 _BLOCK = 1 << 16  # the Vorbis encoder of some versions of libsndfile needs a stack that grows with what it gets at once
 
 
@@ -54,6 +55,9 @@ class Encoding:
                 return content, len(samples) / rate
         samples = _cut(samples, rate, utterance)
         if self.sample_rate and self.sample_rate != rate:
+            if not 1 / _MAX_RATE_RATIO <= rate / self.sample_rate <= _MAX_RATE_RATIO:
+                text = "%s: the sample rate of %r is %d Hz, too far from %d Hz. Is the header of the file damaged?"
+                raise DataError(text % (utterance.place, utterance.audio, rate, self.sample_rate))
             samples, rate = resampled(samples, rate, self.sample_rate), self.sample_rate
         return self._encoded(samples, rate, utterance), len(samples) / rate
 

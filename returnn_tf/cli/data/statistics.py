@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from returnn_tf.datasets.core.data_spec import DataSpec, num_frames
 
+_COUNTED_TOGETHER = 1 << 20  # labels or values
+
 #: How vocabularies call a word that is not in them.
 UNKNOWN = ("<unk>", "<UNK>", "UNK", "unk", "[UNKNOWN]", "[unknown]", "[UNK]")
 
@@ -45,8 +47,9 @@ class KeyStatistics:
         #: frames of each sequence
         self.lengths: list[int] = []
         self.has_time = spec.ndim > 0
-        self._counts: NDArray[Any] = np.zeros(max(spec.dim, 1), np.int64)  # by label
-        self._negative = 0
+        self._counts: dict[int, int] = {}  # by label; the dim may be larger than memory
+        self._waiting: list[NDArray[Any]] = []  # labels that are not counted yet
+        self._num_waiting = 0
         self._moments = np.zeros(3)  # number, sum and sum of squares of the finite values
         self._range = np.array([np.inf, -np.inf])
         self._not_finite = 0
@@ -61,17 +64,27 @@ class KeyStatistics:
             return
         if self.holds_text:
             return
-        if self.spec.sparse:
-            self._add_labels(value.reshape(-1).astype(np.int64))
-        else:
-            self._add_values(value.astype(np.float64).reshape(-1))
+        flat = value.reshape(-1)
+        for start in range(0, len(flat), _COUNTED_TOGETHER):
+            part = flat[start : start + _COUNTED_TOGETHER]
+            if self.spec.sparse:
+                self._add_labels(part.astype(np.int64))
+            else:
+                self._add_values(part.astype(np.float64))
 
     def _add_labels(self, labels: NDArray[Any]) -> None:
-        self._negative += int((labels < 0).sum())
-        counts = np.bincount(labels[labels >= 0], minlength=len(self._counts))
-        if len(counts) > len(self._counts):
-            self._counts = np.pad(self._counts, (0, len(counts) - len(self._counts)))
-        self._counts += counts
+        self._waiting.append(labels)
+        self._num_waiting += len(labels)
+        if self._num_waiting >= _COUNTED_TOGETHER:
+            self._count_labels()
+
+    def _count_labels(self) -> None:
+        """Count the labels that are waiting."""
+        if self._waiting:
+            labels, counts = np.unique(np.concatenate(self._waiting), return_counts=True)
+            for label, count in zip(labels.tolist(), counts.tolist()):
+                self._counts[label] = self._counts.get(label, 0) + count
+        self._waiting, self._num_waiting = [], 0
 
     def _add_values(self, values: NDArray[Any]) -> None:
         finite = values[np.isfinite(values)]
@@ -104,7 +117,8 @@ class KeyStatistics:
 
         :param most_frequent: how many labels to show
         """
-        if self.spec.sparse and self._counts.sum():
+        self._count_labels()
+        if self._counts:
             yield from self._label_lines(most_frequent)
         if self._moments[0]:
             number, total, squares = self._moments
@@ -116,19 +130,19 @@ class KeyStatistics:
             yield "  %d values of %r are NaN or infinite" % (self._not_finite, self.key)
 
     def _label_lines(self, most_frequent: int) -> Iterator[str]:
-        counts, total = self._counts, int(self._counts.sum())
-        names = known_labels(self.spec)
-        order = np.argsort(-counts, kind="stable")[:most_frequent]
-        unused = int((counts[: self.spec.dim] == 0).sum())
-        yield "\nmost frequent labels of %r, of %d (%d do not occur):" % (self.key, self.spec.dim, unused)
-        for index in order:
-            if counts[index]:
-                name = repr(names[index]) if index < len(names) else ""
-                yield ("  %6d  %6.2f %%  %9d  %s" % (index, 100 * counts[index] / total, counts[index], name)).rstrip()
+        names, dim = known_labels(self.spec), self.spec.dim
+        counts = {label: count for label, count in self._counts.items() if label >= 0}
+        total = sum(counts.values())
+        unused = dim - sum(label < dim for label in counts)
+        yield "\nmost frequent labels of %r, of %d (%d do not occur):" % (self.key, dim, unused)
+        for label, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most_frequent]:
+            name = repr(names[label]) if label < len(names) else ""
+            yield ("  %6d  %6.2f %%  %9d  %s" % (label, 100 * count / total, count, name)).rstrip()
         for name in self._unknown:
             if name in names:
-                unknown = int(counts[names.index(name)])
-                yield "  out of vocabulary (%r): %d of %d, %.2f %%" % (name, unknown, total, 100 * unknown / total)
-        outside = self._negative + int(counts[self.spec.dim :].sum()) if self.spec.dim else self._negative
+                unknown = counts.get(names.index(name), 0)
+                share = 100 * unknown / max(total, 1)
+                yield "  out of vocabulary (%r): %d of %d, %.2f %%" % (name, unknown, total, share)
+        outside = sum(count for label, count in self._counts.items() if label < 0 or label >= dim > 0)
         if outside:
             yield "  %d labels are outside of 0 to %d" % (outside, self.spec.dim - 1)

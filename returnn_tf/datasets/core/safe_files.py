@@ -23,6 +23,7 @@ from returnn_tf.config.user_code import result_of_config
 _MEMO_WRITES = ("PUT", "BINPUT", "LONG_BINPUT")
 _NOT_ASCII = re.compile(rb"\\x[89a-f][0-9a-f]")
 _NUMBERS = ("inf", "-inf", "nan")
+_PIECE = 1 << 20
 MAX_BYTES = 1 << 31  # a decompressed file beyond this size is not a list of sequence tags
 
 
@@ -73,14 +74,19 @@ def read_bytes(path: str, *, max_bytes: int = MAX_BYTES) -> bytes:
     """
     try:
         with open_regular(path) as file, gzip.GzipFile(fileobj=file) if path.endswith(".gz") else file as handle:
-            content = handle.read(max_bytes + 1)
+            buffer = io.BytesIO()  # read(max_bytes) would allocate as much
+            while buffer.tell() <= max_bytes:
+                piece = handle.read(_PIECE)
+                if not piece:
+                    break
+                buffer.write(piece)
     except FileNotFoundError:
         raise DataError("file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
     except (OSError, EOFError, zlib.error) as exc:
         raise DataError("file %r cannot be read: %s" % (path, getattr(exc, "strerror", None) or exc)) from exc
-    if len(content) > max_bytes:
+    if buffer.tell() > max_bytes:
         raise DataError("file %r holds more than %d bytes; is it the right one?" % (path, max_bytes))
-    return content
+    return buffer.getvalue()
 
 
 def read_text(path: str) -> str:

@@ -1,11 +1,13 @@
-"""Plausibility of the string lengths that an HDF5 file declares, checked before the library allocates memory for them.
+"""Plausibility of the sizes that an HDF5 file declares, checked before memory is allocated for them.
 
+An array needs no storage in the file before it is written, so a file of some kB can declare one of any size.
 A string of variable length is stored as its length, 4 bytes, and the place of its characters, 12 bytes. The library
 allocates memory for the declared length, up to 4 GB each, before it checks whether the characters exist.
 """
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterator
 
@@ -15,6 +17,19 @@ import numpy as np
 _ADDRESS = 8  # bytes of a file offset, in nearly all files
 _RECORD = 4 + _ADDRESS + 4
 _DEFLATE = 1  # number of the filter "gzip" in HDF5
+_MAX_RATIO = 1100  # gzip cannot compress better
+
+
+def impossible_size(dataset: h5py.Dataset) -> str:
+    """Return the shape and size that an array declares if its file is too small to hold that; else an empty text."""
+    claimed = int(np.prod([*dataset.shape, dataset.dtype.itemsize], dtype=np.float64))
+    size = os.path.getsize(dataset.file.filename)
+    if claimed <= _MAX_RATIO * max(size, 1):
+        return ""
+    return (
+        "claims the shape %s (%.3g GB), but the file has only %d bytes; it was damaged or not written to its end, "
+        "write it again" % (list(dataset.shape), claimed / 1e9, size)
+    )
 
 
 def longest_string(dataset: h5py.Dataset) -> int:

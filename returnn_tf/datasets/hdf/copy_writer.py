@@ -19,6 +19,7 @@ from returnn_tf.datasets.hdf.writer import HDFWriter
 #: Keys that are not copied: they hold the text that other keys encode.
 TEXT_KEYS = ("orth", "raw")
 _BLOCK = 32  # sequences that are written at once
+_MOST_NAMED = 1 << 22  # labels; their names are kept in memory
 
 
 class CopyWriter(HDFWriter):
@@ -112,4 +113,7 @@ def _declared(spec: DataSpec) -> tuple[Any, int, str]:
 def _label_names(name: str, spec: DataSpec) -> list[str]:
     if spec.labels:
         return list(spec.labels)
+    if spec.dim > _MOST_NAMED:
+        text = "key %r has %d labels, too many to name all of them in an HDF file. Is the dim right?"
+        raise DataError(text % (name, spec.dim))
     return ["%s-class-%d" % (name, index) for index in range(max(spec.dim, 1))]

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.safe_files import check_regular
-from returnn_tf.datasets.hdf.claims import longest_string
+from returnn_tf.datasets.hdf.claims import impossible_size, longest_string
 from returnn_tf.datasets.hdf.library import open_unlocked, strings
 from returnn_tf.datasets.hdf.rows import RowReader
 
 _LARGEST_DIM = 1 << 31
-_MAX_RATIO = 1100  # gzip cannot compress better; a file that claims more is damaged
 
 
 class _Process:
@@ -158,7 +157,10 @@ class HDFFile:
         return self._streams[key]
 
     def _dataset(self, root: h5py.File, path: str) -> h5py.Dataset:
-        """Return the array at a path within the file itself: links and references to other files are rejected."""
+        """Return the array at a path within the file itself, of a size that the file can hold.
+
+        Links and references to other files are rejected.
+        """
         group: Any = root
         for part in path.split("/"):
             if isinstance(group.get(part, getlink=True), h5py.ExternalLink):
@@ -170,6 +172,9 @@ class HDFFile:
             raise self._error("%r must be an array" % ("/" + path))
         if group.external or group.is_virtual:
             raise self._error("%r refers to other files; copy the data into this one" % path)
+        claims = impossible_size(group)
+        if claims:
+            raise self._error("/%s %s" % (path, claims))
         return group
 
     def _checked_strings(self, root: h5py.File, path: str) -> h5py.Dataset:
@@ -200,8 +205,6 @@ class HDFFile:
                 "/seqLengths must be integers of shape [num_seqs, streams], but is %s %s; write it again with HDFWriter"
                 % (dataset.dtype, dataset.shape)
             )
-        if dataset.shape[0] > _MAX_RATIO * max(os.path.getsize(self.path), 1):
-            raise self._error("/seqLengths claims %d sequences, more than the file can hold" % dataset.shape[0])
         columns = dataset.shape[1]
         if columns != len(self.keys) and not (not self.target_keys and columns == 2):
             raise self._error(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.safe_files import check_regular, read_text
+from returnn_tf.datasets.hdf.claims import impossible_size
 
 GROUPS = {"data": "inputs", "classes": "outputs"}
 
@@ -33,6 +34,10 @@ def read_normalization(path: str, key: str) -> tuple[NDArray[np.float64], NDArra
         check_regular(path)
         with h5py.File(path, "r") as file:
             group = file[GROUPS[key]]
+            for name in ("mean", "variance"):
+                claims = impossible_size(group[name])
+                if claims:
+                    raise DataError("normalization file %r: %s/%s %s" % (path, GROUPS[key], name, claims))
             mean, variance = (np.asarray(group[name][()], np.float64).reshape(-1) for name in ("mean", "variance"))
     except (OSError, KeyError, ValueError, TypeError) as exc:
         raise DataError("normalization file %r has no mean and variance of %s: %s" % (path, GROUPS[key], exc)) from None

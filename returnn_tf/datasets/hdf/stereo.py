@@ -23,6 +23,7 @@ from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.safe_files import check_regular
 from returnn_tf.datasets.core.share import ALL, Chosen
 from returnn_tf.datasets.core.window import stack_frames, window_spec
+from returnn_tf.datasets.hdf.claims import impossible_size
 from returnn_tf.datasets.hdf.normalization import GROUPS, files_of_bundle, read_normalization
 
 log = logging.getLogger("returnn_tf.datasets")
@@ -94,6 +95,10 @@ class StereoHdfDataset(Dataset):
                         raise DataError(
                             "HDF file %r: inputs/%s and outputs/%s must be [time, dim]" % (path, name, name)
                         )
+                    for group in GROUPS.values():
+                        claims = impossible_size(file[group][name])
+                        if claims:
+                            raise DataError("HDF file %r: %s/%s %s" % (path, group, name, claims))
                     self._seqs.append((path, name))
                     lengths.append(len(file["inputs"][name]))
         except FileNotFoundError:

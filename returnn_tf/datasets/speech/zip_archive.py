@@ -20,6 +20,8 @@ from returnn_tf.datasets.core.safe_files import check_regular
 _ENCRYPTED = 0x1
 _HEADER = struct.Struct("<4s5H3L2H")
 _SIGNATURE = b"PK\x03\x04"
+_LARGE = 64 << 20  # bytes of a member, half an hour of uncompressed speech
+_MAX_RATIO = 100  # by which a large one is packed at most; audio is packed by 2 at best, silence and bombs by 1000
 _PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # what is read here; zipfile reads the rest
 _FIELDS = [("offset", "i8"), ("packed", "i8"), ("size", "i8"), ("crc", "u4"), ("method", "u2"), ("flags", "u2")]
 
@@ -64,9 +66,13 @@ class ZipArchive:
         """Read a member; threads may do so at the same time.
 
         :param name: for errors
-        :raises DataError: it is damaged, encrypted or packed in another way than stored, deflated, bzip2, LZMA
+        :raises DataError: it is damaged, encrypted, packed in another way than stored, deflated, bzip2, LZMA, or far
+            larger than its packed form
         """
         member = self._members[row]
+        if member["size"] > _LARGE and member["size"] > _MAX_RATIO * member["packed"]:
+            text = "it would grow from %d to %d bytes, as no audio does; make it again, or leave it out"
+            raise self._error(name, text % (member["packed"], member["size"]))
         try:
             content = self._read(member, name)
         except (

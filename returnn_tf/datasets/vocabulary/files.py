@@ -14,6 +14,7 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.core.safe_files import read_plain_pickle, read_text
 
 _BPE_HEADER = "#version:"
+_LARGEST_ID = (1 << 31) - 2  # the number of labels has to be an int32, too
 _T = TypeVar("_T")
 
 
@@ -37,11 +38,14 @@ def read_labels(path: str) -> list[str]:
 def read_ids(path: str) -> dict[str, int]:
     """Read a pickled dict from label to id, which may have gaps.
 
-    :raises DataError: the file is missing or holds something else
+    :raises DataError: the file is missing or holds something else, or an id is too large
     """
     content = read_plain_pickle(path, fix="Write a dict from words to numbers.")
     if not isinstance(content, dict) or not content or not all(type(i) is int and i >= 0 for i in content.values()):
         raise DataError("vocabulary %r: expected a dict {label: id, ...}." % path)
+    label, largest = max(content.items(), key=lambda item: item[1])
+    if largest > _LARGEST_ID:
+        raise DataError("vocabulary %r: label %r has the id %d, but data is int32." % (path, label, largest))
     return {str(label): index for label, index in content.items()}
 
 

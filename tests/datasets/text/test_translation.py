@@ -127,6 +127,7 @@ BAD_CORPORA = {
     "no vocabulary": ({"target.vocab.pkl": None}, {}, "target.vocab.pkl' does not exist"),
     "vocabulary of code": ({"source.vocab.pkl": pickle.dumps({"a": print})}, {}, "source.vocab.pkl'.*builtins.print"),
     "list as vocabulary": ({"source.vocab.pkl": pickle.dumps(["a"])}, {}, "expected a dict {label: id"),
+    "id beyond int32": ({"source.vocab.pkl": pickle.dumps({"a": 2**31 - 1})}, {}, "label 'a' has the id 2147483647"),
     "text as vocabulary": ({"source.vocab.pkl": "a\nb\n"}, {}, "source.vocab.pkl': only plain"),
     "unknown unknown_label": ({}, {"unknown_label": "UNK"}, "unknown_label 'UNK' is not in the vocabulary .*source"),
     "unknown word": ({}, {"unknown_label": {"classes": "a"}, "file_postfix": "dev"}, "source.dev', line 2: 'c' is not"),
