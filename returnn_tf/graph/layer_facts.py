@@ -52,6 +52,8 @@ class LayerFacts(Freezable):
     joins_features: ClassVar[bool] = False
     #: Whether the values are a distribution over the features, whatever the activation is.
     normalizes_features: ClassVar[bool] = False
+    #: Whether a layer of this class that has a target usually has a loss on it: it makes new features out of its input.
+    is_for_loss: ClassVar[bool] = False
     #: Whether the layer passes values on after each step of a task, see `returnn_tf.graph.after_step.sinks`.
     has_sink: ClassVar[bool] = False
     #: Whether the layer has a loss on the gradient at its output, see `returnn_tf.graph.after_step.meta_loss`.

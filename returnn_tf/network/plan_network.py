@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from returnn_tf.config import Config
+from returnn_tf.config.settings import NetworkSettings
 from returnn_tf.graph.params.reuse import ReuseLevel
 from returnn_tf.network.loops.step_network import plan_step_network
 from returnn_tf.network.planning.build_state import BuildState
@@ -14,7 +15,7 @@ from returnn_tf.network.planning.builder import NetworkBuilder
 from returnn_tf.network.planning.checks import check_param_names, share_extra_params
 from returnn_tf.network.planning.extra import ExtraNetworks
 from returnn_tf.network.planning.extra_names import SEARCH_PREFIX, split_extra
-from returnn_tf.network.planning.notes import remarks, unneeded_mistakes
+from returnn_tf.network.planning.notes import remarks, unknown_targets, unneeded_mistakes
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.network.planning.reuse import decide_all, open_params, with_inner
 from returnn_tf.network.planning.reuse_option import owners_of
@@ -73,6 +74,8 @@ def plan_network(
     )
     planned = {node.path for node in plan.all_nodes()}
     mistakes = unneeded_mistakes(state.all_specs(), planned, state.extern_data) + remarks(plan.all_nodes())
+    set_target = default_target if config is not None and NetworkSettings(config).is_set("target") else ""
+    mistakes += unknown_targets(state.all_specs(), state.extern_data, set_target)
     plan = dataclasses.replace(plan, mistakes=mistakes, omitted_losses=list(state.omitted_losses))
     check_param_names(list(plan.nodes))
     plan = _without_dead_layers(plan)

@@ -162,6 +162,9 @@ class TrainingParts:
         """Plan the networks of all remaining epochs, so that late mistakes show now. Quick: no TensorFlow."""
         loaded = self.resume.loaded
         self._planned = planned_networks(self.schedule, loaded, max(self.last_epoch, loaded))
+        if self.world.is_chief:  # the ranks have the same networks
+            for note in dict.fromkeys(note for _, plan in self._planned for note in plan.mistakes):
+                log.warn(note)
 
     def _open_data(self) -> None:
         """Open the datasets, and check that they provide what the planned networks need."""

@@ -40,6 +40,7 @@ class LinearLayer(ConcatInputLayer):
     """
 
     reduces_precision = True
+    is_for_loss = True
     activation: Activation = option(None, help="name of the activation function, or None")
     with_bias: bool = option(True, help="whether to add b")
     forward_weights_init: Init = option("glorot_uniform", help="initialiser of W")
