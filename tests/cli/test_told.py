@@ -89,3 +89,18 @@ def test_told_in_the_log_and_by_check(change: str, capsys: pytest.CaptureFixture
 def test_usual_configs_are_not_talked_about(change: str, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ((), ("check",)):
         assert [line for line in lines_of(capsys, change, *command) if not line.startswith("config: ")] == []
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (_AUX + '"loss": "ce", "target": "classes", "only_on_search": "xxx"}', "option 'only_on_search' must be True or False"),
+        (_AUX + '"loss": "ce", "target": "classes", "is_output_layer": "xxx"}', "option 'is_output_layer' must be"),
+    ],
+)
+def test_is_an_error(change: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pathlib.Path("my.config").write_text("%smodel = 'm'\n%s\n" % (BASE, change))
+    for command in ((), ("check",)):
+        assert main([*command, "my.config"]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["check", "my.config", "++task", "search"]) == 2

@@ -98,6 +98,20 @@ def test_stack(options, axis, axes):
     numpy.testing.assert_array_equal(result.value, numpy.stack([x, 2 * x, x], axis))
 
 
+@pytest.mark.parametrize("axis, axes", [(-1, "B,T,S,F"), (3, "B,T,S,F"), (2, "B,T,S,F"), (1, "B,S,T,F")])
+@pytest.mark.parametrize("behavior_version", [0, 21])
+def test_stack_behind_features_of_no_declared_dim_makes_the_feature_axis(axis, axes, behavior_version):
+    net = {
+        "a": {"class": "linear", "activation": "tanh", "n_out": 5, "from": "data"},
+        "b": {"class": "eval", "eval": "1. - source(0)", "from": "a"},
+        "output": {"class": "stack", "from": ["a", "b"], "axis": axis},
+    }
+    result = run({**net, "a": {**net["a"], "is_output_layer": True}}, behavior_version=behavior_version)
+    assert ",".join(result["output"].axes) == axes
+    a = result["a"].value
+    numpy.testing.assert_allclose(result["output"].value, numpy.stack([a, 1 - a], axis), rtol=1e-6)
+
+
 def test_stack_repeats_missing_axes():
     net = {
         "first": {"class": "gather", "axis": "T", "position": 0, "from": "data"},

@@ -20,7 +20,7 @@ class StackLayer(Layer):
     """Stacks the sources along a new axis. Axes that a source lacks are broadcast.
 
     The new axis is in front of the feature axis, or becomes it if there is none, unless ``axis`` gives its index, batch
-    included.
+    included. Behind a feature axis that is not a declared dim, it becomes the feature axis.
     Lengths: unchanged.
 
     Example::
@@ -50,7 +50,11 @@ class StackLayer(Layer):
         else:
             self.position = self.layout.rank
         dim = ctx.bind(self.out_spatial_dim, ctx.new_spatial(len(datas), "stack"))
-        return with_feature_default(self.layout.with_axis(self.position, dim))
+        data = self.layout.with_axis(self.position, dim)
+        feature = self.layout.feature_axis
+        if feature is not None and self.layout.dims[feature].auto and self.position > feature:
+            data = data.replace(feature_axis=self.position)  # nobody marked an axis: it is the last static one
+        return with_feature_default(data)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one stack op."""

@@ -21,6 +21,7 @@ from returnn_tf.network.planning.network_dims import NetworkDims
 from returnn_tf.network.planning.parse import (
     LayerSpec,
     has_loss,
+    is_on,
     join_scope,
     scope_name,
 )
@@ -67,7 +68,7 @@ class NetworkBuilder(NetworkDims, Results):
 
     def _is_wanted(self, spec: LayerSpec) -> bool:
         """Return whether a layer is planned even if no other layer needs it."""
-        if spec.options.get("only_on_search") and not self.search:
+        if not self.search and is_on(spec, "only_on_search"):
             return False
         is_output = spec.options.get("is_output_layer") or (spec.name == "output" and not self.parent)
         return bool(is_output) or self._counts_loss(spec)

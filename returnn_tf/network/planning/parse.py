@@ -176,7 +176,13 @@ def with_default_target(spec: LayerSpec, default_target: str) -> LayerSpec:
 
 def has_loss(spec: LayerSpec, search: bool) -> bool:
     """Return whether a layer has a loss in this mode."""
-    return bool(spec.options.get("loss")) and not (search and spec.options.get("loss_only_on_non_search"))
+    return bool(spec.options.get("loss")) and not (search and is_on(spec, "loss_only_on_non_search"))
+
+
+def is_on(spec: LayerSpec, switch: str) -> bool:
+    """Return whether an option that leaves something out is set; a wrong value hides nothing, nor itself."""
+    value = spec.options.get(switch)
+    return bool(value) and declared_options(Layer)[switch].fault(value) is None
 
 
 def scope_name(layer_name: str) -> str:
