@@ -1,4 +1,4 @@
-"""What a config asks for in vain is told: once in the log of the run, and by ``returnn-tf check``; or it is an error."""
+"""What a config asks for in vain is told, once in the log of the run and by ``returnn-tf check``, or is an error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TOLD.update(
         'network["aux"] = None': "Layer 'aux' must be a dict",
         'network["aux"] = set()': "Layer 'aux' must be a dict",
         'network["aux"] = {"class": "nosuch"}': "Layer 'aux': unknown layer class 'nosuch'.",
-        'network["aux"] = {"class": "copy", "from": 1}': "'from' must be the name of a layer or a list of names, got 1.",
+        'network["aux"] = {"class": "copy", "from": 1}': "'from' must be the name of a layer or a list of names",
         'network["aux"] = {"class": "copy", "from": "hiden"}': "there is no layer 'hiden'. " + _LEFT_OUT,
     }
 )
@@ -94,7 +94,10 @@ def test_usual_configs_are_not_talked_about(change: str, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     "change, message",
     [
-        (_AUX + '"loss": "ce", "target": "classes", "only_on_search": "xxx"}', "option 'only_on_search' must be True or False"),
+        (
+            _AUX + '"loss": "ce", "target": "classes", "only_on_search": "xxx"}',
+            "option 'only_on_search' must be True or False",
+        ),
         (_AUX + '"loss": "ce", "target": "classes", "is_output_layer": "xxx"}', "option 'is_output_layer' must be"),
     ],
 )

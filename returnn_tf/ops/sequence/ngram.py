@@ -11,8 +11,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from returnn_tf.config import DataError
+from returnn_tf.datasets.core.safe_files import check_regular
 
 UNKNOWN, BEGIN, END = "<unk>", "<s>", "</s>"
+_END_OF_FILE = "\\end\\"
 _TO_NATURAL = math.log(10.0)
 
 
@@ -22,7 +24,7 @@ class ArpaModel:
     The state is the tuple of the last words.
 
     :param path: decompressed if it ends in ``.gz``
-    :raises DataError: it is missing or not an ARPA file
+    :raises DataError: it is missing, not an ARPA file, or not complete: its end or some of the n-grams are missing
     """
 
     def __init__(self, path: str) -> None:
@@ -30,25 +32,52 @@ class ArpaModel:
         self.order = 0
         try:
             with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as file:
-                self._read(file)
-        except (OSError, ValueError, IndexError) as exc:
+                announced, found, complete = self._read(file)
+        except (OSError, EOFError, ValueError, IndexError) as exc:
             raise DataError(
                 "lm_file %r can't be read as ARPA file: %s. For a binary file install kenlm." % (path, exc)
             ) from exc
-        if not self.order:
+        if not found:
             raise DataError("lm_file %r is not an ARPA file: it has no section \\1-grams:." % path)
+        wrong = [n for n in sorted({*announced, *found}) if announced.get(n) != found.get(n, 0)]
+        if wrong or not complete:
+            what = ["%s %d-grams, of which it has %d" % (announced.get(n, "no"), n, found.get(n, 0)) for n in wrong]
+            faults = (["its section \\data\\ announces %s" % ", ".join(what)] if wrong else []) + (
+                [] if complete else ["it does not end with \\end\\"]
+            )
+            raise DataError("lm_file %r is not complete: %s. Copy or write it again." % (path, ", and ".join(faults)))
+        self.order = max(found)
 
-    def _read(self, lines: Iterable[bytes]) -> None:
-        order = 0
+    def _read(self, lines: Iterable[bytes]) -> tuple[dict[int, int], dict[int, int], bool]:
+        """Read all n-grams.
+
+        :return: how many of each order the file announces, how many it has, and whether it has its end
+        :raises ValueError, IndexError: a line is wrong
+        """
+        announced: dict[int, int] = {}
+        found: dict[int, int] = {}
+        section, order = "", 0
         for line in lines:
             # Bytes are split at blanks and tabs only; a word may have other characters that Unicode counts as space.
             fields = [field.decode("utf8") for field in line.split()]
-            if fields and fields[0].startswith("\\"):
-                order = int(fields[0][1:-7]) if fields[0].endswith("-grams:") else 0
-                self.order = max(self.order, order)
-            elif fields and order:
+            if not fields or section == _END_OF_FILE:
+                continue  # read on: a compressed file has its checksum at the end
+            if fields[0].startswith("\\"):
+                section = fields[0]
+                order = int(section[1:-7]) if section.endswith("-grams:") else 0
+                if order:
+                    found.setdefault(order, 0)
+            elif order:
                 backoff = float(fields[order + 1]) if len(fields) > order + 1 else 0.0
-                self._grams[tuple(fields[1 : order + 1])] = float(fields[0]), backoff
+                words = tuple(fields[1 : order + 1])
+                if len(words) < order:
+                    raise ValueError("%r is no line of \\%d-grams:" % (" ".join(fields), order))
+                self._grams[words] = float(fields[0]), backoff
+                found[order] += 1
+            elif section == "\\data\\" and fields[0] == "ngram":
+                n, _, count = "".join(fields[1:]).partition("=")
+                announced[int(n)] = int(count)
+        return announced, found, section == _END_OF_FILE
 
     def begin(self) -> Any:
         """Return the state at the beginning of a sentence."""
@@ -99,6 +128,7 @@ def has_kenlm() -> bool:
 def load_ngram_model(path: str) -> Any:
     """Load the model of a file, by KenLM if installed; cached until the file changes."""
     try:
+        check_regular(path)
         status = os.stat(path)
     except OSError as exc:
         raise DataError("lm_file %r can't be read: %s" % (path, exc.strerror or exc)) from exc

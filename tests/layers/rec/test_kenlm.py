@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import pathlib
 from collections.abc import Sequence
@@ -54,7 +55,9 @@ def test_the_library_gives_the_same(text: str, expected: float) -> None:
 
 
 def test_a_word_may_have_a_space_of_unicode(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "x").write_text("\\data\\\n\n\\1-grams:\n-0.5\tNew\u00a0York\n-1.0\t<unk>\n\n\\end\\\n", "utf8")
+    (tmp_path / "x").write_text(
+        "\\data\\\nngram 1=2\n\n\\1-grams:\n-0.5\tNew\u00a0York\n-1.0\t<unk>\n\n\\end\\\n", "utf8"
+    )
     numpy.testing.assert_allclose(total(ArpaModel(str(tmp_path / "x")), ["New\u00a0York", "York"]), -1.5)
 
 
@@ -62,9 +65,46 @@ def test_a_file_that_changed_is_read_again(tmp_path: pathlib.Path, monkeypatch: 
     monkeypatch.setattr(ngram, "has_kenlm", lambda: False)
     path = tmp_path / "x"
     for prob in ("-0.5", "-0.25"):
-        path.write_text("\\1-grams:\n%s a\n" % prob)
+        path.write_text("\\data\\\nngram 1=1\n\\1-grams:\n%s a\n\\end\\\n" % prob)
         model = load_ngram_model(str(path))
         assert model is load_ngram_model(str(path)) and total(model, ["a"]) == pytest.approx(float(prob))
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ("\\end\\\n", "", "does not end with \\end\\"),
+        ("ngram 1=6", "ngram 1=9", "announces 9 1-grams, of which it has 6"),
+        ("ngram 1=6", "ngram 1=-5", "announces -5 1-grams, of which it has 6"),
+        ("ngram 1=6\n", "", "announces no 1-grams, of which it has 6"),
+        ("ngram 3=2", "ngram 3=2\nngram 4=1", "announces 1 4-grams, of which it has 0"),
+        ("-0.3\tgreen house\t-0.15\n", "", "announces 5 2-grams, of which it has 4"),
+        ("ngram 2=5", "ngram 2=five", "can't be read as ARPA file"),
+        ("green house\t-0.15", "green", "'-0.3 green' is no line of \\2-grams:"),
+    ],
+)
+def test_an_incomplete_file_is_not_used(old: str, new: str, message: str, tmp_path: pathlib.Path) -> None:
+    text = pathlib.Path(ARPA).read_text()
+    assert old in text
+    (tmp_path / "x").write_text(text.replace(old, new, 1))
+    with pytest.raises(DataError) as info:
+        ArpaModel(str(tmp_path / "x"))
+    assert message in str(info.value) and str(tmp_path / "x") in str(info.value)
+
+
+@pytest.mark.parametrize("name", ["x", "x.gz"])
+def test_no_part_of_a_file_is_taken_for_the_whole(name: str, tmp_path: pathlib.Path) -> None:
+    content = pathlib.Path(ARPA).read_bytes()
+    content = gzip.compress(content) if name.endswith(".gz") else content.rstrip()
+    for size in range(len(content)):
+        (tmp_path / name).write_bytes(content[:size])
+        with pytest.raises(DataError, match=name):
+            ArpaModel(str(tmp_path / name))
+
+
+def test_a_device_is_no_model() -> None:
+    with pytest.raises(DataError, match="'/dev/zero' can't be read: it is a pipe or a device"):
+        load_ngram_model("/dev/zero")
 
 
 def test_a_string_longer_than_the_stack_is_deep() -> None:
