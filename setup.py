@@ -1,4 +1,4 @@
-"""The build steps that pyproject.toml cannot express: version, archive of files that are no modules, size of the wheel.
+"""The build steps that pyproject.toml cannot express: the version from git, and folders that stand beside the package.
 
 A release is a commit with the tag ``v1.2.3``; nothing has to be edited for one. What is built from it is 1.2.3. N
 commits later it is ``1.2.4.devN+gHASH``, and before the first tag, or in a clone without tags, ``.devN+gHASH`` of the
@@ -8,27 +8,21 @@ where there is no repository: in an sdist.
 
 from __future__ import annotations
 
-import importlib.util
-import io
-import lzma
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from setuptools import setup
-from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 CHECKOUT = Path(__file__).resolve().parent
 VERSION_FILE = "returnn_tf/_version.py"
-ARCHIVE = "returnn_tf/files.tar.xz"
+#: Folders that a wheel has inside of the package, and the suffixes of their files.
+FOLDERS = {"native_ops": (".h", ".cc", ".cu"), "i6": (".py",)}
 ASSIGNMENT = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
-LITERAL_OR_COMMENT = re.compile(rb'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.DOTALL)
 #: What `git describe --long --dirty` prints for a tag of a release: v1.2.3-N-gHASH, with -dirty for changed files.
 DESCRIBED = re.compile(r"v(?P<release>\d+\.\d+\.)(?P<patch>\d+)-(?P<commits>\d+)-(?P<commit>g\w+)(?P<dirty>-dirty)?")
 
@@ -79,68 +73,22 @@ class SdistWithVersion(sdist):
         write_version(base_dir, self.distribution.get_version())
 
 
-def packed_files() -> Iterator[tuple[str, bytes]]:
-    """Yield the names and contents of the files of the archive, in the order of their names.
-
-    These are the native sources, which are compiled on the user's machine; the folder ``i6`` with the scripts that it
-    names, which ``returnn-tf root`` writes; pages of ``returnn-tf explain`` and configs of ``returnn-tf new``.
-    """
-    for folder in ("i6", "native_ops", "returnn_tf/cli"):
-        for path in sorted((CHECKOUT / folder).rglob("*.*")):
-            name = path.relative_to(CHECKOUT).as_posix()
-            if path.suffix in (".h", ".cc", ".cu"):
-                yield name, without_comments(path.read_bytes())
-            elif folder == "returnn_tf/cli":
-                if path.suffix in (".config", ".md"):
-                    yield name, path.read_bytes()
-            elif path.suffix == ".py":
-                script = CHECKOUT / "tools" / path.name  # of a checkout, i6/tools has links to it, or short forms
-                yield name, (script if path.parent.name == "tools" else path).read_bytes()
-
-
-def without_comments(code: bytes) -> bytes:
-    """Return C++ code without comments and indentation, with the same line numbers."""
-    code = LITERAL_OR_COMMENT.sub(lambda m: m[0] if m[0][:1] in b"\"'" else b" " + b"\n" * m[0].count(b"\n"), code)
-    return re.sub(rb"(?m)[ \t]+$|^[ \t]+", b"", code)
-
-
-def write_archive(to: Path) -> None:
-    """Write the archive, the same bytes from the same files."""
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 3, "lp": 0, "pb": 0}]  # pb=0: text
-    with lzma.open(to, "wb", filters=filters) as out, tarfile.open(fileobj=out, mode="w|") as tar:
-        for name, content in packed_files():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-
-
 class BuildWithFolders(build_py):
-    """Add what a checkout has beside the package, in the archive that ``returnn_tf/util/packed_files.py`` reads."""
+    """Add what a checkout has beside the package: the native sources, and the folder that job managers name."""
 
     def run(self) -> None:
-        """Build from nothing, as what an earlier build left would be in the wheel; then write the archive."""
+        """Build from nothing, as what an earlier build left would be in the wheel; then copy the folders."""
         if not self.editable_mode:
             shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
         if not self.editable_mode:
             write_version(self.build_lib, self.distribution.get_version())
-            write_archive(Path(self.build_lib, ARCHIVE))
+            for folder, suffixes in FOLDERS.items():
+                for path in sorted(p for p in (CHECKOUT / folder).rglob("*.*") if p.suffix in suffixes):
+                    to = Path(self.build_lib, "returnn_tf", path.relative_to(CHECKOUT))
+                    to.parent.mkdir(parents=True, exist_ok=True)
+                    script = CHECKOUT / "tools" / path.name  # those of a checkout's i6/tools only run these
+                    shutil.copyfile(script if path.parent.name == "tools" else path, to)
 
 
-class SmallWheel(bdist_wheel):
-    """Compress the wheel anew, better than Python's zipfile can."""
-
-    def run(self) -> None:
-        """Build the wheel, then compress it, if the package for that is there."""
-        super().run()
-        if importlib.util.find_spec("deflate") is None:
-            print("setup.py: the wheel is larger without the package deflate", file=sys.stderr)
-            return
-        for command, _, wheel in self.distribution.dist_files:
-            if command == "bdist_wheel":
-                subprocess.run([sys.executable, str(CHECKOUT / "release" / "compress.py"), wheel], check=True)
-
-
-COMMANDS = {"build_py": BuildWithFolders, "sdist": SdistWithVersion, "bdist_wheel": SmallWheel}
-
-setup(version=find_version(), cmdclass=COMMANDS)
+setup(version=find_version(), cmdclass={"build_py": BuildWithFolders, "sdist": SdistWithVersion})

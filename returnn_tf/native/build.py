@@ -93,7 +93,7 @@ def compile_into(entry: Entry, op: NativeOp, compilers: Compilers, place: str = 
     """
     folder = tempfile.mkdtemp(prefix=BUILD_PREFIX, dir=entry.folder)
     try:
-        jobs = _compile_commands(op, compilers, source_folder(os.path.join(folder, "sources")))
+        jobs = _compile_commands(op, compilers, source_folder())
         objects = [os.path.join(folder, "%d.o" % index) for index in range(len(jobs))]
         run_all([[*command, "-o", to] for command, to in zip(jobs, objects)])
         library = os.path.join(folder, "op.so")

@@ -7,18 +7,14 @@ thin file that wraps them as TensorFlow ops.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.registry import Registry
 from returnn_tf.native.errors import NativeOpError
-from returnn_tf.util.packed_files import ARCHIVE, packed, unpack
-
-#: Of a checkout, where it stands beside the package. An installation has an archive.
-_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "native_ops")
-
+from returnn_tf.util.shipped import shipped_folder
 
 SelfTest = Callable[[Any], None]
 """Takes the module of the ops; raises `NativeOpError` if results are wrong. Runs once per device."""
@@ -86,27 +82,15 @@ def op_by_any_name(name: str) -> NativeOp:
     return ops[name]
 
 
-def source_folder(unpacked: str = "") -> str:
+def source_folder() -> str:
     """Return the folder of all sources.
 
-    :param unpacked: where an installed package writes them, below a folder that the caller removes
     :raises NativeOpError: the package was installed without them
     """
-    if os.path.isdir(os.path.join(_FOLDER, "common")):
-        return _FOLDER
-    if not unpacked or not _packed():
-        raise NativeOpError(
-            "the sources of the native ops are missing: there is neither %s nor %s" % (_FOLDER, ARCHIVE)
-        )
-    unpack("native_ops", unpacked)
-    return unpacked
-
-
-def _packed() -> Mapping[str, bytes]:
-    try:
-        return packed("native_ops")
-    except OSError as exc:
-        raise NativeOpError("the sources of the native ops are missing: %s: %s" % (exc.filename, exc.strerror)) from exc
+    folder = shipped_folder("native_ops")
+    if not os.path.isdir(os.path.join(folder, "common")):
+        raise NativeOpError("the sources of the native ops are missing: there is no folder %s" % folder)
+    return folder
 
 
 def source_bytes(op: NativeOp, *, cuda: bool = False) -> bytes:
@@ -131,11 +115,7 @@ def _files(root: str, folder: str) -> dict[str, bytes]:
 
     :param root: of a plug-in; "" for the sources of the package
     """
-    if not root and not os.path.isdir(os.path.join(_FOLDER, "common")):
-        if not _packed():
-            source_folder()  # says what is missing
-        return {os.path.basename(path): code for path, code in _packed().items() if os.path.dirname(path) == folder}
-    whole = os.path.join(root or _FOLDER, folder)
+    whole = os.path.join(root or source_folder(), folder)
     found = {}
     for file in os.listdir(whole) if os.path.isdir(whole) else ():
         if os.path.isfile(os.path.join(whole, file)):

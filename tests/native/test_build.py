@@ -36,7 +36,7 @@ def tiny(tmp_path, monkeypatch):
     monkeypatch.setenv(cache.ENVIRONMENT, str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(cache.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(sources, "_FOLDER", str(folder))
+    monkeypatch.setattr(sources, "shipped_folder", lambda name: str(folder))
     return tmp_path
 
 
@@ -73,7 +73,7 @@ def test_many_at_once_compile_once(tiny):
 def test_many_processes_compile_once(tiny):
     code = (
         "import sys; from returnn_tf.native import sources; from returnn_tf.native.build import build\n"
-        "sources._FOLDER = sys.argv[1]\n"
+        "sources.shipped_folder = lambda name: sys.argv[1]\n"
         "print(build(sources.NativeOp('tiny', ('tiny/kernel.cc',), ('tiny/op.cc',)))[1])"
     )
     command = [sys.executable, "-c", code, str(tiny / "sources")]
@@ -314,6 +314,6 @@ def test_a_library_is_tested_until_it_passed_once(tiny, monkeypatch):
 
 
 def test_sources_are_missing(monkeypatch):
-    monkeypatch.setattr(sources, "_FOLDER", "/nowhere")
-    with pytest.raises(NativeOpError, match="sources of the native ops are missing: there is neither /nowhere nor "):
+    monkeypatch.setattr(sources, "shipped_folder", lambda name: "/nowhere")
+    with pytest.raises(NativeOpError, match="sources of the native ops are missing: there is no folder /nowhere"):
         build_module.build(TINY)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from returnn_tf.config import ConfigError, did_you_mean
-from returnn_tf.util.packed_files import texts
+from returnn_tf.util.shipped import texts
 
 
 def topics() -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from returnn_tf.cli.new import pairs_data, speech_data, text_data
-from returnn_tf.util.packed_files import texts
+from returnn_tf.util.shipped import texts
 
 
 @dataclass(frozen=True)

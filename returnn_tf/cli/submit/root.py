@@ -10,10 +10,9 @@ import sys
 from returnn_tf.cli.commands import register_command
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine.support.atomic_files import staging
-from returnn_tf.util.packed_files import unpack
+from returnn_tf.util.shipped import shipped_folder
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_CHECKOUT = os.path.dirname(_PACKAGE)
 _LOADER = os.path.join("returnn_tf", "__init__.py")
 _PLACE = re.compile(r"(?m)^_PACKAGE = .*$")
 
@@ -50,14 +49,12 @@ def root(args: list[str]) -> int:
 
 
 def _fill(folder: str) -> None:
-    source = os.path.join(_CHECKOUT, "i6")
-    if os.path.isfile(os.path.join(source, "rnn.py")):
-        ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
-        shutil.copytree(source, folder, dirs_exist_ok=True, ignore=ignored)
-        for name in os.listdir(os.path.join(folder, "tools")):  # some are links to them, or short forms
-            shutil.copy(os.path.join(_CHECKOUT, "tools", name), os.path.join(folder, "tools", name))
-    else:
-        unpack("i6", folder)
+    ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+    source = shipped_folder("i6")
+    shutil.copytree(source, folder, dirs_exist_ok=True, ignore=ignored)
+    if os.path.dirname(source) != _PACKAGE:  # in a checkout, its scripts only run those of the folder tools
+        for name in os.listdir(os.path.join(folder, "tools")):
+            shutil.copy(os.path.join(os.path.dirname(source), "tools", name), os.path.join(folder, "tools", name))
     with open(os.path.join(folder, _LOADER), encoding="utf8") as file:
         text = file.read()
     with open(os.path.join(folder, _LOADER), "w", encoding="utf8") as file:
