@@ -271,6 +271,13 @@ class LayerBase(LayerFacts):
         """Return what is probably wrong although it can be computed, once it is planned; "" if nothing is."""
         return ""
 
+    def true_labels(self, labels: Any) -> Optional[frozenset[int]]:
+        """Return the labels for which the output, a bool, is true; None if something else decides.
+
+        :param labels: the `Node` with the labels, [batch], whose values the output may be computed from
+        """
+        return None
+
     def before_loop(self, ctx: Any) -> None:
         """Compute what all steps of a loop share."""
 

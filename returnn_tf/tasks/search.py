@@ -28,11 +28,12 @@ def search(config: Config) -> int:
     members = world.start(config)
     net, choice = load_network(config, search=True)
     epoch = choice.epoch or 1
-    decided = decided_layers(net) if settings.search_do_eval else []
+    decided = decided_layers(net.plan) if settings.search_do_eval else []
     if output is None and not decided:
         raise ConfigError(_nothing_kept(config))
     wanted = list(dict.fromkeys(layers + [entry.layer for entry in decided]))
-    searcher = Searcher(net, wanted, with_losses=settings.search_do_eval)
+    references = [entry.target for entry in decided if entry.target.extern_key is None]
+    searcher = Searcher(net, wanted, with_losses=settings.search_do_eval, references=references)
     source = _source(config, name, searcher, members)
     try:
         labels = {

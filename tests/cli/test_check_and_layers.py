@@ -111,3 +111,18 @@ def test_check_of_a_search(layer, code, message, tmp_path, capsys):
     path.write_text(SEARCH)
     assert main(["check", str(path), "++search_output_layer", layer]) == code
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("args, shown", [([], True), (["++search_do_eval", "0"], False), (["++task", "train"], False)])
+def test_check_of_a_search_names_the_label_that_is_no_error(args, shown, tmp_path, capsys):
+    """The label for which the layer ``end`` is true."""
+    path = tmp_path / "search.config"
+    path.write_text(
+        SEARCH.replace('"is_output_layer": True},', '"loss": "edit_distance"},', 1)
+        .replace('"from": "data", "unit": {', '"from": [], "max_seq_len": 9, "unit": {')
+        .replace('"prob": {', '"end": {"class": "compare", "from": "output", "value": 2}, "prob": {')
+        .replace('"from": "data:source"', '"from": "prev:output"')
+    )
+    assert main(["check", str(path), *args]) == 0
+    text = "note: task search counts the errors of 'decision' without the end label 2, also where a reference has it\n"
+    assert (text in capsys.readouterr().out) is shown

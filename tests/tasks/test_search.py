@@ -14,7 +14,11 @@ import pytest
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.search import searcher as searching
+from returnn_tf.engine.search.end_labels import end_labels
+from returnn_tf.engine.search.from_python import search
 from returnn_tf.engine.search.labels import labels_of
+from returnn_tf.engine.training.load_model import load_network
+from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.tasks.registry import run_task
 from returnn_tf.tensor import extern_data_options, parse_extern_data
 
@@ -284,3 +288,117 @@ def test_bad_input(changes: dict[str, Any], message: str) -> None:
     with pytest.raises((ConfigError, DataError), match=message):
         run(**changes)
     assert pathlib.Path("there.txt").read_text() == "mine" and not pathlib.Path("out").exists()
+
+
+def _with_end(**end: Any) -> dict[str, Any]:
+    """Return the network with another layer ``end`` in its loop."""
+    output = SETTINGS["network"]["output"]
+    layers = {name: layer for name, layer in end.items() if isinstance(layer, dict)}
+    options = {name: value for name, value in end.items() if not isinstance(value, dict)}
+    unit = {**output["unit"], **layers}
+    return {**SETTINGS["network"], "output": {**output, **options, "unit": unit}}
+
+
+def _compare(**options: Any) -> dict[str, Any]:
+    return {"class": "compare", "from": "output", **options}
+
+
+#: Other ways to say that label 0 ends a hypothesis.
+ENDS: list[dict[str, Any]] = [
+    {},
+    {"end": _compare(kind="less_equal", value=0)},
+    {"eos": {"class": "constant", "value": 0}, "end": {"class": "compare", "from": ["output", "eos"]}},
+    {"end": {"class": "eval", "from": "output", "eval": "tf.equal(source(0), 0)", "out_type": {"dtype": "bool"}}},
+    {
+        "zero": _compare(value=0),
+        "late": {"class": "compare", "from": ":i", "kind": "greater_equal", "value": 5},
+        "end": {"class": "combine", "kind": "logical_or", "from": ["zero", "late"]},
+    },
+    {
+        "zero": _compare(value=0),
+        "small": _compare(kind="less", value=3),
+        "end": {"class": "combine", "kind": "logical_and", "from": ["zero", "small"]},
+    },
+    {"end": _compare(value=0), "include_eos": True},  # the hypotheses have it, too
+]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_end_label_of_the_references_is_no_error(end: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """What the search found is exactly what was said; each reference ends with the label that ends the search."""
+    run(network=_with_end(**end), search_output_file="")
+    text = capsys.readouterr().out
+    assert "decision: label errors 0.00% (0 of 6: 0 substitutions, 0 deletions, 0 insertions)" in text
+    assert "decision: the end label 0 (</s>) of 4 references does not count" in text
+    assert "eval: error 0.0\n" in text and "word errors" not in text
+    found = search(load_network(Config({**SETTINGS, "network": _with_end(**end)}), search=True)[0], DATASET, "decision")
+    assert [each.reference for each in found] == [each.text.replace("</s>", "").strip() for each in found]
+    assert (found.errors.total, found.errors.reference) == (0, 6)
+
+
+def _decision(**options: Any) -> dict[str, Any]:
+    return {**SETTINGS["network"], "decision": {**SETTINGS["network"]["decision"], **options}}
+
+
+POSTFIX = {"class": "postfix_in_time", "postfix": 0, "from": "data:classes"}
+UNKNOWN_END = {
+    "end": {
+        "class": "eval", "from": ["output", "s"], "out_type": {"dtype": "bool", "shape": ()},
+        "eval": "tf.equal(source(0, auto_convert=False), 0) & (source(1, auto_convert=False)[:, 0] < 9)",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "network, has_end, errors",
+    [
+        ({**_decision(target="with_end"), "with_end": POSTFIX}, False, "0 of 6"),  # the reference is a layer
+        (_decision(), False, "0 of 6"),
+        (_decision(target="other"), False, "0 of 6"),  # other labels: nothing is known of their end
+        (_decision(loss_opts={"label_map": {3: 0}}), False, "0 of 6"),  # 3 in the end is still a label
+        (_with_end(**UNKNOWN_END), True, "4 of 10"),  # something else than the label decides, too
+    ],
+)
+def test_which_end_labels_count(
+    network: dict[str, Any], has_end: bool, errors: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = [seq["classes"] if has_end else seq["classes"][:-1] for seq in (SEQS if has_end else SEQS[:3])]
+    seqs = [{"data": seq["data"], "classes": row, "other": row} for seq, row in zip(SEQS, labels)]
+    dims = {**DATASET["output_dim"], "other": (5, 1)}
+    extern_data = {**SETTINGS["extern_data"], "other": {"dim": 5, "sparse": True}}
+    dataset = {**DATASET, "data": seqs, "output_dim": dims}
+    run(network=network, eval=dataset, extern_data=extern_data, search_output_file="")
+    assert "(%s:" % errors in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "end, expected",
+    [
+        ({}, {0}),
+        ({"end": _compare(kind="less_equal", value=1)}, {0, 1}),
+        (
+            {
+                "zero": _compare(value=0),
+                "end3": _compare(value=3),
+                "end": {"class": "combine", "kind": "logical_or", "from": ["zero", "end3"]},
+            },
+            {0, 3},
+        ),
+        ({"end": {"class": "compare", "from": ["output", "prev:output"]}}, set()),
+        ({"end": _compare(value=7)}, set()),
+        (UNKNOWN_END, set()),
+    ],
+)
+def test_end_labels(end: dict[str, Any], expected: set[int]) -> None:
+    plan = plan_from_config(Config({**SETTINGS, "network": _with_end(**end)}), search=True)
+    by_path, classes = plan.by_path(), plan.extern_data["classes"]
+    assert end_labels(plan, by_path["decision"], classes) == end_labels(plan, by_path["output"], classes) == expected
+
+
+@pytest.mark.parametrize("names, words", [("_abc", False), (" abc", True)])
+def test_words_of_characters(names: str, words: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where none of them is a space, a sequence would be a single word."""
+    seqs = [{**SEQS[0], "classes": np.array([3, 1], "int32")}, *SEQS[1:]]
+    run(eval={**DATASET, "data": seqs}, extern_data=vocab(labels=list(names)), search_output_file="")
+    text = capsys.readouterr().out
+    assert "decision: label errors" in text and ("word errors" in text) is words

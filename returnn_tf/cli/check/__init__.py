@@ -92,6 +92,7 @@ def _describe(check: ConfigCheck, graph: Optional[str]) -> str:
     settings = CheckpointSettings(check.config)
     shown = settings.load_epoch or settings.epoch or check.last_epoch
     text = describe_config(check.schedule.at(shown).config, graph=graph, color=wants_color(sys.stdout))
+    text += "".join("\nnote: %s" % remark for remark in check.remarks)
     if len(check.planned) > 1:
         text += "\n\n" + describe(check.schedule, check.planned, 1, check.last_epoch)
     return text

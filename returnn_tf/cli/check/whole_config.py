@@ -20,6 +20,7 @@ from returnn_tf.engine.passes.forwarder import forwarded_node
 from returnn_tf.engine.pretrain.checks import Planned, needed_data, planned_networks
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.search.beam import with_beam_size
+from returnn_tf.engine.search.errors import decided_layers, ends_text
 from returnn_tf.engine.search.searcher import searched_node
 from returnn_tf.engine.update import options as update_options
 from returnn_tf.graph.node import Node
@@ -49,6 +50,8 @@ class ConfigCheck:
         self.faults: list[str] = []
         #: What would only stop another task, or is missing for the task of the config.
         self.notes: list[str] = []
+        #: What the task of the config does, although the network does not say so.
+        self.remarks: list[str] = []
         self._data_faults = 0
         self._topics: dict[str, None] = {}  # of the faults, in order
         #: What the task of the config needs of its dataset, if that is not the training data.
@@ -154,6 +157,8 @@ class ConfigCheck:
             nodes = [searched_node(plan, layer) for layer in output_layers(self.config)]
             if is_task:
                 self._set_task_data(plan, nodes)
+                if settings.search_do_eval:
+                    self.remarks += filter(None, map(ends_text, decided_layers(plan)))
         known = [text[max(text.find("Layer "), 0) :] for text in self.faults]  # without the step of pretraining
         self.notes += ["task search would fail: %s" % text for text in later if text not in known]
 

@@ -5,34 +5,50 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from returnn_tf.engine.search.end_labels import end_labels, without_end
 from returnn_tf.engine.search.labels import Labels
 from returnn_tf.engine.search.report import Errors, align, table
 from returnn_tf.engine.search.searcher import Hypothesis
+from returnn_tf.graph.node import Node
 from returnn_tf.layers.losses.decoded import EditDistanceLoss
-from returnn_tf.network.network import Network
+from returnn_tf.logging.text import counted
+from returnn_tf.network.planning.plan import Plan
 
 
 class Decided(NamedTuple):
     """A layer with one hypothesis per sequence, and its reference."""
 
+    loss: str  # its name
     layer: str
-    target: str  # data key
+    target: Node  # a data key, or a layer
     label_map: Mapping[int, int]  # labels which are replaced on both sides
+    ends: frozenset[int]  # labels which are left out at the end on both sides
 
 
-def decided_layers(net: Network) -> list[Decided]:
-    """Return layers without beam that have the loss ``edit_distance`` against a data key.
+def decided_layers(plan: Plan) -> list[Decided]:
+    """Return layers without beam that have the loss ``edit_distance``.
 
-    :param net: Network, planned for search
+    :param plan: of a search
     """
     found = []
-    for loss_node in net.plan.losses:
+    for loss_node in plan.losses:
         loss, target, node = loss_node.loss, loss_node.target, loss_node.owner
         if not isinstance(loss, EditDistanceLoss) or loss.ctc_decode or node.output.beam is not None:
             continue
-        if target is not None and target.extern_key is not None:
-            found.append(Decided(node.path, target.extern_key, loss.label_map or {}))
+        if target is not None:
+            ends = end_labels(plan, node, target.output)
+            found.append(Decided(loss_node.name, node.path, target, loss.label_map or {}, ends))
     return found
+
+
+def ends_text(decided: Decided) -> str:
+    """Return which labels do not count as errors; "" if all do."""
+    if not decided.ends:
+        return ""
+    return "task search counts the errors of %r without the end label %s, also where a reference has it" % (
+        decided.layer,
+        " or ".join(map(str, sorted(decided.ends))),
+    )
 
 
 class ErrorReport:
@@ -43,54 +59,78 @@ class ErrorReport:
     """
 
     def __init__(self, decided: Decided, labels: Labels) -> None:
-        self.layer = decided.layer
-        self._target = decided.target
+        self.loss, self.layer = decided.loss, decided.layer
+        self.target = decided.target
         self._labels = labels
         self._map = decided.label_map
+        self._ends = decided.ends
+        self._left_out = 0  # references with an end label
         self.label_errors, self.word_errors = Errors(), Errors()
+        self.last = Errors()  #: label errors of the last batch
         self._tables: dict[int, str] = {}
 
-    def add(self, batch: Any, hypotheses: Sequence[Sequence[Hypothesis]]) -> None:
+    @property
+    def leaves_out(self) -> bool:
+        """Return whether there are end labels, which the loss counts."""
+        return bool(self._ends)
+
+    def add(self, batch: Any, hypotheses: Sequence[Sequence[Hypothesis]], references: Sequence[Any]) -> None:
         """Count the errors of one batch.
 
-        :param batch: Batch, with the references
+        :param batch: Batch
         :param hypotheses: of each sequence
+        :param references: labels of each sequence
         """
-        lens = batch.feed["%s/size0" % self._target]
-        for row, found in enumerate(hypotheses):
-            reference = self._mapped(batch.feed[self._target][row][: lens[row]])
-            hypothesis = self._mapped(found[0].labels)
+        self.last = Errors()
+        for row, (found, given) in enumerate(zip(hypotheses, references)):
+            reference = self._mapped(without_end(given, self._ends))
+            self._left_out += len(reference) < len(given)
+            hypothesis = self._mapped(without_end(found[0].labels, self._ends))
             words = align(self._labels.words(reference), self._labels.words(hypothesis))
             pairs = align([self._labels.text([i]) for i in reference], [self._labels.text([i]) for i in hypothesis])
             self.word_errors.add(words)
-            self.label_errors.add(pairs)
+            self.last.add(pairs)
             if any(ref != hyp for ref, hyp in pairs):
                 self._tables[batch.seq_indices[row]] = table(batch.seq_tags[row], pairs)
+        self.label_errors.join(self.last)
 
     def state(self) -> Any:
         """Return the counts, for `merge`."""
-        return self.label_errors, self.word_errors, self._tables
+        return self.label_errors, self.word_errors, self._tables, self._left_out
 
     def merge(self, states: Iterable[Any]) -> None:
         """Replace the counts by the total of several processes.
 
         :param states: of all processes, including this one
         """
-        self.label_errors, self.word_errors, self._tables = Errors(), Errors(), {}
-        for label_errors, word_errors, tables in states:
+        self.label_errors, self.word_errors, self._tables, self._left_out = Errors(), Errors(), {}, 0
+        for label_errors, word_errors, tables, left_out in states:
             self.label_errors.join(label_errors)
             self.word_errors.join(word_errors)
             self._tables.update(tables)
+            self._left_out += left_out
 
     def lines(self) -> list[str]:
-        """Return the error rates; word errors only if they differ from the label errors."""
+        """Return the error rates; word errors only if labels make up words, which are not the labels themselves."""
         lines = ["%s: label errors %s" % (self.layer, self.label_errors.text())]
-        if (self.word_errors.total, self.word_errors.reference) != (
+        same = (self.word_errors.total, self.word_errors.reference) == (
             self.label_errors.total,
             self.label_errors.reference,
-        ):
+        )
+        if self._labels.have_words and not same:
             lines.append("%s: word errors %s" % (self.layer, self.word_errors.text()))
         return lines
+
+    def remark(self) -> str:
+        """Return which label the errors leave out; "" if no reference has it."""
+        if not self._left_out:
+            return ""
+        names = ", ".join("%d (%s)" % (label, self._labels.text([label])) for label in sorted(self._ends))
+        return "%s: the end label %s of %s does not count" % (
+            self.layer,
+            names,
+            counted(self._left_out, "reference"),
+        )
 
     def tables(self) -> list[str]:
         """Return the alignment of reference and hypothesis for each sequence with errors, in corpus order."""

@@ -12,6 +12,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.settings import NetworkSettings
 from returnn_tf.datasets import Dataset
 from returnn_tf.engine.passes.layer_values import whole_batches
+from returnn_tf.engine.search.end_labels import end_labels, without_end
 from returnn_tf.engine.search.labels import Labels, labels_of
 from returnn_tf.engine.search.report import Errors, align
 from returnn_tf.engine.search.searcher import Searcher
@@ -30,7 +31,7 @@ class Recognized:
     :param labels: its label indices [labels]
     :param score: its log score; None without a beam
     :param n_best: (score, text) of all hypotheses, best first; only the best one without a beam
-    :param reference: text of the target; None if the dataset has none
+    :param reference: text of the target, without the label that ends the search; None if the dataset has none
     """
 
     tag: str
@@ -127,9 +128,10 @@ def search(
     if labels.names is None and reference is not None and node.output.sparse:
         labels = labels_of(net.extern_data[reference], dataset, net.extern_data, reference)  # an end has no name
     keys = list(dict.fromkeys([*searcher.used_data_keys, *([] if reference is None else [reference])]))
+    ends = frozenset() if reference is None else end_labels(net.plan, node, net.extern_data[reference])
     found: list[Recognized] = []
     for batch in whole_batches(dataset, epoch, keys, batch_size=batch_size, max_seqs=max_seqs):
-        found += _of_batch(batch, searcher.run(batch.feed).hypotheses[layer], labels, reference)
+        found += _of_batch(batch, searcher.run(batch.feed).hypotheses[layer], labels, reference, ends)
         if num_seqs is not None and len(found) >= num_seqs:
             break
     return SearchResults(found if num_seqs is None else found[:num_seqs])
@@ -144,13 +146,16 @@ def _reference_key(target: Optional[str], dataset: Dataset, net: Network) -> Opt
     return None
 
 
-def _of_batch(batch: Any, found: Any, labels: Labels, reference: Optional[str]) -> Iterator[Recognized]:
+def _of_batch(
+    batch: Any, found: Any, labels: Labels, reference: Optional[str], ends: frozenset[int]
+) -> Iterator[Recognized]:
     for row, hypotheses in enumerate(found):
         best = hypotheses[0]
         text, pairs = None, []
         if reference is not None:
-            wanted = batch.feed[reference][row][: batch.feed[reference + "/size0"][row]]
+            wanted = without_end(batch.feed[reference][row][: batch.feed[reference + "/size0"][row]], ends)
             text = labels.text(wanted)
-            pairs = align([labels.text([i]) for i in wanted], [labels.text([i]) for i in best.labels])
+            said = without_end(best.labels, ends)
+            pairs = align([labels.text([i]) for i in wanted], [labels.text([i]) for i in said])
         n_best = [(None if each.score is None else float(each.score), labels.text(each.labels)) for each in hypotheses]
         yield Recognized(batch.seq_tags[row], n_best[0][1], best.labels, n_best[0][0], n_best, text, pairs)

@@ -29,6 +29,11 @@ class Labels:
             separator = "" if names and all(len(name) == 1 for name in names) else " "
         self.separator = separator
 
+    @property
+    def have_words(self) -> bool:
+        """Return whether a text may have several words: not where labels are characters and none is a space."""
+        return bool(self.separator) or any(name.isspace() for name in self.names or ())
+
     def text(self, indices: Iterable[int]) -> str:
         """Return the labels, joined by the separator; an index without name is written as a number."""
         names = self.names or []

@@ -18,7 +18,7 @@ from returnn_tf.engine.passes.progress import PassState
 from returnn_tf.engine.search.errors import ErrorReport
 from returnn_tf.engine.search.labels import Labels
 from returnn_tf.engine.search.searcher import Hypothesis, Searcher, SearchResult
-from returnn_tf.engine.support.scores import Scores, added_sums, batch_means
+from returnn_tf.engine.support.scores import ERROR, Scores, added_sums, batch_means
 from returnn_tf.logging.lines import eval_line, phase_text
 from returnn_tf.logging.log import log
 
@@ -62,7 +62,7 @@ class SearchPass:
         with contextlib.closing(one_pass.steps(batches, state)) as steps:
             for step in steps:
                 self._add(step.batch, step.result)
-                one_pass.log_step(step, functools.partial(_values, step.batch, step.result))
+                one_pass.log_step(step, functools.partial(self._values, step.batch, step.result))
         self._merge()
         self._check_complete(phase, whole)
         one_pass.log_end(state)
@@ -114,12 +114,14 @@ class SearchPass:
     def log_errors(self) -> None:
         """Log scores, error rates, and at level 4 the sequences with errors."""
         if self._searcher.with_losses:
-            found = self._scores.scores(), self._scores.errors()
+            found = self._scores.scores(), {**self._scores.errors(), **self._without_ends("label_errors")}
             if any(found):
                 log.write(1, eval_line({self._source.name: found}))
         for report in self._reports:
             for text in report.tables():
                 log.write(4, text)
+            if report.remark():
+                log.write(3, report.remark())
             for line in report.lines():
                 log.write(1, line)
 
@@ -132,7 +134,22 @@ class SearchPass:
         if result.losses is not None:
             self._scores.add(result.losses)
         for report in self._reports:
-            report.add(batch, result.hypotheses[report.layer])
+            key = report.target.extern_key
+            if key is None:
+                references = result.references[report.target.path]
+            else:
+                lens = batch.feed["%s/size0" % key]
+                references = [labels[:size] for labels, size in zip(batch.feed[key], lens)]
+            report.add(batch, result.hypotheses[report.layer], references)
+
+    def _values(self, batch: Any, result: SearchResult) -> dict[str, Any]:
+        means = {} if result.losses is None else {**batch_means(result.losses), **self._without_ends("last")}
+        return {**means, **batch_sizes(batch)}
+
+    def _without_ends(self, errors: str) -> dict[str, float]:
+        """Return error rates by the name of their loss, of those in which the loss counts the end label."""
+        reports = [report for report in self._reports if report.leaves_out]
+        return {ERROR + report.loss: getattr(report, errors).rate for report in reports}
 
     def _entry(self, name: str, found: Sequence[Hypothesis]) -> Any:
         labels = self._labels[name]
@@ -166,7 +183,3 @@ def searched(dataset: Any, epoch: int, *, in_order: bool = False) -> Optional[ND
         return order
     by_length: NDArray[Any] = order[np.argsort(-np.asarray(lengths)[order], kind="stable")]
     return by_length
-
-
-def _values(batch: Any, result: SearchResult) -> dict[str, Any]:
-    return {**({} if result.losses is None else batch_means(result.losses)), **batch_sizes(batch)}

@@ -30,6 +30,7 @@ class SearchResult(NamedTuple):
     hypotheses: dict[str, list[list[Hypothesis]]]  # layer -> sequence -> best first
     losses: Optional[StepResult]  # None without losses
     not_ended: dict[str, int]  # loop -> sequences whose best hypothesis was cut off by max_seq_len
+    references: dict[str, list[NDArray[Any]]] = {}  # layer -> labels of each sequence
     sinks: dict[str, Any] = {}  # path -> tensors that the layer passes on after the step
 
 
@@ -39,15 +40,19 @@ class Searcher:
     :param net: Network, planned for search
     :param layers: paths
     :param with_losses: also compute the losses, which need targets
+    :param references: layers whose labels the hypotheses are compared with
     :raises ConfigError: there is no such layer, or its output is not a sequence of labels
     """
 
-    def __init__(self, net: Network, layers: Sequence[str], *, with_losses: bool = True) -> None:
+    def __init__(
+        self, net: Network, layers: Sequence[str], *, with_losses: bool = True, references: Sequence[Node] = ()
+    ) -> None:
         assert net.search, "the network is not planned for search"
         self.net = net
         self.nodes: dict[str, Node] = {name: searched_node(net.plan, name) for name in layers}
         self.with_losses = with_losses and bool(net.plan.losses)
-        self._computed = list(dict.fromkeys([*self.nodes.values(), *net.sink_nodes()]))
+        self._references = list(dict.fromkeys(references))
+        self._computed = list(dict.fromkeys([*self.nodes.values(), *self._references, *net.sink_nodes()]))
         self.used_data_keys: list[str] = net.data_keys(self._computed, with_losses=self.with_losses)
         self._packer = Packer()
         self._function = net.feed_function(self._emit, self.used_data_keys)
@@ -61,20 +66,26 @@ class Searcher:
 
         :param feed: feed key -> array or tensor, batch axis first
         """
-        found, packed, not_ended, sinks = self._function(feed)
+        found, given, packed, not_ended, sinks = self._function(feed)
         hypotheses = {
             name: _split(labels.numpy(), lens.numpy(), None if scores is None else scores.numpy())
             for name, (labels, lens, scores) in found.items()
         }
+        references = {
+            name: [row[:size] for row, size in zip(labels.numpy(), lens.numpy())]
+            for name, (labels, lens, _) in given.items()
+        }
         losses = self._packer.unpack(packed.numpy()) if self.with_losses else None
-        return SearchResult(hypotheses, losses, {path: int(count) for path, count in not_ended.items()}, sinks)
+        cut_off = {path: int(count) for path, count in not_ended.items()}
+        return SearchResult(hypotheses, losses, cut_off, references, sinks)
 
     def _emit(self, feed: dict[str, Any]) -> Any:
         graph = self.net.lower(feed, train=False, outputs=self._computed, with_losses=self.with_losses)
         found = {name: self._hypotheses(graph, node) for name, node in self.nodes.items()}
+        given = {node.path: self._hypotheses(graph, node) for node in self._references}
         packed = self._packer.pack(graph, {"total_loss": graph.total_loss})
         graph.run_updates()
-        return found, packed, dict(graph.lowering.not_ended), graph.sinks
+        return found, given, packed, dict(graph.lowering.not_ended), graph.sinks
 
     def _hypotheses(self, graph: Any, node: Node) -> tuple[Any, Any, Any]:
         """Return labels [batch * beam, labels], their lengths [batch * beam], scores [batch, beam] or None."""

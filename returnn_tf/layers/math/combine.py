@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any, Optional
 
+import numpy
+
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION, PreActivation
@@ -25,7 +27,7 @@ from returnn_tf.layers.math.binary import (
     takes_any,
     takes_ints,
 )
-from returnn_tf.layers.math.eval_code import compile_code, run_code
+from returnn_tf.layers.math.eval_code import compile_code, run_code, true_labels_of_code
 from returnn_tf.layers.shared.out_type import apply_out_type, whole_out_type
 from returnn_tf.layers.shared.out_type_function import out_type_of_function
 from returnn_tf.ops.activations import check_activation, get_activation, is_named
@@ -172,6 +174,18 @@ class CombineLayer(ElementwiseLayer):
         """Return what the user's code sees."""
         return self.sources if self.kind == "eval" else ()
 
+    def true_labels(self, labels: Node) -> Optional[frozenset[int]]:
+        """Return the labels of some (logical_or) or of all (logical_and) sources, or for which the code is true."""
+        if self.kind == "eval":
+            return true_labels_of_code(self, labels)
+        found = [source.layer.true_labels(labels) for source in self.sources]
+        known = [each for each in found if each is not None]
+        if self.kind == "logical_or" and known:
+            return frozenset().union(*known)
+        if self.kind == "logical_and" and len(known) == len(found):
+            return frozenset.intersection(*known)
+        return None
+
     def emit(self, ctx: EmitContext) -> Any:
         """Emit reduction from left to right, bias, activation."""
         if self.kind == "eval":
@@ -249,6 +263,20 @@ class CompareLayer(ElementwiseLayer):
             return ""
         text = "value is %s, but the labels of %r are 0 to %d, so the result is %s everywhere."
         return text % (self.value, self.sources[0].path, labels.size - 1, self.kind == "not_equal")
+
+    def true_labels(self, labels: Node) -> Optional[frozenset[int]]:
+        """Return the labels that compare true with constants."""
+        size = labels.output.dim
+        constants = [node.layer.initializer for node in self.sources if node is not labels]
+        constants += [] if self.value is None else [self.value]
+        if labels not in self.sources or size is None or any(x is None or numpy.size(x) != 1 for x in constants):
+            return None
+        operands = [numpy.arange(size) if node is labels else node.layer.initializer for node in self.sources]
+        operands += [] if self.value is None else [self.value]
+        compare = getattr(numpy, self.kind)  # numpy has the same names
+        results = [compare(a, b) for a, b in zip(operands, operands[1:])]
+        true = numpy.broadcast_to(numpy.squeeze(reduce(numpy.logical_and, results)), size)
+        return frozenset(numpy.flatnonzero(true).tolist())
 
     def emit(self, ctx: EmitContext) -> Any:
         """Compare neighbours; with more than two operands all pairs must compare true."""

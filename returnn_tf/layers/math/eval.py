@@ -13,7 +13,7 @@ from returnn_tf.graph.option_types import Activation, Code, OutType, OutTypeOpti
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.combine import ElementwiseLayer
-from returnn_tf.layers.math.eval_code import compile_code, run_code
+from returnn_tf.layers.math.eval_code import compile_code, run_code, true_labels_of_code
 from returnn_tf.layers.shared.out_type_function import out_type_of_function
 from returnn_tf.ops.activations import check_activation, get_activation
 from returnn_tf.tensor import Data
@@ -63,6 +63,10 @@ class EvalLayer(ElementwiseLayer):
     def differentiates_by(self) -> Sequence[Node]:
         """Return what the user's code sees."""
         return self.sources
+
+    def true_labels(self, labels: Node) -> Optional[frozenset[int]]:
+        """Return the labels for which the code is true."""
+        return true_labels_of_code(self, labels)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Run the code."""

@@ -16,6 +16,9 @@ import numpy
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.lowering import Lowering
+from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.views.data_view import DataView
 from returnn_tf.graph.views.layer_view import LayerView
@@ -88,6 +91,22 @@ def run_code(
     if ctx.train or not this.network.asked_mode:  # in other modes the code may need less
         source.check_all_used()
     return value
+
+
+def true_labels_of_code(layer: Layer, labels: Node) -> Optional[frozenset[int]]:
+    """Return the labels for which a layer with user code is true, see `LayerBase.true_labels`.
+
+    The code runs once for all labels. If that fails it needs something else, e.g. the index of the step.
+    """
+    size = labels.output.dim
+    if size is None or any(source is not labels for source in layer.sources):
+        return None
+    state = Lowering({}, train=False, search=True, behavior_version=0, batch_size=size, values={labels: tf.range(size)})
+    try:
+        true = numpy.asarray(layer.emit(EmitContext(layer.node, state)))
+    except Exception:  # TensorFlow and user code may raise anything
+        return None
+    return frozenset(numpy.flatnonzero(true).tolist()) if true.dtype == bool and true.shape == (size,) else None
 
 
 def _tensor(ctx: EmitContext, value: Any) -> Any:

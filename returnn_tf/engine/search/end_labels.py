@@ -1,0 +1,52 @@
+"""The labels that end a hypothesis, which are no part of what was said: error rates leave them out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Optional
+
+from returnn_tf.graph.node import Node
+from returnn_tf.layers.loops.loop_plan import LoopPlan
+from returnn_tf.layers.loops.loop_run import LoopRunLayer
+from returnn_tf.network.planning.plan import Plan
+from returnn_tf.tensor import Data
+
+
+def end_labels(plan: Plan, node: Node, reference: Data) -> frozenset[int]:
+    """Return the labels for which the layer ``end`` of the loop is true that chose the labels of a layer.
+
+    There are none if the number of steps is known, as in a transducer, if there is no search, as with CTC, or if the
+    end is not decided by the label.
+
+    :param plan: of a search
+    :param node: the layer with the hypotheses, e.g. a `decide`
+    :param reference: what they are compared with
+    """
+    loop = _loop_of(plan, node)
+    if loop is None or loop.ending.end is None:
+        return frozenset()
+    dims = (node.output.sparse_dim, reference.sparse_dim)
+    found: set[int] = set()
+    for choice in loop.choices:
+        if any(choice.output.sparse_dim is dim for dim in dims):
+            found |= loop.ending.end.layer.true_labels(choice) or frozenset()
+    return frozenset(found)
+
+
+def without_end(labels: Any, ends: Collection[int]) -> Any:
+    """Return label indices [labels] without the end label, if the last one is such a label."""
+    return labels[:-1] if len(labels) and int(labels[-1]) in ends else labels
+
+
+def _loop_of(plan: Plan, node: Node) -> Optional[LoopPlan]:
+    """Return the loop that searched for what a layer has."""
+    todo, seen = [node], {node}
+    while todo:
+        current = todo.pop(0)
+        if current.output.beam is not None:
+            loops = [each.layer.loop for each in plan.all_nodes() if isinstance(each.layer, LoopRunLayer)]
+            return next((loop for loop in loops if loop.path == current.output.beam.of), None)
+        fresh = [source for source in current.sources if source not in seen]
+        todo += fresh
+        seen.update(fresh)
+    return None
