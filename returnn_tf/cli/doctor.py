@@ -26,6 +26,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.engine.distributed import library
 from returnn_tf.logging.terminal import paint, wants_color
 from returnn_tf.util.installing import install_command
+from returnn_tf.util.python_child import python_command
 
 _TENSORFLOW_NAMES = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos", "tf-nightly")
 #: Releases that are tested, see docs/versions.md; Pythons for which there is one of them.
@@ -123,12 +124,6 @@ def version_of(*distributions: str) -> Optional[str]:
     return None
 
 
-def same_program(code: str) -> list[str]:
-    """Return the command that runs Python code with the modules of this process, whatever is in the current folder."""
-    setup = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); "
-    return [sys.executable, "-I", "-c", setup + code, "\n".join(map(os.path.abspath, sys.path))]
-
-
 def output_of(command: Sequence[str], timeout: float = 60.0) -> Optional[str]:
     """Return the output of a program; None if it is missing, fails or hangs."""
     if shutil.which(command[0]) is None:
@@ -160,7 +155,7 @@ _probed: list[Optional[dict[str, Any]]] = []
 def probe_tensorflow() -> Optional[dict[str, Any]]:
     """Find version and GPUs in a subprocess: a TensorFlow that crashes must not take us along."""
     if not _probed:
-        output = output_of(same_program(_PROBE), timeout=120)
+        output = output_of(python_command(_PROBE), timeout=120)
         lines = [line for line in (output or "").splitlines() if line.startswith("PROBE")]
         _probed.append(json.loads(lines[-1][len("PROBE") :]) if lines else None)
     return _probed[0]
@@ -218,7 +213,7 @@ def _compiler() -> Finding:
 
 def _nvcc() -> Finding:
     """Look for nvcc in a subprocess: the package of native ops needs numpy."""
-    output = output_of(same_program(_MODULE % "returnn_tf.native.gpu.find_nvcc"))
+    output = output_of(python_command(_MODULE % "returnn_tf.native.gpu.find_nvcc"))
     if output:
         return Finding(True, output.strip())
     return Finding(False, "native ops run on the CPU only", "for a GPU: install the CUDA toolkit, or set CUDA_HOME")
@@ -226,7 +221,7 @@ def _nvcc() -> Finding:
 
 def _native_ops() -> Finding:
     """Compile and test the native ops in a subprocess, as a miscompiled op may crash; show its progress."""
-    command = same_program(_MODULE % "returnn_tf.native.self_test")
+    command = python_command(_MODULE % "returnn_tf.native.self_test")
     print("  native ops      compiled where they are new, and tested; --quick leaves this out", flush=True)
     results = []
     with tempfile.TemporaryFile("w+", encoding="utf8", errors="replace") as errors:
@@ -267,7 +262,7 @@ def _horovod() -> Finding:
         note = " (Horovod is made for TensorFlow %d.%d; with a later one it may not build)" % _TENSORFLOWS[0]
         advice = "to train with several processes: " + library.install() + (note if later else "")
         return Finding(False, "not installed", advice)
-    output = output_of(same_program(_HOROVOD_PROBE), timeout=120)
+    output = output_of(python_command(_HOROVOD_PROBE), timeout=120)
     lines = [line for line in (output or "").splitlines() if line.startswith("PROBE")]
     if not lines:
         advice = "built without TensorFlow, or for another version: pip uninstall -y horovod; " + library.install()

@@ -1,4 +1,4 @@
-"""The process in which an op is tested on GPUs: ``python -m returnn_tf.native.gpu_test_process NAME LIBRARY GPU ...``.
+"""The process in which an op is tested on GPUs. Its arguments: NAME LIBRARY GPU ...
 
 It prints an error as one line. Exit code: 0, 1, or `gpu_test.NO_GPU`.
 """
@@ -71,6 +71,7 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """Run the process."""
     end_with_parent()
     sys.exit(main(sys.argv[1:]))

@@ -71,16 +71,6 @@ def test_another_copy_in_the_current_folder(tmp_path):
     assert done.returncode == 0 and "TensorFlow      found" in done.stdout
 
 
-def test_same_program(monkeypatch, tmp_path):
-    """A module of the native ops is that of this process, whatever is in the current folder."""
-    (tmp_path / "returnn_tf").mkdir()
-    (tmp_path / "returnn_tf" / "__init__.py").write_text("")
-    monkeypatch.chdir(tmp_path)
-    code = "import returnn_tf.native.self_test as m; print(m.__file__)"
-    found = doctor.output_of(doctor.same_program(code))
-    assert found == os.path.join(ROOT, "returnn_tf", "native", "self_test.py") + "\n"
-
-
 @pytest.mark.parametrize(
     "extra, packages", [("audio", "soundfile scipy soxr"), ("cpu", "tensorflow-cpu"), ("", "numpy h5py")]
 )
@@ -175,7 +165,7 @@ def test_native_ops(monkeypatch, capfd, code, lines, detail):
     """The lines with results are the finding; the others are shown while the ops are compiled."""
     program = "import sys\nfor line in %r:\n  print('native op x (1 of 2) ...')\n  print(line)\nsys.exit(%d)"
     command = [sys.executable, "-c", program % (lines.splitlines(), code)]
-    monkeypatch.setattr(doctor, "same_program", lambda code: command)
+    monkeypatch.setattr(doctor, "python_command", lambda code: command)
     finding = look_for("native ops")
     assert finding.found == (code == 0) and finding.detail == detail
     out = capfd.readouterr().out
@@ -185,9 +175,9 @@ def test_native_ops(monkeypatch, capfd, code, lines, detail):
 def test_native_ops_that_crash(monkeypatch):
     code = "import os, sys; print('native op lstm (1 of 2) ...', flush=True); sys.stderr.write('a\\nmalloc(): b\\n')"
     monkeypatch.setattr(
-        doctor, "same_program", lambda _: [sys.executable, "-c", code + "; sys.stderr.flush(); os.abort()"]
+        doctor, "python_command", lambda _: [sys.executable, "-c", code + "; sys.stderr.flush(); os.abort()"]
     )
     finding = look_for("native ops")
     assert not finding.found and finding.detail == "malloc(): b"
-    monkeypatch.setattr(doctor, "same_program", lambda _: ["/no/such/python"])
+    monkeypatch.setattr(doctor, "python_command", lambda _: ["/no/such/python"])
     assert not look_for("native ops").found

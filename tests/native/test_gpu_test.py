@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -110,7 +111,7 @@ def test_the_real_process(tmp_path):
     code = "from returnn_tf.native.gpu.gpu_test import passes_on_gpus; print(passes_on_gpus('lstm', 'op.so', [%r]))" % (
         GPU + "7"
     )
-    environ = {**os.environ, "PYTHONPATH": gpu_test._ROOT}
+    environ = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parents[2])}
     done = subprocess.run(
         [sys.executable, "-c", "import sys; sys.path.remove(''); " + code],
         cwd=tmp_path, env=environ, capture_output=True, text=True, check=True,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import pickle
 import signal
@@ -26,11 +25,9 @@ from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.datasets.processes.worker import PARENTS_SIGNALS, Service, main_forked
+from returnn_tf.util.python_child import python_command
 
-_CODE = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
-    "from returnn_tf.datasets.processes.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
-)
+_CODE = "from returnn_tf.datasets.processes.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 
 
 class ForkedProcess:
@@ -88,13 +85,11 @@ def start_process(service: Service) -> tuple[Any, Connection]:
 def _start_fresh(content: bytes) -> tuple[Any, Connection]:
     ours, theirs = Pipe()
     fd = theirs.fileno()
-    arguments = [str(fd), str(os.getpid()), json.dumps([os.path.abspath(path) for path in sys.path])]
+    command = python_command(_CODE, str(fd), str(os.getpid()))
     # if a config imports TensorFlow, it must not allocate GPU memory here
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     with _without_stop_signals():
-        process = subprocess.Popen(
-            [sys.executable, "-c", _CODE] + arguments, pass_fds=[fd], env=environment, stdin=subprocess.DEVNULL
-        )
+        process = subprocess.Popen(command, pass_fds=[fd], env=environment, stdin=subprocess.DEVNULL)
     theirs.close()
     ours.send_bytes(content)
     return process, ours

@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.processes import signal_name
+from returnn_tf.util.python_child import python_command
 
 #: Exit code of the process if it cannot use the GPUs, e.g. in exclusive mode or without free memory.
 NO_GPU = 3
 
 _SECONDS = 120.0
-_ROOT = os.path.abspath(__file__).rsplit(os.sep, 4)[0]
 
 
 def passes_on_gpus(name: str, library: str, gpus: Sequence[str], seconds: float = _SECONDS) -> bool:
@@ -30,10 +29,10 @@ def passes_on_gpus(name: str, library: str, gpus: Sequence[str], seconds: float 
     """
     read, write = os.pipe()
     try:
-        # It exits when the pipe closes, i.e. with this process. cwd: nothing is imported from the current folder.
+        # it exits when the pipe closes, i.e. with this process
         process = subprocess.Popen(
             _command(name, os.path.abspath(library), gpus), stdin=read, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, errors="replace", cwd=_ROOT, env={**os.environ, "PYTHONPATH": os.pathsep.join(_paths())},
+            text=True, errors="replace",
         )  # fmt: skip
         try:
             output, errors = process.communicate(timeout=seconds)
@@ -58,9 +57,4 @@ def passes_on_gpus(name: str, library: str, gpus: Sequence[str], seconds: float 
 
 
 def _command(name: str, library: str, gpus: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "returnn_tf.native.gpu_test_process", name, library, *gpus]
-
-
-def _paths() -> list[str]:
-    """Return the import path of this process."""
-    return [os.path.abspath(path) for path in sys.path if path]
+    return python_command("from returnn_tf.native.gpu_test_process import run; run()", name, library, *gpus)
