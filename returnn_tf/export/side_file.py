@@ -10,7 +10,7 @@ from typing import Any
 
 from returnn_tf._version import __version__
 from returnn_tf.config import DataError
-from returnn_tf.export.data_facts import feature_settings, write_vocabularies
+from returnn_tf.export.data_facts import feature_settings, label_facts
 from returnn_tf.export.exporters import Exporter
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.streaming import StreamingModel
@@ -29,15 +29,15 @@ def write_side_file(folder: str, exporter: Exporter, model: InferenceModel) -> N
     :param exporter: has written the model
     """
     fed, found = exporter.input_tensors, exporter.output_tensors
-    vocabularies = write_vocabularies(model, folder)
+    labels = label_facts(model, folder)
     features = feature_settings(model.net.plan.config)
     content = {
         "format": _FORMAT,
         "target": exporter.class_name,
         "returnn_tf": __version__,
         "search": model.net.search,
-        "inputs": {name: _entry(info, fed, vocabularies["inputs"]) for name, info in model.input_infos.items()},
-        "outputs": {name: _entry(info, found, vocabularies["outputs"]) for name, info in model.outputs.items()},
+        "inputs": {name: _entry(info, fed, labels["inputs"]) for name, info in model.input_infos.items()},
+        "outputs": {name: _entry(info, found, labels["outputs"]) for name, info in model.outputs.items()},
         **({} if features is None else {"features": features}),
         **({"states": _states(model)} if isinstance(model, StreamingModel) else {}),
         **exporter.facts,
@@ -65,10 +65,8 @@ def _states(model: StreamingModel) -> dict[str, Any]:
     }
 
 
-def _entry(info: TensorInfo, tensors: Mapping[str, str], vocabularies: Mapping[str, str]) -> dict[str, Any]:
-    entry = as_dict(info)
-    if info.name in vocabularies:
-        entry["vocabulary"] = vocabularies[info.name]
+def _entry(info: TensorInfo, tensors: Mapping[str, str], labels: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    entry = {**as_dict(info), **labels.get(info.name, {})}
     return {"tensor": tensors[info.name], **entry} if info.name in tensors else entry
 
 

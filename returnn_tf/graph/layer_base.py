@@ -12,6 +12,7 @@ from typing import (
     Annotated,
     Any,
     Callable,
+    NamedTuple,
     Optional,
     Union,
 )
@@ -31,6 +32,27 @@ def _check_device(value: Optional[str]) -> Optional[str]:
     """Check the name of a device; TensorFlow silently takes another one if the device does not exist."""
     good = value is None or re.match(r"(?i)(/job:\w+)?(/replica:\d+)?(/task:\d+)?/?(device:)?(cpu|gpu)(:\d+)?$", value)
     return None if good else "must be 'CPU', 'GPU' or 'GPU:<number>'"
+
+
+class SameLabels(NamedTuple):
+    """Two axes of labels, in which an index means the same; if one has more labels, they are at its end.
+
+    :param blank: the index of the blank of CTC or of a transducer in ``one``, if a layer or loss knows it
+    """
+
+    one: Dim
+    other: Dim
+    blank: Optional[int] = None
+
+
+def same_labels(one: Data, other: Data, blank: Optional[int] = None) -> Iterator[SameLabels]:
+    """Yield that scores of labels, or labels, and other ones have the same labels; nothing if one has no labels.
+
+    :param blank: index in ``one``; negative: from its end
+    """
+    dims = [data.feature_dim if data.sparse_dim is None else data.sparse_dim for data in (one, other)]
+    if dims[0] is not None and dims[1] is not None and dims[0].size is not None:
+        yield SameLabels(dims[0], dims[1], None if blank is None else blank % dims[0].size)
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -227,6 +249,10 @@ class LayerBase(LayerFacts):
     def work_per_frame(self) -> int:
         """Return the multiply-adds of products for a frame, of a layer that works by frame."""
         return 0
+
+    def same_labels(self) -> Iterator[SameLabels]:
+        """Return which axes have the same labels, by what the layer computes; once it is planned."""
+        return iter(())
 
     def gives_initial_output(self) -> bool:
         """Return whether a method ``initial_output_value`` defines the value before the first step of a loop."""

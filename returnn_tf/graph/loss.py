@@ -11,6 +11,7 @@ from returnn_tf.config.options import LayerOrNumber, LayerRef, option
 from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.freezing import Freezable
+from returnn_tf.graph.layer_base import SameLabels, same_labels
 from returnn_tf.graph.node import Node
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
@@ -171,6 +172,19 @@ class Loss(Freezable):
 
     def uniform_value(self, node: LossNode) -> Optional[float]:
         """Return the value per frame if all labels have the same probability; None if that depends on the data."""
+        return None
+
+    def same_labels(self, node: LossNode) -> Iterator[SameLabels]:
+        """Return that the labels of the layer are those of the target, if both have labels and are compared by them."""
+        if node.target is None or not node.target.output.sparse:
+            return iter(())
+        output, target = node.owner.output, node.target.output
+        alike = output.sparse or self.has_blank or output.dim == target.dim
+        return same_labels(output, target, self.blank) if alike else iter(())
+
+    @property
+    def blank(self) -> Optional[int]:
+        """Return the index of the blank, negative from the end, of a loss that has one."""
         return None
 
     def unreduced_template(self, output: Data) -> Data:

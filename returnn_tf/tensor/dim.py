@@ -32,7 +32,7 @@ class Dim(DimArithmetic):
     :param dimension: the size, by the name that configs use
     """
 
-    __slots__ = ("__weakref__", "auto", "description", "expr", "kind", "same_as", "size")
+    __slots__ = ("__weakref__", "auto", "description", "expr", "kind", "labels_of", "same_as", "size")
 
     Types: ClassVar[type[DimTypes]] = DimTypes
 
@@ -53,6 +53,8 @@ class Dim(DimArithmetic):
         self.expr = expr
         #: The dim that a config declared this one to be, see `declare_same_as`.
         self.same_as: Optional[Dim] = None
+        #: Of labels: a dim whose labels have the same indices, which this one replaced.
+        self.labels_of: Optional[Dim] = None
 
     def __copy__(self) -> Dim:
         return self  # a dim is identified by its object, also in the copy of a network dict

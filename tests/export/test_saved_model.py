@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 import returnn_tf
-from returnn_tf.export.data_facts import feature_settings, write_vocabularies
+from returnn_tf.export.data_facts import feature_settings, label_facts
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.sample import random_batch
 from returnn_tf.export.saved_model.exporter import SavedModelExporter
@@ -104,7 +104,8 @@ def test_features_and_vocabulary_of_the_training_data(tmp_path):
              "targets": {"class": "CharacterTargets", "labels": ["a", "b", " ", "\n", "\\"]}}  # fmt: skip
     net = network(LSTM, train={"class": "MetaDataset", "datasets": {"corpus": audio}, "data_map": {}})
     model = InferenceModel(net)
-    assert write_vocabularies(model, str(tmp_path)) == {"inputs": {}, "outputs": {"output": "vocab.classes.txt"}}
+    facts = {"inputs": {"data": {}}, "outputs": {"output": {"vocabulary": "vocab.classes.txt"}}}
+    assert label_facts(model, str(tmp_path)) == facts
     assert (tmp_path / "vocab.classes.txt").read_text() == "a\nb\n \n\\n\n\\\\\n"
     features = feature_settings(net.plan.config)
     assert features["features"] == "log_mel_filterbank" and features["step_len"] == 0.01

@@ -122,6 +122,11 @@ class CtcLoss(Loss):
         return self._errors(ctx) if error else self._values(ctx)
 
     @property
+    def blank(self) -> int:
+        """Return the index of the blank."""
+        return self._opts.blank_index
+
+    @property
     def _opts(self) -> CtcOptions:
         return CtcOptions(**(self.ctc_opts or {}))
 

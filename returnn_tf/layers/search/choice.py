@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config.options import LayerRef, LayerRefs, OptionError, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer_base import SameLabels, same_labels
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -258,6 +259,11 @@ class ChoiceLayer(Layer):
                 % (count, self.source_beam_sizes)
             )
         self.source_beams: list[int] = list(sizes)
+
+    def same_labels(self) -> Iterator[SameLabels]:
+        """Return that the scores are those of its labels."""
+        if self.sources:
+            yield from same_labels(self.source.output, self.node.output, self.recombine_blank)
 
     # --- emit ---
 

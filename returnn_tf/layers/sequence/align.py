@@ -11,6 +11,7 @@ from returnn_tf.datasets.rasr.servers import ServerOptions
 from returnn_tf.graph.aux_values import OUTPUT_LOSS
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer_base import SameLabels, same_labels
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -111,6 +112,13 @@ class FastBaumWelchLayer(Layer):
             self.labels = ctx.depend(ctx.builder.target_node(ctx.node, self.align_target_key or "classes"))
             _check_labels(ctx, data, self.labels.output, self.align_target_key or "classes")
         return data
+
+    def same_labels(self) -> Iterator[SameLabels]:
+        """Return that the classes are the labels of the target, and for CTC a blank."""
+        if self.labels is None or self.align_target == "automaton":
+            return iter(())
+        blank = CtcTopologyOptions(**(self.ctc_opts or {})).blank_idx if self.align_target == "ctc" else None
+        return same_labels(self.source.output, self.labels.output, blank)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one pass over time, forward and backward side by side."""
@@ -214,6 +222,13 @@ class ForcedAlignLayer(Layer):
         )
         ctx.sub_output("scores", Data((data.dims[1],), float_dtype()))
         return Data(data.dims[:2], "int32", None, 0, sparse_dim)
+
+    def same_labels(self) -> Iterator[SameLabels]:
+        """Return that the path has the classes of the source, which are those of the target and a blank."""
+        scores = self.source.output
+        yield from same_labels(scores, self.node.output)
+        if self.topology != "automaton":
+            yield from same_labels(scores, self.align_target.output, self.blank_idx)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one pass over time forward, one back."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer_base import SameLabels, same_labels
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.sequence.alignments import ctc
@@ -55,6 +57,10 @@ class CtcLossLayer(Layer):
                 "for the blank." % (classes, self.targets.path, targets.dim)
             )
         return Data((data.dims[data.batch_axis],), float_dtype())
+
+    def same_labels(self) -> Iterator[SameLabels]:
+        """Return that the classes are those of the targets, and the blank."""
+        return same_labels(self.logits.output, self.targets.output, self.blank_index)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one native op, or TensorFlow's own, or a loop over time."""

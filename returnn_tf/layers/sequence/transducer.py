@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Optional
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer_base import SameLabels, same_labels
 from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -82,6 +84,10 @@ class TransducerLossLayer(Layer):
                 "targets by (1, 0), or name the axis with label_axis." % (data, self.targets.output)
             )
         return found[0]
+
+    def same_labels(self) -> Iterator[SameLabels]:
+        """Return that the classes are those of the targets, and the blank."""
+        return same_labels(self.logits.output, self.targets.output, self.blank_index)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one native op, or a loop over all frames and labels."""

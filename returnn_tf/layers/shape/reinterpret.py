@@ -162,6 +162,8 @@ class ReinterpretDataLayer(ConcatInputLayer):
             raise ctx.error("label indices must be integers, but the source is %s. Use a cast layer." % data.dtype)
         if dim is data.sparse_dim:
             return data
+        if dim is not None and dim.labels_of is None:
+            dim.labels_of = data.sparse_dim
         data = data.replace(sparse_dim=dim, vocab=None)
         return data.replace(feature_axis=None) if dim is not None else self._dense(data)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from returnn_tf.config import ConfigError
+from returnn_tf.export.data_facts import LabelNames
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.onnx.names import OUTPUT, file_names
 from returnn_tf.export.onnx.stateful.check import check_steps
@@ -74,6 +75,7 @@ class StatefulModel(InferenceModel):
                 "token": TOKEN,
                 "scores": {"tensor": SCORES, "log": not rasr, "sign": -1 if rasr else 1},
                 "labels": self.functions.labels,
+                **LabelNames(self.net.plan, folder).facts(self.functions.choice.output.sparse_dim),
                 "target": layer.target,
                 "states": {
                     name: {"shape": spec.shape.as_list(), "dtype": spec.dtype.name}
