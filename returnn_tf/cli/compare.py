@@ -38,6 +38,7 @@ def help_text(_: list[str]) -> str:
     "RUN RUN ... [--output OUT.png] [--no-plot] [--full] [--force]",
     "compare runs: curves in one picture, scores, and settings that differ",
     own_help=help_text,
+    group="look",
 )
 def run(args: list[str]) -> int:
     """Draw the curves and print the tables.

@@ -152,6 +152,7 @@ _SCRIPTS: Mapping[str, Callable[[Words], str]] = {"bash": bash, "zsh": zsh, "fis
     details='  bash: eval "$(returnn-tf completion bash)" in ~/.bashrc\n'
     '  zsh:  eval "$(returnn-tf completion zsh)" in ~/.zshrc\n'
     "  fish: returnn-tf completion fish > ~/.config/fish/completions/returnn-tf.fish",
+    group="reference",
 )
 def run(args: list[str]) -> int:
     """Print the script for a shell.

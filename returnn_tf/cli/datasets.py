@@ -8,7 +8,12 @@ from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.registry import DATASETS
 
 
-@register_command("datasets", "[NAME ...]", "list all dataset classes, or explain some with their options")
+@register_command(
+    "datasets",
+    "[NAME ...]",
+    "list all dataset classes, or explain some with their options",
+    group="reference",
+)
 def run(args: list[str]) -> int:
     """Print the list of all dataset classes, or the reference of some.
 

@@ -82,6 +82,7 @@ class Check:
     "show what is installed, what is missing and how to install it",
     details="  --quick   neither compile nor test the native ops, which takes some minutes the first time\n\n"
     "The exit code is 1 if a required component is missing.",
+    group="start",
 )
 def run(args: list[str]) -> int:
     """Print the report.

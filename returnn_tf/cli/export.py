@@ -52,6 +52,7 @@ def help_text(_: list[str]) -> str:
     "CONFIG ... --output FOLDER [--to TARGET] [--load PREFIX | --epoch N] [--search] [++key value ...]",
     "write the graph of a trained network for other programs",
     own_help=help_text,
+    group="use",
 )
 def run(args: list[str]) -> int:
     """Export the network of a config.

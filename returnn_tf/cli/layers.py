@@ -7,7 +7,12 @@ from returnn_tf.cli.shared.layer_docs import describe_layer, list_layers
 from returnn_tf.config import ConfigError
 
 
-@register_command("layers", "[CLASS ...]", "list all layer classes and losses, or explain some with their options")
+@register_command(
+    "layers",
+    "[CLASS ...]",
+    "list all layer classes and losses, or explain some with their options",
+    group="reference",
+)
 def run(args: list[str]) -> int:
     """Print the list of all layer classes, or the reference of some.
 

@@ -8,7 +8,12 @@ from returnn_tf.graph.loss import Loss
 from returnn_tf.graph.registry import LOSSES
 
 
-@register_command("losses", "[NAME ...]", "list all losses, or explain some with their options")
+@register_command(
+    "losses",
+    "[NAME ...]",
+    "list all losses, or explain some with their options",
+    group="reference",
+)
 def run(args: list[str]) -> int:
     """Print the list of all losses, or the reference of some.
 

@@ -10,12 +10,13 @@ import contextlib
 import errno
 import itertools
 import os
+import shutil
 import sys
 import traceback
 from typing import Optional
 
 from returnn_tf._version import __version__
-from returnn_tf.cli.commands import COMMANDS, RUN, usage
+from returnn_tf.cli.commands import COMMANDS, RUN, WIDTH, fitted, usage
 from returnn_tf.cli.explain.pages import pointer
 from returnn_tf.config import ConfigError, DataError, nearest_name
 from returnn_tf.config.user_code import error_in_config
@@ -136,7 +137,8 @@ def _dispatch(args: list[str]) -> int:
     if command is not None:
         own = list(itertools.takewhile(lambda argument: not argument.startswith("++"), args[1:]))
         if not {"-h", "--help"}.isdisjoint(own):
-            print(command.help_text(own).rstrip())
+            columns = shutil.get_terminal_size((WIDTH, 24)).columns
+            print(fitted(command.help_text(own).rstrip(), max(40, min(columns, 120))))
             return 0
         return command.run(args[1:])
     nearest = None if os.path.exists(args[0]) else nearest_name(args[0], COMMANDS, cutoff=0.7)

@@ -41,6 +41,7 @@ def help_text(_: list[str]) -> str:
     "build OP --output FILE | list",
     "compile native ops ahead of time, or list them",
     own_help=help_text,
+    group="use",
 )
 def run(args: list[str]) -> int:
     """Compile an op or list all of them.

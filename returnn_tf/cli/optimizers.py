@@ -7,7 +7,12 @@ from returnn_tf.cli.shared.reference import print_reference
 from returnn_tf.engine.update.optimizers import OPTIMIZERS, Optimizer
 
 
-@register_command("optimizers", "[NAME ...]", "list all optimizers, or explain some with their options")
+@register_command(
+    "optimizers",
+    "[NAME ...]",
+    "list all optimizers, or explain some with their options",
+    group="reference",
+)
 def run(args: list[str]) -> int:
     """Print the list of all optimizers, or the reference of some.
 

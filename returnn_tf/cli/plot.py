@@ -13,6 +13,7 @@ from returnn_tf.engine.monitoring.curves import draw_curves
     "LEARNING_RATE_FILE OUT.png",
     "plot scores and learning rates",
     details="The suffix of the output selects the format: .png, .pdf, .svg. Several runs: returnn-tf compare.",
+    group="look",
 )
 def run(args: list[str]) -> int:
     """Write the plot.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import signal
 
@@ -14,7 +15,7 @@ from returnn_tf.engine.distributed import world
 from returnn_tf.engine.support.log_targets import configure_log
 from returnn_tf.engine.support.signals import STOP_SIGNALS, StopRequest
 from returnn_tf.logging.log import log
-from returnn_tf.tasks.registry import find_task
+from returnn_tf.tasks.registry import TASKS, find_task
 from returnn_tf.tasks.setting_checks import check_all_settings
 
 #: Signals of a cluster, which may arrive while the config is read and modules are imported. Ctrl-C raises as usual.
@@ -27,13 +28,20 @@ _EARLY = tuple(number for number in STOP_SIGNALS if number != signal.SIGINT)
     "run the task of the config: train, eval, forward, ...",
     details="  --sanity   instead, find out in a minute why a network does not learn: check labels, features and\n"
     "             lengths of the data, gradients, padding, and whether one batch can be learned. Writes no model",
+    group="train",
 )
 def run(args: list[str]) -> int:
     """Run the task of the config.
 
     :param args: config files, then options and ``++key value``
     :return: the exit code of the task
+    :raises ConfigError: a mistake in the arguments or the config
     """
+    word = args[0] if args else ""
+    if word.isidentifier() and not os.path.exists(word) and word in TASKS.names():
+        raise ConfigError(
+            "there is no command and no config file %r. To run this task: returnn-tf my.config ++task %s" % (word, word)
+        )
     with StopRequest(signals=_EARLY, idle="exiting before the task has begun") as stop:
         return _run(args, stop)
 

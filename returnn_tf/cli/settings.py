@@ -7,7 +7,12 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.settings.docs import describe_setting, list_settings
 
 
-@register_command("settings", "[NAME ...]", "list all settings of a config by topic, or explain some")
+@register_command(
+    "settings",
+    "[NAME ...]",
+    "list all settings of a config by topic, or explain some",
+    group="reference",
+)
 def run(args: list[str]) -> int:
     """Print the list of all settings, or the reference of some.
 

@@ -32,6 +32,7 @@ _SHOWN_CHECKPOINTS = 5
     "MODEL_DIR_OR_PREFIX ... [--json | --point]",
     "show the state of a running or dead training run, from its files",
     details="  --json    all facts, for programs\n  --point   only the epoch and step at which a run would resume",
+    group="look",
 )
 def run(args: list[str]) -> int:
     """Print the status of the runs in folders, or of those with the given checkpoint prefix (setting ``model``).

@@ -7,7 +7,12 @@ from returnn_tf.cli.shared.reference import print_reference
 from returnn_tf.ops.cells import UNITS, Cell
 
 
-@register_command("units", "[NAME ...]", "list all recurrent units, or explain some with their options")
+@register_command(
+    "units",
+    "[NAME ...]",
+    "list all recurrent units, or explain some with their options",
+    group="reference",
+)
 def run(args: list[str]) -> int:
     """Print the list of all recurrent units, or the reference of some.
 

@@ -19,6 +19,8 @@ CASES = {
     "returnn-tf layers soft": {"softmax", "softmax_over_spatial"},
     "returnn-tf explain hor": {"horovod"},
     "returnn-tf check --st": {"--strict"},
+    "returnn-tf tra": {"train"},
+    "returnn-tf doctor --q": {"--quick"},
     "returnn-tf new x --ki": {"--kind"},
     "returnn-tf new x --kind h": {"hybrid"},
     "returnn-tf tool hdf-dump-": {"hdf-dump-translation-dataset"},

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from returnn_tf import __version__
-from returnn_tf.cli.commands import COMMANDS, RUN
+from returnn_tf.cli.commands import COMMANDS, GROUPS, RUN, Command, fitted
 from returnn_tf.cli.main import main
 from returnn_tf.config import DataError
 from returnn_tf.logging.log import log
@@ -55,9 +55,13 @@ def test_version_and_help(capsys):
     assert capsys.readouterr().out == ("returnn_tf %s\n" % __version__) * 2
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
+    filled = " ".join(out.split())
     for name, command in COMMANDS.items():
-        assert ("returnn-tf " + name in out or name == RUN) and command.help in out
+        assert "%s %s" % (name, command.help) in filled
     assert COMMANDS[RUN].arguments in out
+    assert max(map(len, out.splitlines())) <= 80
+    groups = [out.index("\n%s\n" % title) for title in list(GROUPS.values())[:-1]]
+    assert groups == sorted(groups)
     assert main([]) == 2
     assert capsys.readouterr().err == out
 
@@ -70,6 +74,25 @@ def test_help_of_a_command(name, option, capsys):
     captured = capsys.readouterr()
     assert captured.out.startswith("usage: returnn-tf " + name) and len(captured.out.splitlines()) >= 3
     assert not captured.err
+
+
+@pytest.mark.parametrize("name", COMMANDS.names())
+def test_width_of_help(name):
+    """Lines are broken between words, and no word is lost."""
+    text = COMMANDS[name].help_text([])
+    for width in (60, 80, 100):
+        shown = fitted(text, width)
+        assert sorted(shown.split()) == sorted(text.split())
+        too_long = [line for line in shown.splitlines() if len(line) > width]
+        # a command line of an example stays whole
+        assert all(line.strip().startswith("returnn-tf " + name) and width < 100 for line in too_long)
+
+
+def test_help_of_a_plugin_without_a_group(monkeypatch, capsys):
+    monkeypatch.setitem(COMMANDS._entries, "plugged", Command("plugged", len, "", "does something"))
+    monkeypatch.setitem(COMMANDS._spelled, "plugged", "plugged")
+    assert main(["--help"]) == 0
+    assert "From plug-ins\n  plugged     does something\n" in capsys.readouterr().out
 
 
 def test_help_as_a_value(config, capsys):
@@ -144,6 +167,32 @@ def test_misspelt_command(capsys):
     """It is no config file either."""
     assert main(["chekc", "my.config"]) == 2
     assert "there is no command and no config file 'chekc'. Did you mean 'check'?" in capsys.readouterr().err
+    assert main(["trian", "my.config"]) == 2
+    assert "Did you mean 'train'?" in capsys.readouterr().err
+
+
+def test_task_as_a_command(capsys):
+    assert main(["search", "my.config"]) == 2
+    assert "To run this task: returnn-tf my.config ++task search" in capsys.readouterr().err
+
+
+def test_train(config, monkeypatch, capsys):
+    """The task is train, whatever the config says; another one on the command line is a mistake."""
+    seen = []
+    registry.TASKS.load()
+    monkeypatch.setitem(registry.TASKS._entries, "train", lambda config: seen.append(config.int("x")) or 0)
+    path = config("task = 'search'\nx = 3")
+    assert main(["train", path]) == 0 and main(["train", path, "++x", "5", "++task", "train"]) == 0
+    assert seen == [3, 5]
+    capsys.readouterr()
+    for args, message in {
+        (): "train: which config? returnn-tf train my.config",
+        (path, "++task", "eval"): "train: for another task: returnn-tf run %s ++task eval" % path,
+        (path, "--sanity"): "train: for another task: returnn-tf run %s --sanity" % path,
+    }.items():
+        assert main(["train", *args]) == 2
+        assert message in capsys.readouterr().err
+    assert seen == [3, 5]
 
 
 def test_misspelt_override_is_reported(config, task, capsys):

@@ -41,6 +41,7 @@ def help_of(args: list[str]) -> str:
     "|".join(_ACTIONS) + " ...",
     "show, dump and convert datasets, make corpora of speech",
     own_help=help_of,
+    group="start",
 )
 def run(args: list[str]) -> int:
     """Run one of the actions.

@@ -8,7 +8,10 @@ from returnn_tf.config import ConfigError
 
 
 @register_command(
-    "explain", "[TOPIC ...]", "explain a kind of error: causes, examples, what to look at; or list all topics"
+    "explain",
+    "[TOPIC ...]",
+    "explain a kind of error: causes, examples, what to look at; or list all topics",
+    group="reference",
 )
 def run(args: list[str]) -> int:
     """Print the list of all topics, or the pages of some.

@@ -34,6 +34,7 @@ def parser() -> CommandParser:
     "NAME --kind KIND",
     "write a config that trains at once, with a small data set: %s" % ", ".join(KINDS),
     own_help=lambda _: parser().format_help(),
+    group="start",
 )
 def run(args: list[str]) -> int:
     """Write the folder of a project.

@@ -47,6 +47,7 @@ def help_text(_: list[str]) -> str:
     "RUN [--output OUT.html] [--data NAME] [--num_seqs N] [--epoch N] [--no-model] [--force] [++key value ...]",
     "write one HTML file about a run: curves, alignments, worst sequences, confusions, settings",
     own_help=help_text,
+    group="look",
 )
 def run(args: list[str]) -> int:
     """Write the report.

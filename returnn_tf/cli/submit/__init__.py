@@ -31,7 +31,11 @@ def help_text(_: list[str]) -> str:
 
 
 @register_command(
-    "submit", "CONFIG ... [--time T --gpus N ...]", "write a job for Slurm or SGE and submit it", own_help=help_text
+    "submit",
+    "CONFIG ... [--time T --gpus N ...]",
+    "write a job for Slurm or SGE and submit it",
+    own_help=help_text,
+    group="train",
 )
 def run(args: list[str]) -> int:
     """Print the script or submit it.

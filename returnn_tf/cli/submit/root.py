@@ -23,7 +23,13 @@ See docs/jobs.md.
 """
 
 
-@register_command("root", "FOLDER", "write a folder for job managers: rnn.py, tools/, package returnn", details=_DOC)
+@register_command(
+    "root",
+    "FOLDER",
+    "write a folder for job managers: rnn.py, tools/, package returnn",
+    details=_DOC,
+    group="use",
+)
 def root(args: list[str]) -> int:
     """Write the folder.
 

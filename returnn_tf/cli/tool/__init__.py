@@ -20,7 +20,11 @@ def help_of(args: list[str]) -> str:
 
 
 @register_command(
-    "tool", "NAME ...", "run a tool: dump-dataset, hdf-dump, calculate-word-error-rate, ...", own_help=help_of
+    "tool",
+    "NAME ...",
+    "run a tool: dump-dataset, hdf-dump, calculate-word-error-rate, ...",
+    own_help=help_of,
+    group="use",
 )
 def run(args: list[str]) -> int:
     """Run one of the tools.
