@@ -125,6 +125,23 @@ def test_wav_of_a_pipe() -> None:
     assert len(read_audio(bytes(content))[0]) == len(SAMPLES)
 
 
+@pytest.mark.parametrize("size", [0x7FFFF000, 0x7FFFFFFF, 0xFFFFFFFF, 0x70000000])
+def test_wav_that_claims_more_than_there_is(size: int, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """Some sizes stand for an unknown one: it is told once that such files may be cut off. Others are errors."""
+    monkeypatch.setattr(decode._UnknownSizes, "told", False)
+    content = bytearray(encoded("wav"))
+    position = content.index(b"data") + 4
+    content[position : position + 4] = size.to_bytes(4, "little")
+    if size == 0x70000000:
+        with pytest.raises(DataError, match="'x' is incomplete"):
+            read_audio(bytes(content), name="x")
+        return
+    for name in ("x", "y"):
+        assert len(read_audio(bytes(content), name=name)[0]) == len(SAMPLES)
+    (text,) = caplog.messages
+    assert "audio file 'x' claims %d bytes" % size in text
+
+
 def test_missing_file(tmp_path: Any) -> None:
     """The path, and where it was looked for."""
     with pytest.raises(DataError, match="audio file '.*/no.wav' does not exist"):

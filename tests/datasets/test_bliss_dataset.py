@@ -36,6 +36,7 @@ def corpus(tmp_path):
         (tmp_path / "sub").mkdir(exist_ok=True)
         soundfile.write(tmp_path / "mono.wav", LEFT, RATE, subtype="FLOAT")
         soundfile.write(tmp_path / "sub" / "stereo.wav", np.stack([LEFT, RIGHT], axis=1), RATE, subtype="FLOAT")
+        (tmp_path / "cut.wav").write_bytes((tmp_path / "mono.wav").read_bytes()[:4000])
         (tmp_path / "vocab").write_text("{'yes': 0, 'no': 1, '<unk>': 2}")
         (tmp_path / "c.xml.gz").write_bytes(gzip.compress((CORPUS % more).encode()))
         targets = {"vocab_file": str(tmp_path / "vocab"), "unknown_label": "<unk>"}
@@ -63,6 +64,13 @@ def test_order_and_selection(corpus, tmp_path):
     assert [seq.tag for seq in corpus(segment_file=str(tmp_path / "keep")).sequences(1)] == ["c/stereo/1"]
     (seq,) = corpus().sequences(1, seq_list=["c/mono/b"])
     assert seq.index == 1
+
+
+def test_segments_to_keep_that_are_not_there(corpus, tmp_path, caplog):
+    (tmp_path / "keep").write_text("c/stereo/1\nc/other\nc/more\n")
+    assert len(list(corpus(segment_file=str(tmp_path / "keep")).sequences(1))) == 1
+    (text,) = caplog.messages
+    assert "2 of the 3 tags in segment_file" in text and "are not in the corpus, e.g. 'c/more'" in text
 
 
 def test_older_options(corpus, tmp_path):
@@ -93,6 +101,18 @@ def test_older_options(corpus, tmp_path):
         (
             '<recording name="r" audio="sub/stereo.wav"><segment name="x" track="2"/></recording>',
             "'c/r/x' .*stereo.wav' has 2 channels, but no track 2",
+        ),
+        (
+            '<recording name="r" audio="mono.wav"><segment name="x" track="7"/></recording>',
+            "'c/r/x' .*mono.wav' has 1 channel, but no track 7",
+        ),
+        (
+            '<recording name="r"><segment name="x"/><segment name="y"/><segment name="x"/></recording>',
+            "corpus '.*c.xml.gz' has several segments of the same name, e.g. 'c/r/x'. Rename them",
+        ),
+        (
+            '<recording name="r" audio="cut.wav"><segment name="x"/></recording>',
+            "'c/r/x' .*cut.wav' is incomplete",
         ),
         (
             '<recording name="r" audio="c.xml.gz"><segment name="x"/></recording>',

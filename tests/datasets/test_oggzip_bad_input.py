@@ -148,6 +148,39 @@ def test_bad_input(name, tmp_path):
         list(dataset.sequences(1))
 
 
+@pytest.mark.parametrize("value", [-1.0, float("-inf"), 1e13, "long", True])
+def test_durations_that_are_none(value, tmp_path, caplog):
+    """They do not matter for most orders, but are told."""
+    given = entries()
+    given[1]["duration"] = value
+    path = make_zip(
+        tmp_path / "a.zip", repr(given).replace("-inf", "-1" + "0" * 400 + ".0").replace("1e+13", "1" + "0" * 13)
+    )
+    assert len(list(corpus(path).sequences(1))) == 4
+    (text,) = caplog.messages
+    assert "1 sequences have a duration that is no number of seconds, e.g. 'corpus/1': " in text
+    with pytest.raises(DataError, match="sequence 'corpus/1' has no duration"):
+        list(corpus(path, seq_ordering="sorted").sequences(1))
+
+
+def test_tags_that_occur_twice(tmp_path, caplog):
+    """As in RETURNN, lists of tags choose the last one; here that is told."""
+    given = entries()
+    given[2]["seq_name"] = given[0]["seq_name"]
+    dataset = corpus(make_zip(tmp_path / "a.zip", repr(given)))
+    assert [seq.index for seq in dataset.sequences(1, seq_list=["corpus/0"])] == [2]
+    (text,) = caplog.messages
+    assert "1 sequences have the tag of an earlier one, e.g. 'corpus/0'. Lists of tags choose the last one" in text
+
+
+def test_segments_to_keep_that_are_not_there(tmp_path, caplog):
+    (tmp_path / "keep").write_text("corpus/1\nnone\n")
+    dataset = corpus(make_zip(tmp_path / "a.zip"), segment_file=str(tmp_path / "keep"))
+    assert [seq.tag for seq in dataset.sequences(1)] == ["corpus/1"]
+    (text,) = caplog.messages
+    assert "1 of the 2 tags in segment_file" in text and "e.g. 'none'" in text
+
+
 @pytest.mark.parametrize(
     "options, text",
     [

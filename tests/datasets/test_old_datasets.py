@@ -82,3 +82,10 @@ def test_orders_and_parts():
 def test_mistakes(name, changes, text):
     with pytest.raises((ConfigError, DataError), match=text):
         list(_dataset(name, **changes).sequences(1))
+
+
+def test_wav_file_that_was_cut(tmp_path):
+    (tmp_path / "cut.wav").write_bytes((ROOT / "more" / "w0.wav").read_bytes()[:-8])
+    (tmp_path / "list").write_text(str(tmp_path / "cut.wav") + "\n")
+    with pytest.raises(DataError, match="cut.wav' is incomplete: 8 bytes of it are missing"):
+        list(_dataset("raw_wav", listFile=str(tmp_path / "list")).sequences(1))

@@ -114,6 +114,16 @@ def test_filter_which_leaves_nothing(tmp_path):
         _dataset(tmp_path, seq_list_filter_file=str(tags)).seq_order(3)
 
 
+def test_filter_with_tags_that_are_not_there(tmp_path, caplog):
+    """They are told once; those that belong to other epochs are known."""
+    tags = tmp_path / "tags.txt"
+    tags.write_text("tag-03\nother\ntag-01\nmore\n")
+    dataset = _dataset(tmp_path, seq_list_filter_file=str(tags), partition_epoch=2)
+    assert [dataset.seq_order(epoch).tolist() for epoch in (1, 1)] == [[1, 3]] * 2
+    (text,) = caplog.messages
+    assert text.endswith("2 of the 4 tags in seq_list_filter_file %r are not in the corpus, e.g. 'more'." % str(tags))
+
+
 def test_filter_from_pickle(tmp_path):
     path = tmp_path / "tags.pkl"
     path.write_bytes(pickle.dumps(["tag-03", "tag-01"]))
@@ -125,6 +135,9 @@ def test_lengths_file_lacks_a_sequence(tmp_path):
     path.write_text("{'tag-00': 3}")
     dataset = _dataset(tmp_path, seq_ordering="sorted", seq_order_seq_lens_file=str(path))
     with pytest.raises(DataError, match="lacks the sequence 'tag-01'"):
+        dataset.seq_order(1)
+    path.write_text("{'tag-00': 3, 'tag-01': nan}")
+    with pytest.raises(DataError, match="'tag-01': nan is not a pair of sequence tag and length"):
         dataset.seq_order(1)
 
 

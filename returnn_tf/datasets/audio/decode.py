@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
-from typing import Any, Union
+from typing import Any, BinaryIO, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,8 @@ from returnn_tf.config import DataError
 from returnn_tf.datasets.audio.packages import optional_package
 from returnn_tf.datasets.audio.tensorflow_decoder import decode_by_tensorflow
 from returnn_tf.datasets.core.safe_files import open_regular
+
+log = logging.getLogger("returnn_tf.datasets")
 
 #: What decodes. soundfile takes about a fifth of the time that tensorflow-io needs, also in threads against `tf.data`
 #: (bench/audio_features.py), is ready at once, and knows more formats; so it is the default wherever it is installed.
@@ -23,6 +26,9 @@ _DOUBLE = ("PCM_32", "DOUBLE", "ALAC_32")
 
 #: Samples that are read at once: at 16 kHz a quarter of an hour.
 _PART = 1 << 24
+
+#: Sizes of a wav file from here on stand for an unknown one: 0x7ffff000, 0x7fffffff, 0xffffffff are in use.
+_SIZE_UNKNOWN = 0x7FFFF000
 
 #: What can be done about a file that cannot be decoded.
 _FIX = "Is it damaged or cut off, or is it no audio? Make it again, or leave it out."
@@ -55,7 +61,7 @@ def read_audio(
                 samples = decode_by_tensorflow(content, file.format, file.subtype, name)
     except (soundfile.SoundFileError, RuntimeError, TypeError) as exc:
         raise DataError("audio file %r cannot be decoded: %s %s" % (name, _cause(exc), _FIX)) from exc
-    missing = declared - len(samples) or _missing_wav_bytes(content)
+    missing = declared - len(samples) or missing_wav_bytes(io.BytesIO(content), name)
     if missing:
         raise DataError(
             "audio file %r is incomplete: samples or bytes of it are missing (%d). %s" % (name, missing, _FIX)
@@ -87,17 +93,46 @@ def _read_file(path: str) -> bytes:
         raise DataError("audio file %r cannot be read: %s" % (path, exc.strerror or exc)) from exc
 
 
-def _missing_wav_bytes(content: bytes) -> int:
+def missing_wav_bytes(file: BinaryIO, name: str) -> int:
     """Return how many bytes a wav file lacks by its own account, which libsndfile does not compare; 0 for others.
 
-    A program that writes to a pipe does not know the size, and leaves 0 or the largest number.
+    A program that writes to a pipe does not know the size, and leaves 0 or about the largest number. That such a file
+    may be cut off is logged, once per process.
+
+    :param file: open at its beginning
     """
-    if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
+    total = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    head = file.read(12)
+    if head[:4] != b"RIFF" or head[8:] != b"WAVE":
         return 0
     position = 12
-    while position + 8 <= len(content):
-        size = int.from_bytes(content[position + 4 : position + 8], "little")
-        if content[position : position + 4] == b"data":
-            return max(0, position + 8 + size - len(content)) if size < 2**31 - 64 else 0
+    while position + 8 <= total:
+        file.seek(position)
+        chunk = file.read(8)
+        size = int.from_bytes(chunk[4:], "little")
+        if chunk[:4] == b"data":
+            if size >= _SIZE_UNKNOWN and total < position + 8 + size:
+                _UnknownSizes.tell(name, size)
+                return 0
+            return max(0, position + 8 + size - total)
         position += 8 + size + size % 2
     return 0
+
+
+class _UnknownSizes:
+    """Whether this process has met a wav file without its size."""
+
+    told = False
+
+    @classmethod
+    def tell(cls, name: str, size: int) -> None:
+        """Log the first one."""
+        if not cls.told:
+            log.warning(
+                "audio file %r claims %d bytes of samples, as programs do that write to a pipe. So it can't be checked "
+                "whether it is complete, here and in other such files.",
+                name,
+                size,
+            )
+        cls.told = True

@@ -56,9 +56,10 @@ def read_lengths(path: str, tags: SequenceOf[str], *, owner: str) -> list[float]
 def _length_of(tag: str, entry: Any, where: str) -> float:
     if isinstance(entry, Mapping) and entry:
         entry = entry[reference_key(entry)]
-    if isinstance(entry, bool) or not isinstance(entry, (int, float)):
+    if not safe_files.is_length(entry):
         raise DataError("%s has no length of sequence %r" % (where, tag))
-    return entry
+    length: float = entry
+    return length
 
 
 def _lists_of_file(path: str, names: Collection[str], where: str) -> dict[str, SequenceOf[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -38,7 +39,7 @@ class Corpus:
         self._ordering = self._check_order_options()
         self._warn_of_unused_lengths("seq_order_seq_lens_file")
         self._order_lengths: Optional[NDArray[Any]] = None
-        self._warned_empty = False
+        self._warned_empty = self._compared_filter = False
 
     @property
     def given(self) -> dict[str, Any]:
@@ -118,6 +119,18 @@ class Corpus:
         """Log that an option with lengths has no effect, if it is given and the order does not depend on them."""
         if getattr(self.opts, name) and self._ordering is not None and not self._ordering.needs_lengths:
             log_inert(self._owner(), name, "seq_ordering %r needs no lengths" % (self.opts.seq_ordering,))
+
+    def warn_of_unknown(self, name: str, listed: Collection[str], known: Iterable[str]) -> None:
+        """Log that a file with tags to keep has some that the corpus lacks, if it has any that are there.
+
+        :param name: of the option with the file
+        """
+        unknown = set(listed).difference(known)
+        if 0 < len(unknown) < len(listed):
+            log.warning(
+                "%s: %d of the %d tags in %s %r are not in the corpus, e.g. %r.",
+                *(self._owner(), len(unknown), len(listed), name, getattr(self.opts, name), min(unknown)),
+            )
 
     def ordering(self, epoch: int) -> orders.Ordering:
         """Return the order of this epoch."""
@@ -218,6 +231,9 @@ class Corpus:
         path = self.opts.seq_list_filter_file
         with self._wanted_by("seq_list_filter_file"):
             tags = set(safe_files.read_seq_tags(path))
+        if not self._compared_filter:
+            self._compared_filter = True
+            self.warn_of_unknown("seq_list_filter_file", tags, map(self.tag, range(self.num_seqs or 0)))
         order = np.asarray([index for index in order if self.tag(int(index)) in tags], np.int64)
         if not len(order):
             raise DataError(

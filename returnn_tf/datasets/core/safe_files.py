@@ -202,12 +202,17 @@ def read_text_dict(path: str) -> dict[str, Any]:
     return content
 
 
+def is_length(value: Any) -> bool:
+    """Return whether a value orders sequences: a number, not NaN."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+
+
 def read_seq_lens(path: str) -> dict[str, float]:
     """Read a dict sequence tag -> length, a Python literal in a text file (``.gz`` allowed)."""
     content = read_literal(path)
     if not isinstance(content, dict):
         raise DataError("file %r must hold a dict of sequence tag -> length, not %s" % (path, type(content).__name__))
     for tag, length in content.items():
-        if not isinstance(tag, str) or isinstance(length, bool) or not isinstance(length, (int, float)):
+        if not isinstance(tag, str) or not is_length(length):
             raise DataError("file %r: %r: %r is not a pair of sequence tag and length" % (path, tag, length))
     return content

@@ -8,7 +8,9 @@ from typing import Any, Optional
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
+from returnn_tf.datasets.audio.decode import missing_wav_bytes
 from returnn_tf.datasets.audio.packages import optional_package
+from returnn_tf.datasets.core.safe_files import open_regular
 
 #: Seconds by which a part may end after the end of the file, since times in corpora are rounded.
 _TOLERANCE = 0.1
@@ -37,9 +39,11 @@ def read_range(path: str, start: float, end: Optional[float]) -> tuple[NDArray[A
                 )
             file.seek(first)
             samples = file.read(min(last, total) - first, dtype="float64")
+        with open_regular(path) as content:
+            cut_off = end is None and missing_wav_bytes(content, path)
     except (soundfile.SoundFileError, RuntimeError, OSError) as exc:
         raise DataError("audio file %r cannot be decoded: %s Is it damaged?" % (path, exc)) from exc
-    if len(samples) < min(last, total) - first:
+    if cut_off or len(samples) < min(last, total) - first:
         raise DataError("audio file %r is incomplete: it ends within the segment from %g s on" % (path, start))
     return samples, rate
 

@@ -109,6 +109,12 @@ class BlissDataset(IndexedUtterances["_Index"]):
                 "%s: corpus %r has no segments%s"
                 % (self._owner(), opts.path, " that are in segment_file %r" % opts.segment_file if allowed else "")
             )
+        if allowed:
+            self.warn_of_unknown("segment_file", allowed, index.names)
+        twice = index.names.repeated()
+        if twice:
+            text = "%s: corpus %r has several segments of the same name, e.g. %r. Rename them"
+            raise DataError(text % (self._owner(), opts.path, index.names[twice[0]]))
         return index
 
     def tag(self, index: int) -> str:
@@ -138,12 +144,11 @@ class BlissDataset(IndexedUtterances["_Index"]):
         end = self.index.ends[index]
         path = local_copy(self._recording(index), wanted=self.opts.use_cache_manager)
         samples, rate = read_range(path, self.index.starts[index], None if end == float("inf") else end)
-        if samples.ndim == 1:
-            return samples, rate
-        track = self.index.tracks[index]
-        if track >= samples.shape[1]:
-            raise DataError("audio file %r has %d channels, but no track %d" % (path, samples.shape[1], track))
-        return np.ascontiguousarray(samples[:, track]), rate
+        track, channels = self.index.tracks[index], 1 if samples.ndim == 1 else samples.shape[1]
+        if track >= channels:
+            text = "audio file %r has %d channel%s, but no track %d (they count from 0)"
+            raise DataError(text % (path, channels, "" if channels == 1 else "s", track))
+        return samples if samples.ndim == 1 else np.ascontiguousarray(samples[:, track]), rate
 
     def _recording(self, index: int) -> str:
         path = self.file_of(index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from typing import Any, Optional, Union
@@ -20,6 +21,7 @@ from returnn_tf.datasets.speech.utterances import UtteranceDataset, random_subse
 from returnn_tf.datasets.text.orth import make_post_processing
 
 _TEXT = ".txt.gz"
+log = logging.getLogger("returnn_tf.datasets")
 
 
 @register_dataset()
@@ -173,10 +175,27 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
                 "%s: none of its %d sequences is in segment_file %r (%d tags)"
                 % (self._owner(), index.num_read, opts.segment_file, len(allowed or ()))
             )
+        if allowed:
+            self.warn_of_unknown("segment_file", allowed, index.tags)
+        self._warn_of_contradictions(index)
         order = random_subset(len(index), opts.fixed_random_subset, opts.fixed_random_subset_seed, self._owner())
         if order is not None:
             index.keep(order)
         return index
+
+    def _warn_of_contradictions(self, index: OggZipIndex) -> None:
+        """Log what is wrong in the text of the corpus, but does not matter for each use of it."""
+        if index.num_wrong_durations:
+            log.warning(
+                "%s: %d sequences have a duration that is no number of seconds, e.g. %s. Orders by length will fail.",
+                *(self._owner(), index.num_wrong_durations, index.wrong_duration),
+            )
+        repeated = index.tags.repeated()
+        if repeated:
+            log.warning(
+                "%s: %d sequences have the tag of an earlier one, e.g. %r. Lists of tags choose the last one of a tag.",
+                *(self._owner(), len(repeated), index.tags[repeated[0]]),
+            )
 
     # ---- sequences
 

@@ -84,6 +84,8 @@ class OggZipIndex:
         self._faults: dict[int, str] = {}
         self._order: Optional[NDArray[Any]] = None
         self.num_read = 0
+        #: how many entries have a duration that is no number of seconds, and the first of them as text
+        self.num_wrong_durations, self.wrong_duration = 0, ""
         for number, part in enumerate(parts):
             self._add_part(number, part, allowed)
             if part.archive is not None:
@@ -128,6 +130,9 @@ class OggZipIndex:
         self._files.append(_string(file))
         self._part_of.append(number)
         self._lengths.append(_length(entry.get("duration")))
+        if self._lengths[-1] == _UNKNOWN and "duration" in entry:
+            self.num_wrong_durations += 1
+            self.wrong_duration = self.wrong_duration or "%r: %s" % (tag, shown(entry["duration"]))
         row = _UNKNOWN
         if part.archive is not None and self._with_audio and isinstance(file, str):
             row = part.archive.rows.get(self._member(part, file), _UNKNOWN)
@@ -135,6 +140,11 @@ class OggZipIndex:
 
     def _member(self, part: Part, file: str) -> str:
         return "%s/%s" % (part.name, file) if self.prefix else file
+
+    @property
+    def tags(self) -> PackedStrings:
+        """Return the tags of all entries in the order of the text."""
+        return self._tags
 
     def keep(self, order: NDArray[Any]) -> None:
         """Keep these entries in this order."""

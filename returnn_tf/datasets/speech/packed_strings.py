@@ -5,6 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 
+import numpy as np
+
 _ERRORS = "surrogatepass"  # a literal may name characters that UTF-8 lacks
 
 
@@ -30,3 +32,15 @@ class PackedStrings:
 
     def __iter__(self) -> Iterator[str]:
         return (self[index] for index in range(len(self)))
+
+    def repeated(self) -> list[int]:
+        """Return the indices of the strings that an earlier one equals."""
+        hashes = np.fromiter(map(hash, self), np.int64, len(self))
+        values, counts = np.unique(hashes, return_counts=True)
+        seen: set[str] = set()
+        found = []
+        for index in np.flatnonzero(np.isin(hashes, values[counts > 1])).tolist():
+            if self[index] in seen:
+                found.append(index)
+            seen.add(self[index])
+        return found

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.config.options import at_least, option
+from returnn_tf.datasets.audio.decode import missing_wav_bytes
 from returnn_tf.datasets.audio.packages import optional_package
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.safe_files import read_text
+from returnn_tf.datasets.core.safe_files import open_regular, read_text
 from returnn_tf.datasets.core.window import window_spec
 
 
@@ -71,8 +72,12 @@ class RawWavDataset(Dataset):
             import soundfile
         try:
             samples, _ = soundfile.read(path, dtype="int16")
+            with open_regular(path) as content:
+                missing = missing_wav_bytes(content, path)
         except (OSError, RuntimeError) as exc:
             raise DataError("file %r cannot be read: %s" % (path, exc)) from None
+        if missing:
+            raise DataError("file %r is incomplete: %d bytes of it are missing" % (path, missing))
         if samples.ndim != 1 or not len(samples):
             raise DataError("file %r must have one channel and some samples, but has %s" % (path, samples.shape))
         length, shift = self.opts.frameLength, self.opts.frameShift
