@@ -120,14 +120,14 @@ def test_different_and_switches(path, capsys):
     assert "no effect: nadam: adam is set too, and comes first" in out
 
 
-def test_strict_and_warnings(tmp_path, capsys):
-    """A misspelt setting of the command line is a warning, and an error with --strict."""
+def test_strict_and_misspelt_settings(tmp_path, capsys):
+    """A misspelt setting of the command line is an error with --strict only."""
     demo = Path(__file__).parents[2] / "demos" / "12ax" / "12ax.config"
     assert main(["check", str(demo), "++num_epoch", "3"]) == 0
     assert "Did you mean 'num_epochs'?" in capsys.readouterr().err
     assert main(["check", str(demo), "--strict", "++num_epoch", "3"]) == 2
     err = capsys.readouterr().err
-    assert "Did you mean 'num_epochs'?" in err and "error: --strict: 1 warning, see above" in err
+    assert "Did you mean 'num_epochs'?" in err and "error: --strict: 1 mistake\n" in err
 
 
 def test_strict_takes_a_version(tmp_path, capsys):
