@@ -310,3 +310,62 @@ def test_empty_dataset():
 
 def test_options_are_documented():
     assert all(info.help for info in declared_options(GivenBatchOptions).values())
+
+
+SIZES = [{"data": n, "align": 60 - 2 * n, "classes": 1 + n // 5} for n in (12, 7, 20, 5, 28, 9, 3, 25)]
+
+
+def _unknown(dataset, monkeypatch):
+    """Let the lengths be known only by reading, as those of audio."""
+    monkeypatch.setattr(type(dataset), "lengths_together", lambda self, indices: None)
+    monkeypatch.setattr(type(dataset), "lengths", lambda self, index: None)
+    return dataset
+
+
+def _tags(batches):
+    return [batch.seq_tags for batch in batches]
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_seq_length": {"align": 40}},
+        {"min_seq_length": {"classes": 3}},
+        {"max_seq_length": -3},
+        {"batch_size": {"align": 120}},
+        {"batch_size": {"data": 40, "align": 120}},
+        {"max_pad_size": {"align": 16}},
+        {"packed_batch_size": {"align": 120}, "batch_size": None},
+    ],
+)
+def test_a_limit_by_key_counts_whether_the_key_is_used_or_not(options, known, monkeypatch):
+    options = {"batch_size": 10000, **options}
+    dataset = _dataset(SIZES) if known else _unknown(_dataset(SIZES), monkeypatch)
+    expected = _tags(dataset.batches(**options))
+    assert len(expected) > 1 or len(expected[0]) < len(SIZES)
+    batches = list(dataset.batches(used_data_keys=["data"], **options))
+    assert _tags(batches) == expected
+    for batch in batches:
+        assert sorted(batch.feed) == ["data", "data/size0"] and list(batch.slices) == list(batch.num_frames) == ["data"]
+
+
+@pytest.mark.parametrize("name, value", [("batch_size", 60), ("max_seq_length", 25), ("max_pad_size", 9)])
+def test_a_number_counts_for_all_keys_whose_lengths_are_known(name, value, monkeypatch):
+    options = {"batch_size": 10000, name: value}
+    dataset = _dataset(SIZES)
+    expected, alone = _tags(dataset.batches(**options)), _tags(dataset.batches(**{**options, name: {"data": value}}))
+    assert expected != alone
+    assert _tags(dataset.batches(used_data_keys=["data"], **options)) == expected
+    # nothing is read that nobody needs
+    assert _tags(_unknown(_dataset(SIZES), monkeypatch).batches(used_data_keys=["data"], **options)) == alone
+
+
+def test_chunks_are_made_of_used_keys_only(caplog):
+    options = {"used_data_keys": ["data"], "batch_size": {"data": 60, "align": 1}}
+    dataset = _dataset(SIZES, chunking="5:5", name="cut")
+    for _ in range(2):
+        batches = list(dataset.batches(**options))
+    assert _tags(batches) == _tags(dataset.batches(used_data_keys=["data"], batch_size={"data": 60}))
+    (told,) = [text for text in caplog.messages if "no effect" in text]
+    assert "batch_size of key 'align' has no effect: parts of sequences are made of the used keys only: data." in told

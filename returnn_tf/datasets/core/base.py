@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import logging
 import random
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import Any, Optional
 
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
@@ -29,6 +32,8 @@ from returnn_tf.datasets.core.format import CorpusWithFormat
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
 from returnn_tf.datasets.core.spec import parse_dataset_spec
 from returnn_tf.util.html import folded, paragraph, shortened, table
+
+log = logging.getLogger("returnn_tf.datasets")
 
 # options of the dataset which a call of ``batches`` may replace
 _CUTTING = ("chunking", "min_chunk_size", "chunking_variance", "context_window")
@@ -238,8 +243,26 @@ class Dataset(CorpusWithFormat):
         """
         cutting = self._chunk_options({name: options.pop(name) for name in _CUTTING if name in options})
         batch_options = BatchOptions.make("batches of %s" % self._owner(), self.data_keys, options)
-        reader = self.open_epoch(epoch, batch_options.keys, Chosen(seq_list, seq_order, share, by_itself))
+        keys = batch_options.keys
+        if cutting["chunking"] is not None or not batch_options.recurrent_net:
+            for key, option in batch_options.named.items():
+                _warn_once(
+                    "%s: %s of key %r has no effect: parts of sequences are made of the used keys only: %s."
+                    % (self._owner(), option, key, ", ".join(keys))
+                )
+            batch_options = batch_options.counting(keys)
+        elif len(keys) < len(self.data_keys):
+            known = self._keys_of_known_lengths()
+            keys = [key for key in self.data_keys if key in keys or (key in batch_options.named and key not in known)]
+            batch_options = batch_options.counting({*keys, *batch_options.named, *known})
+        reader = self.open_epoch(epoch, keys, Chosen(seq_list, seq_order, share, by_itself))
         return self._iterate_batches(reader, batch_options, cutting, start_batch, declared)
+
+    def _keys_of_known_lengths(self) -> Collection[str]:
+        """Return the keys whose lengths are known without reading any data."""
+        if self.is_stream or self.num_seqs == 0:
+            return ()
+        return self.lengths_together(np.array([0])) or self.lengths(0) or ()
 
     def _iterate_batches(
         self,
@@ -260,13 +283,18 @@ class Dataset(CorpusWithFormat):
                         yield whole.batch(positions, lengths, number=number, declared=declared)
                     reader.release(positions[-1])
                 return
-            slices = iterate_slices(reader, options.keys, recurrent_net=options.recurrent_net, rng=rng, **cutting)
+            slices = iterate_slices(reader, options.counted, recurrent_net=options.recurrent_net, rng=rng, **cutting)
             for number, plan in enumerate(plan_batches(slices, options, epoch=reader, rng=rng, stats=stats)):
                 if number >= start_batch:
                     yield assemble(plan, reader, options.keys, number=number, declared=declared)
                 reader.release(plan.parts[-1].position)
             stats.num_broken = len(reader.broken)
             reader.report_broken(stats.num_seen)
+
+
+@functools.lru_cache(maxsize=256)
+def _warn_once(text: str) -> None:
+    log.warning(text)
 
 
 def _rebuild(cls: type[Dataset], given: dict[str, Any]) -> Dataset:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -43,9 +43,15 @@ class BatchOptions:
     """Checked options, limits by data key (None = no limit).
 
     See `GivenBatchOptions` for their meaning.
+
+    :param keys: the data keys to deliver
+    :param counted: those to which the limits apply: these, and others whose lengths are known or which a limit names
+    :param named: the keys that limits name but which are not delivered -> such a limit
     """
 
     keys: list[str]
+    counted: list[str]
+    named: Mapping[str, str]
     batch_size: dict[str, Optional[int]]
     packed_batch_size: dict[str, Optional[int]]
     max_seq_length: dict[str, Optional[int]]
@@ -66,7 +72,7 @@ class BatchOptions:
         """
         given = {name: value for name, value in options.items() if name != "batch_size" or value is not None}
         opts = from_options(GivenBatchOptions, given, where=owner, none_is_absent=True)
-        keys = _used_keys(owner, data_keys, opts.used_data_keys)
+        used = _used_keys(owner, data_keys, opts.used_data_keys)
         for name in _BY_KEY:
             value = getattr(opts, name)
             for key in value if isinstance(value, Mapping) else ():
@@ -76,9 +82,12 @@ class BatchOptions:
         if options.get("batch_size") is None and opts.packed_batch_size is not None:
             opts.batch_size = None
         limits = {
-            name: per_key(getattr(opts, name), keys, option=name)
+            name: per_key(getattr(opts, name), data_keys, option=name)
             for name in ("batch_size", "packed_batch_size", "min_seq_length", "max_pad_size")
         }
+        limits["max_seq_length"] = _max_seq_length(opts.max_seq_length, data_keys)
+        for_some = [name for name in _BY_KEY if not _is_for_all(getattr(opts, name))]
+        named = {key: name for name in for_some for key, limit in limits[name].items() if limit and key not in used}
         for name in ("batch_size", "packed_batch_size"):
             if any(limit is not None and limit <= 0 for limit in limits[name].values()):
                 raise ConfigError(
@@ -87,14 +96,26 @@ class BatchOptions:
         if opts.max_seqs == 0 or opts.max_seqs < -1:
             raise ConfigError("%s: option 'max_seqs' is %r; use -1 for no limit" % (owner, opts.max_seqs))
         return cls(
-            keys=keys,
-            max_seq_length=_max_seq_length(opts.max_seq_length, keys),
+            keys=used,
+            counted=list(data_keys),
+            named=named,
             max_seqs=None if opts.max_seqs == -1 else int(opts.max_seqs),
             max_total_num_seqs=int(opts.max_total_num_seqs) if opts.max_total_num_seqs > 0 else None,
             seq_drop=float(opts.seq_drop),
             recurrent_net=bool(opts.recurrent_net),
             **limits,
         )
+
+    def counting(self, keys: Collection[str]) -> BatchOptions:
+        """Return the options with the limits of these keys only."""
+        counted = [key for key in self.counted if key in keys]
+        limits = {name: {key: getattr(self, name)[key] for key in counted} for name in _BY_KEY}
+        return dataclasses.replace(self, counted=counted, **limits)
+
+
+def _is_for_all(limit: Any) -> bool:
+    """Return whether a limit is for all keys: no dict, and no -n."""
+    return not isinstance(limit, Mapping) and (limit is None or limit >= 0)
 
 
 def _used_keys(owner: str, data_keys: list[str], used: Optional[list[str]]) -> list[str]:

@@ -122,7 +122,7 @@ def _plan_sequences(
 ) -> Iterator[BatchPlan]:
     """Plan one row per sequence or chunk; a batch is closed before it would exceed a limit."""
     accept = SeqFilter(options, epoch=epoch, rng=rng, stats=stats)
-    keys = options.keys
+    keys = options.counted
     plan = BatchPlan()
     is_over = _Full(options)
     longest, total = dict.fromkeys(keys, 0), dict.fromkeys(keys, 0)

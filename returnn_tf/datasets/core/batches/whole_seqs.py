@@ -50,10 +50,10 @@ class WholeSeqs:
 
     def _limits(self, by_key: Mapping[str, Optional[int]]) -> list[tuple[int, int]]:
         """Return the limits with the number of their keys."""
-        return [(self._options.keys.index(key), limit) for key, limit in limits(by_key)]
+        return [(self._options.counted.index(key), limit) for key, limit in limits(by_key)]
 
     def plans(self) -> Iterator[tuple[list[int], list[tuple[int, ...]]]]:
-        """Yield for each batch the positions of its sequences, and their lengths in the order of the keys."""
+        """Yield for each batch the positions of its sequences, and their lengths in the order of the counted keys."""
         options, stats = self._options, self._stats
         longest_seq = self._limits(options.max_seq_length)
         shortest_seq = [(key, limit) for key, limit in self._limits(options.min_seq_length) if limit]
@@ -61,11 +61,11 @@ class WholeSeqs:
         sized, packed, padding = (
             self._limits(by_key) for by_key in (options.batch_size, options.packed_batch_size, options.max_pad_size)
         )
-        zeros = (0,) * len(options.keys)
+        zeros = (0,) * len(options.counted)
         positions: list[int] = []
         chosen: list[tuple[int, ...]] = []
         longest, total = zeros, zeros
-        for position, lengths in self._together.walk_lengths(options.keys):
+        for position, lengths in self._together.walk_lengths(options.counted):
             if longest_seq and any(lengths[key] > limit for key, limit in longest_seq):
                 stats.num_too_long += 1
                 continue
@@ -95,7 +95,7 @@ class WholeSeqs:
             yield positions, chosen
 
     def _slice(self, position: int, lengths: tuple[int, ...]) -> Slice:
-        keys = self._options.keys
+        keys = self._options.counted
         return Slice(position, dict.fromkeys(keys, 0), dict(zip(keys, lengths)))
 
     def batch(
@@ -114,7 +114,7 @@ class WholeSeqs:
         plan = BatchPlan([], rows)
         feed: dict[str, NDArray[Any]] = {}
         keys, epoch = self._options.keys, self._epoch
-        by_key = dict(zip(keys, zip(*lengths)))
+        by_key = dict(zip(self._options.counted, zip(*lengths)))
 
         def places(part: int) -> tuple[str, int]:
             return epoch.place(positions[part], with_file=True), 0
