@@ -20,7 +20,19 @@ GIVEN = 180  # seconds until all have ended: within 60 on a machine that has not
 
 CONFIG = """
 import returnn.tf.horovod as TFHorovod
+import socket
 import time
+
+STRANGERS = []
+
+def create_server(*args, create=socket.create_server, **options):
+    server = create(*args, **options)
+    for text in (b"[]\\n", b"hello", b""):  # before the ranks come, and they stay
+        STRANGERS.append(socket.create_connection(("127.0.0.1", server.getsockname()[1])))
+        STRANGERS[-1].sendall(text)
+    return server
+
+socket.create_server = create_server
 
 def slow(dataset, **options):
     position = 0
@@ -84,7 +96,7 @@ def ended(folder: pathlib.Path, process: subprocess.Popen[bytes], seconds: float
     ids=lambda value: getattr(value, "name", str(value).replace(" ", "_")),
 )
 def test_a_rank_is_gone(tmp_path: pathlib.Path, launcher: str, number: int, words: str) -> None:
-    """Killed, or stopped with its machine."""
+    """Killed, or stopped with its machine. Strangers had connected to the chief."""
     process = begin(tmp_path, launcher)
     victim = 0
     try:

@@ -11,6 +11,7 @@ import hmac
 import json
 import os
 import secrets
+import selectors
 import socket
 import sys
 import threading
@@ -24,6 +25,14 @@ from returnn_tf.logging.log import log
 EXIT_CODE = 1
 _BEAT = 1.0
 _CONNECT_SECONDS = 20.0
+_HERE = "127.0.0.1"
+_TOKEN_BYTES = 16
+#: What a rank sends first: the token, as hexadecimal digits, and its number. All of the same length, so that there is
+#: nothing to parse before the token is compared.
+_HELLO = b"%s%08d"
+_HELLO_BYTES = 2 * _TOKEN_BYTES + 8
+_MOST_STRANGERS = 64  # with connections at the same time; more, and the oldest one is closed
+_MOST_BYTES = 1 << 20  # of a message
 
 
 class Watchdog:
@@ -47,9 +56,12 @@ class Watchdog:
 
     def begin(self) -> None:
         """Connect to the chief and start the threads."""
-        token = secrets.token_hex(16)
-        server = socket.create_server(("", 0), backlog=self._world.size) if self._world.is_chief else None
-        place = [_addresses(), server.getsockname()[1], token] if server else None
+        token = secrets.token_hex(_TOKEN_BYTES)
+        together = self._world.local_size == self._world.size  # then nobody else needs to reach the chief
+        server = None
+        if self._world.is_chief:
+            server = socket.create_server((_HERE if together else "", 0), backlog=self._world.size + _MOST_STRANGERS)
+        place = [[_HERE] if together else _addresses(), server.getsockname()[1], token] if server else None
         addresses, port, token = self._world.gather(place)[0]
         self._detector.expect(self._world.hosts())
         if server:
@@ -81,27 +93,52 @@ class Watchdog:
             self._send_all({"failed": message, "rank": self._world.rank})
 
     def _accept(self, server: socket.socket, token: str) -> None:
-        server.settimeout(_CONNECT_SECONDS)
-        while len(self._links) < self._world.size - 1:
-            try:
-                link, _ = server.accept()
-                link.settimeout(_CONNECT_SECONDS)
-                hello = json.loads(link.makefile("r").readline() or "{}")
-            except (OSError, ValueError):
-                return
-            if hmac.compare_digest(str(hello.get("token")), token):
-                link.settimeout(None)
-                self._links[int(hello["rank"])] = link
-            else:
-                link.close()
+        """Accept the other ranks, for some seconds. Strangers don't keep them out, and end nothing.
+
+        Until a connection has sent the token, nothing of it is read but as many bytes as a rank sends.
+        """
+        end = time.monotonic() + _CONNECT_SECONDS
+        server.setblocking(False)
+        said: dict[socket.socket, bytes] = {}  # by connections that haven't said all, oldest first
+        with selectors.DefaultSelector() as selector:
+            selector.register(server, selectors.EVENT_READ)
+            while len(self._links) < self._world.size - 1 and time.monotonic() < end:
+                for key, _ in selector.select(max(0.0, end - time.monotonic())):
+                    done: Optional[socket.socket] = None
+                    if key.fileobj is server:
+                        link = _accepted(server)
+                        if link is not None:
+                            said[link] = b""
+                            selector.register(link, selectors.EVENT_READ)
+                        if len(said) > self._world.size + _MOST_STRANGERS:
+                            done = next(iter(said))
+                    elif isinstance(key.fileobj, socket.socket) and key.fileobj in said:  # else: closed just now
+                        content = _received(key.fileobj, _HELLO_BYTES - len(said[key.fileobj]))
+                        said[key.fileobj] += content
+                        if not content or len(said[key.fileobj]) == _HELLO_BYTES:
+                            done = key.fileobj
+                    if done is not None:
+                        selector.unregister(done)
+                        self._welcome(done, said.pop(done), token)
+        for link in said:
+            link.close()
+
+    def _welcome(self, link: socket.socket, hello: bytes, token: str) -> None:
+        """Keep the connection if it is that of a rank."""
+        ours = token.encode("ascii")
+        if not hmac.compare_digest(hello[: len(ours)], ours) or len(hello) < _HELLO_BYTES:
+            link.close()
+            return
+        link.setblocking(True)
+        self._links[int(hello[len(ours) :])] = link
 
     def _connect(self, addresses: list[str], port: int, token: str) -> Optional[socket.socket]:
         local = self._world.hosts()[0] == self._world.host
-        for address in (["127.0.0.1"] if local else []) + addresses:
+        for address in dict.fromkeys(([_HERE] if local else []) + addresses):
             try:
                 link = socket.create_connection((address, port), timeout=_CONNECT_SECONDS / 4)
                 link.settimeout(None)
-                _send(link, {"token": token, "rank": self._world.rank})
+                link.sendall(_HELLO % (token.encode("ascii"), self._world.rank))
                 return link
             except OSError:
                 continue
@@ -110,7 +147,8 @@ class Watchdog:
     def _listen(self, rank: int, link: socket.socket) -> None:
         """Read the messages of a rank until its end."""
         try:
-            for line in link.makefile("r"):
+            file = link.makefile("rb")
+            for line in iter(lambda: file.readline(_MOST_BYTES), b""):
                 self._receive(rank, json.loads(line))
         except (OSError, ValueError):
             pass
@@ -166,6 +204,25 @@ class Watchdog:
 
 def _send(link: socket.socket, message: dict[str, Any]) -> None:
     link.sendall(json.dumps(message).encode("ascii") + b"\n")
+
+
+def _accepted(server: socket.socket) -> Optional[socket.socket]:
+    """Return a new connection, which doesn't block; None if it is gone again, or the process has no more files."""
+    try:
+        link, _ = server.accept()
+    except OSError:
+        time.sleep(0.01)
+        return None
+    link.setblocking(False)
+    return link
+
+
+def _received(link: socket.socket, most: int) -> bytes:
+    """Return what has arrived; nothing if the connection has ended."""
+    try:
+        return link.recv(most)
+    except OSError:
+        return b""
 
 
 def _addresses() -> list[str]:
