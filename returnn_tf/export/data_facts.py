@@ -168,7 +168,7 @@ class LabelNames:
             if dataset is None:
                 return {}
             with contextlib.closing(dataset):
-                return dataset.labels
+                return dataset.label_names
         except (ConfigError, DataError, OSError) as exc:
             log.write(3, "The names of labels are not taken from the training dataset: %s" % exc)
             return {}

@@ -80,5 +80,5 @@ def _write(
 
 def _labels(source: DataSource, target: str, output: Any) -> list[str]:
     """Return the class names of the target if their number matches the output; else none."""
-    labels = source.dataset.labels.get(target, [])
+    labels = source.dataset.label_names.get(target, [])
     return labels if len(labels) == output.dim else []

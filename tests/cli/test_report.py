@@ -176,7 +176,7 @@ def test_texts_without_decoder(vocab: dict[str, Any], expected: bool) -> None:
     net = net_of(network, train=True, extern_data={"data": {"dim": 3}, "classes": labels})
     seq = SeqReport("seq", 2, {"output": 1.0}, {}, {"output": (numpy.eye(3)[1:], ("T", "F"))})
     seq.feed["classes"] = numpy.array([0, 2])
-    dataset = types.SimpleNamespace(labels={})
+    dataset = types.SimpleNamespace(label_names={})
     body = worst(Model(net, "", dataset, "dev", [], {}), [seq]).body
     cells = Page(body).text
     assert ("reference best labels of output" in cells, cells.endswith("ac bc")) == (expected, expected)

@@ -6,12 +6,13 @@ import ast
 import gzip
 import pathlib
 import shutil
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.datasets import Dataset, HDFWriter
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.search import searcher as searching
 from returnn_tf.engine.search.end_labels import end_labels
@@ -160,7 +161,7 @@ def test_labels(extern_data: dict[str, Any], lines: list[str]) -> None:
 
 def test_names_of_the_dataset_come_before_those_of_the_vocabulary() -> None:
     class Named:
-        labels = {"classes": ["0", "a", "b", "c"]}
+        label_names = {"classes": ["0", "a", "b", "c"]}
 
     extern_data = parse_extern_data(extern_data_options({"extern_data": SETTINGS["extern_data"]}))
     classes = extern_data["classes"]
@@ -169,11 +170,31 @@ def test_names_of_the_dataset_come_before_those_of_the_vocabulary() -> None:
     assert labels_of(other, Named, extern_data, "classes").text([1, 3]) == "1 3"
 
 
+@pytest.mark.parametrize("dim", [4, None])
+def test_a_placeholder_in_a_file_is_no_name(dim: Optional[int]) -> None:
+    """HDFWriter has to write names of labels, also where there are none."""
+    with HDFWriter("x.hdf", dim=5, ndim=1, extra_type={"classes": (dim, 1, "int32")}) as writer:
+        for number, (data, classes) in enumerate(PAIRS):
+            targets = {"classes": [np.array(classes, "int32")]}
+            writer.insert_sequences([np.array(data, "int32")], ["seq-%d" % number], targets)
+    hdf = {"class": "HDFDataset", "files": ["x.hdf"]}
+    classes = {"dim": 4, "sparse": True}
+    for number, dataset in enumerate([hdf, {"class": "ConcatDataset", "datasets": [hdf]}]):
+        output = run(
+            eval=dataset,
+            extern_data={"data": {"dim": 5, "sparse": True}, "classes": classes},
+            search_output_layer="decision",
+            search_output_file="found%d" % number,
+        )
+        assert output.splitlines() == ["1 2", "3", "2 2 1", ""]
+    assert Dataset.from_config(hdf).labels["classes"] == ["dummy-label"], "as in RETURNN"
+
+
 def test_bytes_and_pieces_of_words() -> None:
     """256 labels without names, or of a vocabulary of bytes, are UTF-8; what is none does not end the search."""
 
     class Dataset:
-        labels: dict[str, list[str]] = {}
+        label_names: dict[str, list[str]] = {}
 
     def labels(dim: int, **options: Any) -> Any:
         given = {"extern_data": {"data": {"dim": 5}, "classes": {"dim": dim, "sparse": True, **options}}}

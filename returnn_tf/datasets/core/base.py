@@ -90,7 +90,7 @@ class Dataset(CorpusWithFormat):
         title = "%s %r, %s" % (type(self).__name__, self.name, "a stream" if count is None else "sequences: %s" % count)
         keys = []
         for key, spec in self.data_specs.items():
-            names = shortened(", ".join(spec.labels or ()))
+            names = shortened(", ".join(self.label_names.get(key, ())))
             keys.append((key, spec.dtype, "labels" if spec.sparse else "values", spec.dim or "", names))
         options = [(name, shortened(repr(value))) for name, value in self._given.items()]
         header = ("data key", "type", "", "dim", "names")

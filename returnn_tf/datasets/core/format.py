@@ -10,6 +10,9 @@ from returnn_tf.datasets.core.choosing import ChosenOfCorpus
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.window import stack_frames
 
+#: What stands in HDF files for the names of labels that have none.
+LABEL_PLACEHOLDER = "dummy-label"
+
 
 class CorpusWithFormat(ChosenOfCorpus):
     """Formats of the data of a dataset, under the names that configs and users know; see ``base.Dataset``."""
@@ -50,6 +53,14 @@ class CorpusWithFormat(ChosenOfCorpus):
     def labels(self) -> dict[str, list[str]]:
         """Return class names by key, where known."""
         return {key: list(spec.labels) for key, spec in self.data_specs.items() if spec.labels is not None}
+
+    @property
+    def label_names(self) -> dict[str, list[str]]:
+        """Return `labels` of the keys where each class has a name; many HDF files have a placeholder instead."""
+        named = {key: names for key, names in self.labels.items() if names and list(names) != [LABEL_PLACEHOLDER]}
+        dims = {key: self.data_specs[key].dim for key in named if key in self.data_specs}
+        # HDF files have the dim 1 where it was not known
+        return {key: names for key, names in named.items() if dims.get(key, 0) in (0, 1, len(names))}
 
     def stored_dtype(self, key: str) -> str:
         """Return the type in which a copy of the dataset stores a data key."""

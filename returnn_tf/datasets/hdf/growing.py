@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
+from returnn_tf.datasets.core.format import LABEL_PLACEHOLDER
 
-_PLACEHOLDER = b"dummy-label"  # /targets/labels/<key> must not be empty for other readers
 _BYTES_TO_FLUSH = 1 << 24  # so that a full disk is detected early, and by an error that can be caught
 
 
@@ -103,7 +103,7 @@ class GrowingStreams:
         A name with a null character, as of byte 0, is nothing that HDF can hold; then there are placeholders.
         """
         if names is None or any("\0" in name for name in names):
-            self._file.create_dataset(path, data=np.array([_PLACEHOLDER]))
+            self._file.create_dataset(path, data=np.array([LABEL_PLACEHOLDER.encode()]))
         elif not names:
             self._file.create_dataset(path, shape=(0,), dtype="S5")
         elif all(name.isascii() for name in names):

@@ -92,7 +92,7 @@ def labels_of(output: Data, dataset: Any, extern_data: Mapping[str, Data], targe
     if output.sparse_dim is None:
         return Arrays()
     for key in _keys(output, extern_data, target):
-        names = dataset.labels.get(key)
+        names = dataset.label_names.get(key)
         vocab = extern_data[key].vocab
         if not names and vocab is not None:
             names = vocab_labels(key, vocab)
