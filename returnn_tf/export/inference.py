@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
@@ -13,7 +14,7 @@ from returnn_tf.engine.support.step_errors import reason
 from returnn_tf.export.graph_ops import op_types
 from returnn_tf.export.sample import random_batch
 from returnn_tf.export.states import ZeroStates
-from returnn_tf.export.tensor_info import LENGTHS, SCORES, TensorInfo, graph_name, input_infos, output_infos
+from returnn_tf.export.tensor_info import LENGTHS, SCORES, VALUE, TensorInfo, graph_name, input_infos, output_infos
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
 from returnn_tf.layers.search.decide import scores_of
@@ -54,6 +55,14 @@ class InferenceModel:
             for i in feed_layout(net.extern_data[key])[1]:
                 self.feed_keys["%s_size%d" % (graph_name(key), i)] = "%s/size%d" % (key, i)
 
+    def widen_integers(self) -> None:
+        """Let labels and lengths be int64, in inputs and outputs."""
+        self._graph = None
+        for infos in (self.input_infos, self.outputs):
+            for name, info in infos.items():
+                if info.kind == LENGTHS or (info.kind == VALUE and info.labels is not None):
+                    infos[name] = dataclasses.replace(info, dtype="int64")
+
     @staticmethod
     def _find(net: Network, outputs: Sequence[str]) -> Sequence[Node]:
         if outputs:
@@ -93,13 +102,22 @@ class InferenceModel:
         """
         graph = self._lower(inputs, variables, states)
         found = {name: tensor for node in self.nodes for name, tensor in self.tensors_of(graph, node).items()}
-        return {name: tf.identity(found[name], name=name) for name in self.outputs if name in found}
+        return {
+            name: tf.identity(tf.cast(found[name], info.dtype) if info.dtype == "int64" else found[name], name=name)
+            for name, info in self.outputs.items()
+            if name in found
+        }
 
     def _lower(
         self, inputs: Mapping[str, Any], variables: Optional[Mapping[str, Any]], states: Optional[Any]
     ) -> Lowered:
+        given = dict(inputs)
+        for name, info in self.input_infos.items():
+            if info.dtype == "int64" and name in given:
+                key = self.feed_keys.get(name, "")
+                given[name] = tf.cast(given[name], self.net.extern_data[key].dtype if info.kind == VALUE else "int32")
         return self.net.lower(
-            self.feed_names(inputs),
+            self.feed_names(given),
             train=False,
             step=tf.constant(self._step, tf.int64),
             outputs=self.nodes,
@@ -143,7 +161,10 @@ class InferenceModel:
 
     def _random(self, seed: int, batch: int, frames: int, **options: int) -> dict[str, NDArray[Any]]:
         feed = random_batch(self.net.extern_data, self.keys, seed=seed, batch=batch, frames=frames, **options)
-        return {name: feed[key] for name, key in self.feed_keys.items()}
+        return {
+            name: feed[key].astype("int64") if self.input_infos[name].dtype == "int64" else feed[key]
+            for name, key in self.feed_keys.items()
+        }
 
     @functools.cached_property
     def _needs_equal_lengths(self) -> bool:

@@ -107,7 +107,60 @@ def test_own_names_and_fixed_batch(tmp_path: Path) -> None:
     assert [x.name for x in session.get_outputs()] == ["output_size0", "probabilities"]
 
 
+@pytest.mark.parametrize("case", ["posteriors", "states", "search"])
+def test_integers_of_64_bits_named_axes_and_metadata(tmp_path: Path, case: str) -> None:
+    """What toolkits ask for that read features, lengths and a description of the model, such as sherpa-onnx."""
+    if case == "search":
+        net, options = network(DECODER, search=True), {"outputs": ["output", "decision"]}
+        outputs = {"output": ["B*3", "T_output"], "output_size0": ["B*3"], "output_scores": ["B", 3],
+                   "decision": ["B", "T_decision"], "decision_size0": ["B"], "decision_scores": ["B", 1]}  # fmt: skip
+    else:
+        net, options = network(NETS["lstm" if case == "states" else "blstm"]), {"state": case == "states"}
+        outputs = {"output": ["B", "T" if case == "states" else "T_output", 5], "output_size0": ["B"]}
+        states = ["state_lstm_c", "state_lstm_h"] if case == "states" else []
+        outputs.update({name + "_next": ["B", 6] for name in states})
+    metadata = {"model_type": "zipformer2_ctc", "version": 1}
+    facts = _export(net, tmp_path / "out", int64=True, metadata=metadata, **options)
+    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "model.onnx"), providers=["CPUExecutionProvider"])
+    assert session.get_modelmeta().custom_metadata_map == {"model_type": "zipformer2_ctc", "version": "1"}
+    inputs = {x.name: (x.shape, x.type) for x in session.get_inputs()}
+    assert inputs["data"] == (["B", "T", 4], "tensor(float)")
+    assert inputs["data_size0"] == (["B"], "tensor(int64)")
+    assert {x.name: x.shape for x in session.get_outputs()} == outputs
+    labels_and_lengths = [name for name in outputs if name.endswith("size0") or (case == "search" and "sc" not in name)]
+    types = {x.name: x.type for x in session.get_outputs()}
+    for name in labels_and_lengths:
+        assert (types[name], facts["outputs"][name]["dtype"]) == ("tensor(int64)", "int64"), name
+
+
+def test_labels_of_64_bits_as_input_and_axes_of_several_inputs(tmp_path: Path) -> None:
+    """Inputs with the same lengths share the name of the axis, others do not; more frames than the lengths say."""
+    layers = {
+        "embed": {"class": "linear", "activation": None, "n_out": 4, "from": "data:classes"},
+        "lstm": {"class": "rec", "unit": "lstm", "n_out": 5, "from": "embed"},
+        "mean": {"class": "reduce", "mode": "mean", "axis": "T", "from": "data"},
+        "output": {"class": "combine", "kind": "add", "from": ["lstm", "out"]},
+        "out": {"class": "linear", "activation": None, "n_out": 5, "from": "mean"},
+    }
+    net = network(layers)
+    _export(net, tmp_path / "out", int64=True)
+    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "model.onnx"), providers=["CPUExecutionProvider"])
+    shapes = {x.name: (x.shape, x.type) for x in (*session.get_inputs(), *session.get_outputs())}
+    axis = shapes["classes"][0][1]
+    assert shapes["classes"] == (["B", axis], "tensor(int64)") and shapes["output"][0] == ["B", axis, 5]
+    assert shapes["data"][0][1] != axis and {shapes["data"][0][1], axis} in ({"T", "T_classes"}, {"T", "T_data"})
+    rng = numpy.random.RandomState(3)
+    x, labels = rng.normal(size=[2, 8, 4]).astype("float32"), rng.randint(0, 5, [2, 6])
+    feed = {"data": x, "data_size0": numpy.array([7, 4]), "classes": labels, "classes_size0": numpy.array([5, 2])}
+    got = _run(tmp_path / "out", feed)
+    expected = net.run({"data": x, "data/size0": [7, 4], "classes": labels, "classes/size0": [5, 2]}).layers["output"]
+    numpy.testing.assert_allclose(got["output"][0, :5], expected.value[0, :5], rtol=1e-5, atol=1e-5)
+    numpy.testing.assert_allclose(got["output"][1, :2], expected.value[1, :2], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("options, text", [
+    ({"int64": True, "stateful": "output"}, "int64 has no meaning with stateful"),
+    ({"metadata": {"a": "b"}, "stateful": "output"}, "metadata has no meaning with stateful"),
     ({"names": {"dat": "x"}}, "names: there is no 'dat'. Did you mean 'data'?"),
     ({"names": {"data": "output"}}, "'data' and 'output' would both be called 'output'"),
     ({"names": {"data": ""}}, "not empty"),

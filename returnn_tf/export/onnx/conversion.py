@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from returnn_tf._version import __version__
@@ -121,6 +121,19 @@ def remove_unused_inputs(model: Any) -> None:
     kept = [entry for entry in model.graph.input if entry.name in read]
     del model.graph.input[:]
     model.graph.input.extend(kept)
+
+
+def name_axes(model: Any, names: Mapping[str, Sequence[str]]) -> None:
+    """Name the axes of inputs and outputs that have no fixed size.
+
+    :param model: an ``onnx.ModelProto``; changed in place
+    :param names: of the axes by input or output
+    """
+    for value in (*model.graph.input, *model.graph.output):
+        dims = value.type.tensor_type.shape.dim
+        for dim, name in zip(dims, names.get(value.name, ()) if len(dims) == len(names.get(value.name, ())) else ()):
+            if not dim.HasField("dim_value"):
+                dim.dim_param = name
 
 
 def write_model(model: Any, path: str) -> None:

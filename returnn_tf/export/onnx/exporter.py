@@ -12,8 +12,8 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.export.exporters import register_exporter
 from returnn_tf.export.inference import InferenceModel
-from returnn_tf.export.onnx.conversion import check_model, convert, write_model
-from returnn_tf.export.onnx.names import file_names
+from returnn_tf.export.onnx.conversion import check_model, convert, name_axes, write_model
+from returnn_tf.export.onnx.names import axis_names, file_names
 from returnn_tf.export.onnx.packages import packages
 from returnn_tf.export.onnx.session import Session
 from returnn_tf.export.onnx.stateful.model import StatefulModel
@@ -41,6 +41,9 @@ class OnnxExporter(StreamingExporter):
     )
     names: dict[str, str] = option({}, help="other names in the file, e.g. \"{'data': 'x', 'data_size0': 'n'}\"")
 
+    int64: bool = option(False, help="lengths and labels are int64 instead of int32, as many other programs want them")
+    metadata: dict[str, Any] = option({}, help="metadata_props of the file, e.g. \"{'model_type': 'zipformer2_ctc'}\"")
+
     stateful: Optional[str] = option(
         None,
         help="path of a 'rec' layer: three models for single steps of it and one for what it reads from outside, for a "
@@ -58,8 +61,11 @@ class OnnxExporter(StreamingExporter):
         :raises ConfigError: an output does not exist, or the loop can't be computed step by step
         """
         if self.stateful is None:
-            return super().model(net)
-        without = [name for name in ("outputs", "batch", "state") if getattr(self, name)]
+            model = super().model(net)
+            if self.int64:
+                model.widen_integers()
+            return model
+        without = [name for name in ("outputs", "batch", "state", "int64", "metadata") if getattr(self, name)]
         if without:
             raise ConfigError("export to onnx: %s has no meaning with stateful. Remove one of them." % without[0])
         return StatefulModel(net, self.stateful)
@@ -84,6 +90,9 @@ class OnnxExporter(StreamingExporter):
 
         function = tf.function(emit, input_signature=specs, autograph=False)
         proto = convert(function, specs, model.net.plan, self.opset)
+        name_axes(proto, {names[name]: axes for name, axes in axis_names(model).items()})
+        for key, value in self.metadata.items():
+            proto.metadata_props.add(key=str(key), value=str(value))
         check_model(proto, model.net.plan)
         write_model(proto, os.path.join(folder, FILE))
         self.facts.update(graph=FILE, opset=self.opset, batch=self.batch)

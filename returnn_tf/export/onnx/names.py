@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.export.inference import InferenceModel
-from returnn_tf.export.tensor_info import VALUE, TensorInfo
+from returnn_tf.export.tensor_info import SCORES, VALUE, TensorInfo, graph_name
+from returnn_tf.network.feed import batch_major_order
+from returnn_tf.tensor import Dim
 
 #: What RASR calls the tensors of a model that it runs on features; lengths are called ``<name>-size``.
 FEATURES, OUTPUT = "features", "output"
@@ -40,6 +42,29 @@ def file_names(model: InferenceModel, names: Mapping[str, str], *, rasr: bool) -
         if other != name:
             raise ConfigError("export to onnx: names: %r and %r would both be called %r." % (other, name, wanted))
     return result
+
+
+def axis_names(model: InferenceModel) -> dict[str, list[str]]:
+    """Return a name for each axis of the inputs and outputs, the same for the same size; for those that may differ.
+
+    "B" is the batch, "B*4" with 4 hypotheses per sequence, "T" the first other axis of an input that has no fixed size;
+    those of further inputs and outputs are called "T_<name>", with "_<axis>" if there are several.
+    """
+    tensors = {name: model.net.extern_data[model.feed_keys[name]] for name, info in model.input_infos.items()
+               if info.kind == VALUE}  # fmt: skip
+    tensors.update((graph_name(node.path), node.output) for node in model.nodes)
+    found: dict[str, list[str]] = {}
+    names: dict[Dim, str] = {}
+    for name, info in {**model.input_infos, **model.outputs}.items():
+        batch = "B" if info.beam in (None, 1) or info.kind == SCORES else "B*%d" % info.beam
+        found[name] = [batch if kind == "B" else "T_%s_%d" % (name, axis) for axis, kind in enumerate(info.axes)]
+        data = tensors.get(name) if info.kind == VALUE else None
+        places = [] if data is None else [(i, data.dims[axis]) for i, axis in enumerate(batch_major_order(data))]
+        dynamic = [(i, dim) for i, dim in places if dim.is_dynamic]
+        for axis, dim in dynamic:
+            own = "T_%s%s" % (name, "_%d" % axis if len(dynamic) > 1 else "")
+            found[name][axis] = names.setdefault(dim, own if names or name not in model.input_infos else "T")
+    return found
 
 
 def _rasr_names(infos: Mapping[str, TensorInfo], base: str, what: str) -> dict[str, str]:
