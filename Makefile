@@ -39,7 +39,7 @@ help:
 	@echo "make test    the test suite; ARGS='-k name' for a part of it"
 	@echo "make test-long   what takes minutes: hundreds of killed runs and the like"
 	@echo "make test-versions   the core of the suite with other releases of Python and TensorFlow; PAIRS='2.21/3.13'"
-	@echo "make lint    ruff (rules and formatting), mypy and clang-format"
+	@echo "make lint    rules on imports and facts (tools/lint), ruff, mypy and clang-format"
 	@echo "make bench   the measurements under bench/"
 	@echo "make dist    the wheel and the sdist, in dist/"
 	@echo "make clean   deletes .venv and what the tools cache"
@@ -121,6 +121,7 @@ test-versions:
 	$${python:-python3} release/versions.py $(PAIRS)
 
 lint: $(STAMP)
+	$(PY) -m tools.lint
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy

@@ -33,9 +33,6 @@ from returnn_tf.tasks.registry import run_task
 from returnn_tf.tasks.setting_checks import check_all_settings
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-READERS = {"int", "float", "bool", "str", "value", "list", "int_list", "float_list", "int_pair", "bool_or_other"} | {
-    *("typed", "get", "typed_value", "opt_typed_value", "raw", "has", "where", "is_override", "read")
-}
 BY_NAME = {"value", "describe_source", "is_set", "is_given"}  # methods of a group
 GROUP_NAMES = {group.__name__ for group in GROUPS}
 
@@ -104,26 +101,6 @@ def test_what_is_read_is_declared() -> None:
     """No attribute of a group is read that it does not declare."""
     known = set(all_settings()) | BY_NAME | {"declared", "config"}
     assert not {(path, name) for path, (attributes, _) in READS.items() for name in attributes if name not in known}
-
-
-@pytest.mark.parametrize("path, tree", MODULES, ids=lambda value: value if isinstance(value, str) else "")
-def test_no_setting_is_read_past_its_declaration(path: str, tree: ast.Module) -> None:
-    """Nowhere ``config.int("num_epochs", 5)``, ``config["num_epochs"]`` or ``"num_epochs" in config``."""
-
-    def is_config(node: ast.AST) -> bool:
-        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-        return name.lstrip("_") == "config"
-
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in READERS:
-            if is_config(node.func.value) and any(isinstance(arg, ast.Constant) for arg in node.args[:1]):
-                found.append(ast.unparse(node))
-        if isinstance(node, ast.Subscript) and is_config(node.value) and isinstance(node.slice, ast.Constant):
-            found.append(ast.unparse(node))
-        if isinstance(node, ast.Compare) and isinstance(node.left, ast.Constant) and is_config(node.comparators[0]):
-            found.append(ast.unparse(node))
-    assert not found
 
 
 @pytest.mark.parametrize("info", list(all_settings().values()), ids=lambda info: info.name)

@@ -3,7 +3,7 @@
 import re
 
 from tests.docs.test_snippets import ROOT
-from tests.test_imports import FLOORS, INNER_FLOORS
+from tools.lint.imports import FLOORS, INNER_FLOORS
 
 PAGE = (ROOT / "docs" / "develop" / "architecture.md").read_text(encoding="utf8")
 DRAWING = re.search(r"## Floors.*?```text\n(.*?)```", PAGE, re.S)[1]
@@ -26,6 +26,12 @@ def test_floors():
 
 
 def test_inner_floors_of_the_largest_folders():
+    """Below the line of the folder, its folders and modules stand in the order of their floors, top to bottom."""
     for folder in ("engine", "layers", "network"):
-        for name in [name for floor in INNER_FLOORS[folder] for name in floor]:
-            assert name in PAGE or (ROOT / "returnn_tf" / folder / (name + ".py")).exists(), name
+        rows = {name: number for number, row in enumerate(INNER_FLOORS[folder]) for name in row}
+        start = DRAWING.index(" %s/ " % folder)
+        block = re.match(r".*\n((?: {6}.*\n)*)", DRAWING[start:])[1]
+        drawn = [names_of(line) for line in block.splitlines()]
+        assert sorted(name for names in drawn for name in names) == sorted(rows)
+        numbers = [rows[name] for names in drawn for name in names]
+        assert numbers == sorted(numbers, reverse=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy
@@ -22,7 +21,6 @@ from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.parts import Part, Parts
 from returnn_tf.util.lazy_tf import tf
-from tests.test_imports import MODULES
 
 FEED = {"data": numpy.ones((2, 3, 4), "float32"), "data/size0": numpy.array([3, 2], "int32")}
 
@@ -199,100 +197,3 @@ def test_the_parts_of_a_parameter_of_a_plugin() -> None:
     network = {"output": {"class": "plugin_pairs", "from": "data"}}
     (axes,) = axes_of_params(plan_from_config(config_of(network))).values()
     assert axes == [[Part("data", 4)], [Part("half 0", 4), Part("half 1", 4)]]
-
-
-# --- no table of class names ---
-
-
-def strings(node: ast.AST) -> Iterator[str]:
-    """Yield the strings of a constant, or of a literal list, tuple or set."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value
-    elif isinstance(node, (ast.Tuple, ast.List, ast.Set)):
-        for item in node.elts:
-            yield from strings(item)
-    elif isinstance(node, ast.Call) and node.args:  # frozenset(...)
-        yield from strings(node.args[0])
-    elif isinstance(node, ast.Dict):
-        for key in node.keys:
-            yield from strings(key) if key is not None else ()
-
-
-def asks_for_class(node: ast.AST) -> bool:
-    """Return whether this is ``x.class_name``, ``x["class"]`` or ``x.get("class")``."""
-    if isinstance(node, ast.Attribute):
-        return node.attr == "class_name"
-    if isinstance(node, ast.Subscript):
-        return list(strings(node.slice)) == ["class"]
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and (
-        node.func.attr == "get" and list(strings(node.args[0]) if node.args else ()) == ["class"]
-    )  # fmt: skip
-
-
-def comparisons(tree: ast.Module) -> list[tuple[int, str]]:
-    """(line, name) for each layer class whose name a class name is compared with, or which is a key of a table."""
-    constants = {
-        target.id: list(strings(node.value))
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Compare):
-            sides = [node.left, *node.comparators]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
-            sides = [node.func.value, *node.args]
-        elif isinstance(node, ast.Subscript):
-            sides = [node.value, node.slice]
-        else:
-            continue
-        if any(asks_for_class(side) for side in sides):
-            for side in (side for side in sides if not asks_for_class(side)):
-                named = constants.get(side.id, []) if isinstance(side, ast.Name) else list(strings(side))
-                found += [(node.lineno, name) for name in named]
-    return found
-
-
-def test_comparisons_are_found() -> None:
-    code = """
-_TABLE = ("linear", "copy")
-_RULES: object = {}
-if node.layer.class_name in _TABLE: pass
-if layer["class"] == "rec": pass
-if layer.get("class") != "choice": pass
-x = {"softmax": 1}.get(node.layer.class_name)
-if layer.get("name") == "dot": pass
-"""
-    assert [name for _, name in comparisons(ast.parse(code))] == ["linear", "copy", "rec", "choice", "softmax"]
-
-
-@pytest.mark.parametrize("name", sorted(n for n in MODULES if ".compat" not in n))
-def test_no_module_knows_a_layer_class_by_name(name: str) -> None:
-    """A fact about a class is an attribute of the class, so that it holds for plug-ins too."""
-    own = {key for cls in dict(LAYERS.items()).values() if cls.__module__ == name for key in LAYERS.names_of(cls)}
-    found = [(line, key) for line, key in comparisons(MODULES[name][1]) if LAYERS.find(key) and key not in own]
-    assert not found
-
-
-def layer_lookups(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield line and text of ``getattr(layer, "name", ...)`` and ``hasattr(...)`` on a layer of another node."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr"):
-            text = ast.unparse(node.args[0])
-            is_layer = text == "layer" or text.endswith((".layer", "_layer"))
-            if is_layer and isinstance(node.args[1], ast.Constant):
-                yield node.lineno, ast.unparse(node)
-
-
-def test_lookups_are_found() -> None:
-    """The search above finds such code, and lets names that are computed pass."""
-    code = 'getattr(node.layer, "of", None)\nhasattr(layer, "of")\ngetattr(node.layer, name)\ngetattr(x, "of")'
-    assert [line for line, _ in layer_lookups(ast.parse(code))] == [1, 2]
-
-
-@pytest.mark.parametrize("name", sorted(n for n in MODULES if ".compat" not in n))
-def test_no_attribute_of_a_layer_is_looked_up_by_name(name: str) -> None:
-    """What one layer reads of another one is declared, with a default, by `returnn_tf.graph.layer_facts.LayerFacts`."""
-    assert not list(layer_lookups(MODULES[name][1]))

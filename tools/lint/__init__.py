@@ -1,0 +1,1 @@
+"""Rules on the code of the package that no linter knows: ``python -m tools.lint`` in a checkout, or ``make lint``."""
