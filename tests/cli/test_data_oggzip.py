@@ -127,14 +127,19 @@ def test_the_same_input_gives_the_same_file(recordings, tmp_path):
 @pytest.mark.parametrize(
     "content, message",
     [
-        ("file\ttxt\na.wav\tone\n", "there is no column 'text'"),
+        (
+            "file\ttxt\na.wav\tone\n",
+            "no column 'text'. Did you mean 'txt'? If it is called otherwise, add --columns text=COLUMN.",
+        ),
         ("file\ttext\na.wav\n", "line 2: there are fewer entries than columns"),
         ("file\ttext\na.wav\tone\ttwo\n", "line 2: there are more entries than columns"),
         ("file\ttext\n\tone\n", "line 2: the column 'file' is empty"),
         ("file\ttext\n", "has no utterances"),
         ("", "there is no column 'file'"),
         ("file\ttext\na.wav\tone\na.wav\ttwo\n", "line 3: 'a' is also at"),
-        ("file\ttext\nb.wav\tone\n", "line 2: audio file"),
+        ("file\ttext\nb.wav\tone\n", "/rec'; if it is in another one, add --audio-root FOLDER"),
+        ("file\ttext\nb.wav\tone\n", "line 2: audio file 'b.wav' does not exist in the folder '/"),
+        ("file\ttext\n/no/b.wav\tone\n", "line 2: audio file '/no/b.wav' does not exist\n"),
         ("file\ttext\nlist.tsv\tone\n", "cannot be decoded"),
         ("file\ttext\tstart\na.wav\tone\tx\n", "line 2: 'x' is not a time in seconds"),
         ("file\ttext\tstart\tend\na.wav\tone\t0.5\t0.5\n", "is not after the start"),
@@ -162,6 +167,47 @@ def test_sample_rates_that_no_recording_has(rate, tmp_path, capsys):
     err = capsys.readouterr().err
     assert "list.tsv, line 2: the sample rate of" in err and "odd.wav' is %d Hz, too far from 16000 Hz" % rate in err
     assert not (tmp_path / "x.zip").exists()
+
+
+COLUMNS = "wav,transcript,file,seq_name\na.wav,one,7,x\nc.ogg,two,8,y\n"
+
+
+def test_names_of_columns(recordings, tmp_path):
+    table, path = tmp_path / "list.csv", tmp_path / "x.zip"
+    table.write_text(COLUMNS)
+    columns = ["--columns", "file=wav, text = transcript", "--audio-root", str(recordings)]
+    assert main(["data", "oggzip", str(table), "--output", str(path), *columns]) == 0
+    entries, _ = made(path)
+    assert [(e["seq_name"], e["text"], e["file"], e["file_3"]) for e in entries] == [
+        ("x", "one", "a.ogg", "7"),
+        ("y", "two", "c.ogg", "8"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "columns, code, message",
+    [
+        ("file=wav", 1, "no column 'text'. Known: file, seq_name, transcript, wav. If it"),
+        ("file=wav,text=transcribt", 1, "no column 'transcribt'. Did you mean 'transcript'?"),
+        ("file=wav,txt=transcript", 2, "with some of file, text, seq_name, start, end before the ="),
+        ("file", 2, "must be like file=wav,text=transcript"),
+        ("file=wav,file=transcript", 2, "names a column twice"),
+        ("file=wav,text=wav", 2, "names a column twice"),
+    ],
+)
+def test_wrong_names_of_columns(columns, code, message, tmp_path, capsys):
+    table = tmp_path / "list.csv"
+    table.write_text(COLUMNS)
+    assert main(["data", "oggzip", str(table), "--output", str(tmp_path / "x.zip"), "--columns", columns]) == code
+    err = capsys.readouterr().err
+    assert message in err and "Traceback" not in err
+
+
+def test_columns_of_a_corpus_without(recordings, tmp_path, capsys):
+    path = tmp_path / "c.xml"
+    path.write_text("<corpus name='c'></corpus>")
+    assert main(["data", "oggzip", str(path), "--output", str(tmp_path / "x.zip"), "--columns", "file=wav"]) == 2
+    assert "--columns is for tables (.tsv, .csv), which" in capsys.readouterr().err
 
 
 def test_other_mistakes(recordings, tmp_path, capsys):

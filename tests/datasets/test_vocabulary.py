@@ -322,3 +322,34 @@ def test_labels_alone_need_no_unknown_label():
     assert vocab_labels("classes", {"bpe_file": "missing", "vocab_file": str(ROOT / "text/bpe01.vocab")})[1] == "the"
     with pytest.raises(ConfigError, match=r"extern_data\['classes'\]: vocab: .*either 'vocab_file' or 'labels'"):
         vocab_labels("classes", {"class": "Vocabulary"})
+
+
+@pytest.mark.parametrize(
+    "lines, fix",
+    [
+        (["a@@ 121", "the 40", "b 40", "z@@ 1"], "cut -d' ' -f1 FILE > NEW"),
+        (["<unk>", "<s>", "a@@ 121", "the 40"], "but 'a@@ 121' has a number"),
+        (["a@@ 121", "the 40", "</s>"], "add the labels that you need for unknown words and the end"),
+        (["<unk>\t0", "<s>\t0", "\u2581the\t-3.25", "s\t-3.5", "q\t-1e-05"], None),
+        (["<unk>\t0", "<s>\t0", "\u2581the\t-3.25", "s\t-3.5"], "cut -f1 FILE > NEW"),
+        (["a 0", "b 1", "c 2"], "but 'a 0' has a number"),
+        (["sil 0", "sil 1", "sil 2", "aa 0"], None),
+        (["a 1", "b 0", "c 2"], None),
+        (["one 1"], None),
+        (["a 3", "b 2", "c d"], None),
+        (["a 2", "b", "c", "d", "e"], None),
+        (["3", "2", "1"], None),
+        ([" ", "a", "b"], None),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_numbers_after_labels(lines, fix, end, tmp_path):
+    """Counts of other programs do not become parts of labels; labels may end with numbers for other reasons."""
+    path = tmp_path / "vocab"
+    path.write_bytes("".join(line + end for line in lines).encode())
+    if fix is None:
+        assert read_labels(str(path)) == lines
+        return
+    with pytest.raises(DataError, match="vocab_file '.*vocab': each line must be a label alone, but ") as error:
+        read_labels(str(path))
+    assert fix in str(error.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -42,6 +43,14 @@ class Encoding:
         :raises DataError: the audio can't be read, or the times are outside of it; names file and place
         """
         assert utterance.audio is not None
+        if not os.path.exists(utterance.audio):
+            named = utterance.relative_audio or utterance.audio
+            where = (
+                "" if os.path.isabs(named) else " in the folder %r; if it is in another one, add --audio-root FOLDER"
+            )
+            folder = os.path.abspath(utterance.audio[: len(utterance.audio) - len(named)] or os.curdir)
+            text = "%s: audio file %r does not exist" + (where % folder if where else "")
+            raise DataError(text % (utterance.place, named))
         try:
             samples, rate = read_audio(utterance.audio)
         except DataError as exc:

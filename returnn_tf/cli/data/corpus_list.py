@@ -5,16 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from returnn_tf.config import DataError, did_you_mean
+from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.datasets.core.safe_files import open_regular, read_seq_tags
 from returnn_tf.datasets.text.bliss import is_bliss, read_bliss
 
 _SEPARATORS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
-_OWN = ("file", "text", "seq_name", "start", "end")
+OWN_COLUMNS = ("file", "text", "seq_name", "start", "end")
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,28 @@ class Utterance:
         return self.start == 0 and self.end is None
 
 
-def read_corpus(path: str, *, audio_root: Optional[str] = None, segments: Optional[str] = None) -> list[Utterance]:
+def read_corpus(
+    path: str,
+    *,
+    audio_root: Optional[str] = None,
+    segments: Optional[str] = None,
+    columns: Optional[Mapping[str, str]] = None,
+) -> list[Utterance]:
     """Read all utterances.
 
     :param path: of the table or Bliss corpus
     :param audio_root: what relative paths of audio files are relative to; default: the folder of the file
     :param segments: file with the tags to keep
+    :param columns: file, text, seq_name, start or end -> name of the column of a table; default: the same
+    :raises ConfigError: there are columns for a Bliss corpus
     :raises DataError: the file can't be read, two utterances have the same tag, or a tag to keep is not there
     """
     root = os.path.dirname(path) if audio_root is None else audio_root
     suffix = os.path.splitext(path)[1].lower()
     if suffix in _SEPARATORS:
-        found = list(_read_table(path, _SEPARATORS[suffix], root))
+        found = list(_read_table(path, _SEPARATORS[suffix], root, columns or {}))
+    elif columns:
+        raise ConfigError("--columns is for tables (.tsv, .csv), which %r is not" % path)
     elif is_bliss(path):
         found = list(_read_bliss(path, root))
     else:
@@ -71,7 +81,7 @@ def read_corpus(path: str, *, audio_root: Optional[str] = None, segments: Option
     return found
 
 
-def _read_table(path: str, separator: str, root: str) -> Iterator[Utterance]:
+def _read_table(path: str, separator: str, root: str, given: Mapping[str, str]) -> Iterator[Utterance]:
     try:
         with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
             # tabs separate whatever stands between them; commas may stand within quotes
@@ -81,15 +91,25 @@ def _read_table(path: str, separator: str, root: str) -> Iterator[Utterance]:
                 else csv.DictReader(file, delimiter=separator, strict=True)
             )
             columns = [name or "" for name in reader.fieldnames or []]
-            for name in ("file", "text"):
-                if name not in columns:
-                    raise DataError("%s: there is no column %r. %s" % (path, name, did_you_mean(name, columns)))
+            for name in dict.fromkeys(("file", "text", *given)):
+                column = given.get(name, name)
+                if column not in columns:
+                    hint = "" if name in given else " If it is called otherwise, add --columns %s=COLUMN." % name
+                    text = "%s: there is no column %r. %s%s"
+                    raise DataError(text % (path, column, did_you_mean(column, columns), hint))
+            reader.fieldnames = _own_names(columns, given)
             for row in reader:
                 yield _utterance_of_row(row, "%s, line %d" % (path, reader.line_num), root)
     except OSError as exc:
         raise DataError("%r can't be read: %s" % (path, exc.strerror or exc)) from exc
     except (csv.Error, UnicodeDecodeError) as exc:
         raise DataError("%r is damaged: %s" % (path, exc)) from exc
+
+
+def _own_names(columns: list[str], given: Mapping[str, str]) -> list[str]:
+    """Return our names of the columns; one that has such a name, but for which another is given, gets a number."""
+    ours = {column: name for name, column in given.items()}
+    return ["%s_%d" % (c, i) if c in given and c not in ours else ours.get(c, c) for i, c in enumerate(columns, 1)]
 
 
 def _utterance_of_row(row: dict[Any, Any], place: str, root: str) -> Utterance:
@@ -111,7 +131,8 @@ def _utterance_of_row(row: dict[Any, Any], place: str, root: str) -> Utterance:
         member=member,
         start=start,
         end=end,
-        further={name: value for name, value in row.items() if name not in _OWN},
+        further={name: value for name, value in row.items() if name not in OWN_COLUMNS},
+        relative_audio=row["file"],
     )
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.core.safe_files import read_plain_pickle, read_text
 
 _BPE_HEADER = "#version:"
+_NUMBERED = re.compile(r"(\S+)([ \t])(-?[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)")
 _LARGEST_ID = (1 << 31) - 2  # the number of labels has to be an int32, too
 _T = TypeVar("_T")
 
@@ -109,7 +111,34 @@ def table_of_lines(text: str, where: str) -> LabelTable:
     lines = text.split("\n")
     if not lines[-1]:
         del lines[-1]
-    return table_of_labels([line[:-1] if line.endswith("\r") else line for line in lines], where, "line %d", first=1)
+    lines = [line[:-1] if line.endswith("\r") else line for line in lines]
+    _refuse_numbers(lines, where)
+    return table_of_labels(lines, where, "line %d", first=1)
+
+
+def _refuse_numbers(lines: list[str], where: str) -> None:
+    """Refuse files of other programs that have a count, a score or an id after each label.
+
+    subword-nmt and fairseq write counts, SentencePiece log probabilities, both in descending order. Labels without a
+    number, as users add them by hand, may be among them. Other labels may end with numbers, as "sil 0", "sil 1".
+
+    :raises DataError: it is such a file
+    """
+    matches = [_NUMBERED.fullmatch(line) for line in lines]
+    found = [match for match in matches if match]
+    others = [line for line, match in zip(lines, matches) if not match]
+    if len(found) < max(2, len(others)) or any(" " in line or "\t" in line for line in others):
+        return
+    numbers = [float(match.group(3)) for match in found]
+    descend = all(first >= second for first, second in zip(numbers, numbers[1:]))
+    if (descend or numbers == list(range(len(lines)))) and len({match.group(1) for match in found}) == len(found):
+        first = found[0]
+        raise DataError(
+            "%s: each line must be a label alone, but %r has a number, as subword-nmt get-vocab and SentencePiece "
+            "write it; it would become part of the label. Remove the numbers: %s FILE > NEW; and add the labels that "
+            "you need for unknown words and the end"
+            % (where, first.group(), "cut -f1" if first.group(2) == "\t" else "cut -d' ' -f1")
+        )
 
 
 def table_of_labels(labels: Iterable[Any], where: str, place: str = "id %d", *, first: int = 0) -> LabelTable:
