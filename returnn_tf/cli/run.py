@@ -73,6 +73,8 @@ def _run_task(config: Config, members: world.World, stop: StopRequest) -> int:
     log.write(3, "returnn_tf %s, Python %s, task %s" % (__version__, platform.python_version(), name))
     log.write(3, "config: %s" % (", ".join(config.files) or "none"))
     check_all_settings(config)
+    for text in config.stale_values():
+        log.warn(text)
     ignored = ignored_settings(config)
     if ignored:
         log.write(3, "Settings without effect: %s" % ", ".join(ignored))

@@ -11,7 +11,7 @@ import keyword
 import os
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, Optional
@@ -33,6 +33,8 @@ class PythonSource:
     code: CodeType
     lines_of_keys: dict[str, int] = field(default_factory=dict)
     names_read: set[str] = field(default_factory=set)
+    #: The first line outside of functions that reads a name.
+    lines_of_reads: dict[str, int] = field(default_factory=dict)
 
 
 def read_text(path: str) -> str:
@@ -108,13 +110,16 @@ def parse_json(path: str, text: str) -> dict[str, Any]:
     return values
 
 
-def compile_python(path: str, text: str) -> PythonSource:
+def compile_python(path: str, text: str, fixed: Mapping[str, str]) -> PythonSource:
     """Compile a Python config.
 
+    :param fixed: name -> text: assignments outside of functions give it this value instead of their own
     :raises ConfigError: with file, line and the line's text if it isn't Python
     """
     try:
         tree = ast.parse(text, path)
+        if fixed:
+            tree = _Fixed(fixed).visit(tree)
         code = compile(tree, path, "exec", dont_inherit=True)
     except SyntaxError as exc:
         message = _with_line(path, exc.lineno or 1, text, "not valid Python: %s" % exc.msg, column=exc.offset)
@@ -130,7 +135,57 @@ def compile_python(path: str, text: str) -> PythonSource:
                 source.names_read.add(node.id)
             else:
                 source.lines_of_keys.setdefault(node.id, node.lineno)
+    _Reads(source.lines_of_reads).visit(tree)
     return source
+
+
+class _OutsideOfFunctions(ast.NodeVisitor):
+    """Visits the code that runs while a config is loaded, but what functions do."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        return node
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> Any:
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> Any:
+        return node
+
+
+class _Fixed(_OutsideOfFunctions, ast.NodeTransformer):
+    """Adds an assignment of a fixed value after each assignment to a name.
+
+    :param values: name -> value
+    """
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
+        return node  # its names are its own
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        return [node, *self._assigned(node.targets, node)]
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+        return [node, *self._assigned([node.target] if node.value is not None else [], node)]
+
+    def _assigned(self, targets: Iterable[ast.expr], node: ast.stmt) -> Iterator[ast.stmt]:
+        for target in targets:
+            if isinstance(target, ast.Name) and target.id in self._values:
+                fixed = ast.Assign([ast.Name(target.id, ast.Store())], ast.Constant(self._values[target.id]))
+                yield ast.fix_missing_locations(ast.copy_location(fixed, node))
+
+
+class _Reads(_OutsideOfFunctions):
+    """Collects the first line that reads a name."""
+
+    def __init__(self, lines: dict[str, int]) -> None:
+        self._lines = lines
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load):
+            self._lines.setdefault(node.id, node.lineno)
 
 
 def _check_duplicate_layers(path: str, text: str, node: ast.Dict) -> None:

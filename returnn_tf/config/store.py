@@ -18,6 +18,8 @@ from returnn_tf.config.user_code import CONFIG_MODULE
 from returnn_tf.util.html import code, paragraph, shortened, table
 
 _COMMAND_LINE = "the command line"
+#: What configs branch on: where the command line sets it, an assignment in a Python config has no effect.
+_FIXED = ("task",)
 T = TypeVar("T")
 _Store = TypeVar("_Store", bound="ConfigStore")
 
@@ -40,6 +42,9 @@ class ConfigStore:
         self._places: dict[str, str] = {}
         self._used: set[str] = set()
         self._recipe: list[tuple[Any, ...]] = []
+        self._overrides: dict[str, str] = {}  # set by `set_text`
+        self._read_at: dict[str, str] = {}  # keys that the code of configs has read, and the place
+        self._stale: dict[str, str] = {}  # of these, the ones that the command line changed later: a text about it
         if values:
             self.update(values)
 
@@ -76,7 +81,8 @@ class ConfigStore:
         getattr(self, "_load_" + loading.form_of(path, text))(path, text)
 
     def _load_python(self, path: str, text: str) -> None:
-        source = loading.compile_python(path, text)
+        fixed = {key: self._overrides[key] for key in _FIXED if key in self._overrides}
+        source = loading.compile_python(path, text, fixed)
         folder = os.path.dirname(os.path.abspath(path))
         if folder not in sys.path:
             sys.path.append(folder)  # configs import files next to them, also later from their functions
@@ -87,6 +93,8 @@ class ConfigStore:
             loading.run_python(path, text, source.code, self._values)
         self._values["config"] = self
         self._used |= source.names_read
+        for key, number in source.lines_of_reads.items():
+            self._read_at.setdefault(key, "%s:%d" % (path, number))
         for key, value in self._values.items():
             if key not in before or before[key] is not value:
                 self._texts.pop(key, None)
@@ -142,7 +150,15 @@ class ConfigStore:
         if that is not valid Python). If it has none, each reader converts the text.
         """
         self._recipe.append(("set_text", key, text))
+        self._overrides[key] = text
+        old = self._values.get(key)
         self._set_text(key, text, _COMMAND_LINE)
+        if key in self._read_at and isinstance(old, (bool, int, float, str)) and self._values[key] != old:
+            reader = "value" if isinstance(old, str) else type(old).__name__
+            self._stale[key] = (
+                "++%s %s: %s has computed with %r before, since the command line comes after the file. There, write "
+                "%s = config.%s(%r, %r)" % (key, text, self._read_at[key], old, key, reader, key, old)
+            )
 
     def _set_text(self, key: str, text: str, place: str) -> None:
         if not self._is_typed(key):
@@ -194,6 +210,10 @@ class ConfigStore:
     def is_override(self, key: str) -> bool:
         """Return whether the key was set on the command line."""
         return self._places.get(key) == _COMMAND_LINE
+
+    def stale_values(self) -> list[str]:
+        """Return a text for each setting of the command line of which code of a config has read another value."""
+        return list(self._stale.values())
 
     def __repr__(self) -> str:
         return "<Config %s, %d keys>" % (", ".join(self.files) or "without file", len(self.keys()))

@@ -256,6 +256,17 @@ def test_misspelt_key_is_reported(config, task, capsys):
     )
 
 
+def test_setting_that_was_read_before_the_command_line_changed_it(config, task, capsys):
+    """The log and check say where, and how to ask for the value."""
+    task(lambda config: 0)
+    path = config("num_epochs = 3\nrates = [0.1] * num_epochs\n")
+    text = "Warning: ++num_epochs 4: %s:3 has computed with 3 before" % path
+    assert main([path, "++num_epochs", "4", "++task", "for_test"]) == 0 and text in capsys.readouterr().out
+    main(["check", path, "++num_epochs", "4"])
+    assert text in capsys.readouterr().err
+    assert main([path, "++task", "for_test"]) == 0 and "has computed" not in capsys.readouterr().out
+
+
 def test_function_of_the_config_as_task(config, capsys):
     """config:<name>, optional-config:<name>, nop."""
     path = config("def run():\n  print('running')\n  return 3\n")

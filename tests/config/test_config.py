@@ -109,6 +109,48 @@ def test_python_config(tmp_path):
     assert config.describe_source("old") == "config key 'old' (%s:5)" % path
 
 
+BRANCHES = """
+task = "train"
+if task == "search":
+    found = "search"
+else:
+    found = "train"
+def later():
+    task = "mine"
+    return task, found
+class Mine:
+    task = "own"
+"""
+
+
+@pytest.mark.parametrize("form", ["task = 'train'", "task: str = 'train'", "if True:\n  task = 'train'"])
+def test_the_task_of_the_command_line_is_what_a_config_branches_on(tmp_path, form):
+    """Also where the file sets another one; and in the file after it, and in another process."""
+    path = write(tmp_path, BRANCHES.replace('task = "train"', form, 1))
+    other = write(tmp_path, BRANCHES.replace("found", "again"), "other.config")
+    config = Config.from_files([path, other], [("task", "search")])
+    assert config.value("task") == config.typed("found") == config.typed("again") == "search"
+    assert config.typed("later")() == ("mine", "search") and config.typed("Mine").task == "own"
+    assert not config.stale_values()
+    assert Config.from_files([path]).typed("found") == "train"
+    assert config_from_recipe(config.recipe()).typed("again") == "search"
+
+
+def test_values_that_were_read_before_the_command_line_changed_them(tmp_path):
+    """As in RETURNN, code of a file sees what the file says, unless it asks the config; the log tells where."""
+    path = write(
+        tmp_path,
+        "#!rnn.py\nnum_epochs = 5\nsize = config.int('size', 3)\nother = 4\nsame = 6\n"
+        "rates = [0.1] * num_epochs + [size, same]\ndef f():\n  return other\n",
+    )
+    config = Config.from_files([path], [("num_epochs", "7"), ("size", "8"), ("other", "9"), ("same", "6")])
+    assert config.typed("rates") == [0.1] * 5 + [8, 6] and config.int("num_epochs") == 7 and config.typed("f")() == 9
+    assert config.stale_values() == [
+        "++num_epochs 7: %s:6 has computed with 5 before, since the command line comes after the file. There, write "
+        "num_epochs = config.int('num_epochs', 5)" % path
+    ]
+
+
 def test_python_without_shebang_and_dataclass(tmp_path):
     """A file is Python unless it looks like lines of key and value; classes with text annotations can be made."""
     path = write(

@@ -73,7 +73,11 @@ def warnings(config: Config) -> list[str]:
         "%s is not a known setting. Did you mean %r?" % (config.describe_source(key), suggestion)
         for key, suggestion in config.misspelt_keys()
     ]
-    return misspelt + ["setting without effect: %s" % setting for setting in ignored_settings(config)]
+    return (
+        misspelt
+        + config.stale_values()
+        + ["setting without effect: %s" % setting for setting in ignored_settings(config)]
+    )
 
 
 @contextlib.contextmanager
