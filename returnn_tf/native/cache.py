@@ -14,12 +14,12 @@ import hashlib
 import json
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator
 from typing import Optional
 
 from returnn_tf.native.errors import NativeOpError
+from returnn_tf.util.trust import close_to_others, is_ours
 
 ENVIRONMENT = "RETURNN_TF_NATIVE_CACHE"
 #: Names of the folders in which ops are compiled.
@@ -47,7 +47,9 @@ class Entry:
         self.manifest = os.path.join(self.folder, "manifest.json")
 
     def is_whole(self) -> bool:
-        """Return whether the library exists and has the checksum with which it was written."""
+        """Return whether the library exists, has the checksum with which it was written, and is nobody else's."""
+        if not all(map(is_ours, (self.folder, self.manifest, self.library))):
+            return False
         try:
             with open(self.manifest, encoding="utf8") as f:
                 manifest = json.load(f)
@@ -77,12 +79,14 @@ class Entry:
         for old in (self.manifest, self.library + _TESTED):
             with contextlib.suppress(FileNotFoundError):
                 os.remove(old)
+        close_to_others(built)
         os.replace(built, self.library)
         manifest = self.manifest + ".%d" % os.getpid()
         with open(manifest, "w", encoding="utf8") as f:
             json.dump({"sha256": checksum, **facts}, f, indent=1)
             f.flush()
             os.fsync(f.fileno())
+        close_to_others(manifest)
         os.replace(manifest, self.manifest)
 
     @contextlib.contextmanager
@@ -115,7 +119,7 @@ class Entry:
 
 def find_entry(name: str, fingerprint: str) -> Optional[Entry]:
     """Return a complete entry, which need not be writable, or None."""
-    entries = [Entry(folder, name, fingerprint) for folder in cache_folders() if _is_trusted(folder)]
+    entries = [Entry(folder, name, fingerprint) for folder in cache_folders() if is_ours(folder)]
     return next((entry for entry in entries if entry.is_whole()), None)
 
 
@@ -125,7 +129,7 @@ def find_entry_of_any_compiler(name: str, place: str) -> Optional[Entry]:
     For machines without a compiler whose cache others have filled.
     """
     found = []
-    for folder in filter(_is_trusted, cache_folders()):
+    for folder in filter(is_ours, cache_folders()):
         try:
             names = os.listdir(folder)
         except OSError:  # not readable by this user
@@ -148,9 +152,13 @@ def new_entry(name: str, fingerprint: str) -> Entry:
         entry = Entry(folder, name, fingerprint)
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
-            if not _is_trusted(folder):
-                raise PermissionError("it belongs to another user, or others may write to it")
+            _check(folder)
             os.makedirs(entry.folder, exist_ok=True)
+            if not is_ours(entry.folder) and os.lstat(entry.folder).st_uid == os.getuid():
+                close_to_others(entry.folder)
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(entry.manifest)  # what others could put there is built anew
+            _check(entry.folder)
             with tempfile.TemporaryFile(dir=entry.folder):
                 return entry
         except OSError as exc:
@@ -158,6 +166,11 @@ def new_entry(name: str, fingerprint: str) -> Entry:
     raise NativeOpError(
         "no folder for compiled ops can be written to (%s); set %s to one that can" % ("; ".join(failures), ENVIRONMENT)
     )
+
+
+def _check(folder: str) -> None:
+    if not is_ours(folder):
+        raise PermissionError("it belongs to another user, or others (its group, too) may write to it")
 
 
 def unusable(error: OSError, folder: str) -> NativeOpError:
@@ -180,12 +193,3 @@ def note_tested(library: str) -> None:
     """Record that the library has passed its self-test. If that fails, each process repeats the cheap test."""
     with contextlib.suppress(OSError), open(library + _TESTED, "w", encoding="utf8"):
         pass
-
-
-def _is_trusted(folder: str) -> bool:
-    """Return whether only the user (or root) can write to a folder that code is loaded from."""
-    try:
-        status = os.stat(folder)
-    except OSError:
-        return False
-    return status.st_uid in (os.getuid(), 0) and not status.st_mode & stat.S_IWOTH

@@ -9,9 +9,11 @@ import os
 from collections.abc import Iterator
 from typing import Any, Optional
 
+from returnn_tf.config import ConfigError
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.native.toolchain import cpu_features
 from returnn_tf.util.lazy_tf import tf
+from returnn_tf.util.trust import is_ours
 
 ENVIRONMENT = "RETURNN_TF_XLA_CACHE"
 _FLAGS = "TF_XLA_FLAGS"
@@ -55,5 +57,8 @@ def keep_compiled() -> str:
     kind = hashlib.sha256(("%s %s" % (tf.__version__, cpu_features())).encode()).hexdigest()[:16]
     folder = os.path.join(base, kind)
     os.makedirs(folder, mode=0o700, exist_ok=True)
+    if not is_ours(folder):  # it is loaded as code
+        text = "jit_compile: the folder %s belongs to another user, or others may write to it: mend its permissions"
+        raise ConfigError((text + ", or set %s to another folder") % (folder, ENVIRONMENT))
     os.environ[_FLAGS] = ("%s %s%s" % (os.environ.get(_FLAGS, ""), _FOLDER_FLAG, folder)).strip()
     return folder

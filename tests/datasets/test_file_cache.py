@@ -17,6 +17,7 @@ from returnn_tf.config.compat_modules import import_for_configs
 from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.files import CachedFile, cache, in_use, local_copy
 from returnn_tf.datasets.files.cache import DAY, LOCK, PART, FileCache
+from tests.util.test_trust import made_by_another
 from tests.waiting import LONG
 
 module = sys.modules["returnn_tf.datasets.files.copying"]
@@ -236,15 +237,24 @@ def test_failures_are_told_and_the_file_is_read_where_it_is(source, tmp_path, mo
     assert "No such file" in caplog.text and "it is not a regular file" in caplog.text
 
 
-def test_a_default_folder_of_another_user_is_not_used(source, tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("how", ["of another", "open to the group", "open to all", "link of another", "good"])
+def test_a_default_folder_that_others_can_change_is_not_used(how, source, tmp_path, monkeypatch, caplog):
+    """Nor is a link followed that another user made: files would appear in a folder that he chooses."""
     monkeypatch.delenv("RETURNN_TF_FILE_CACHE")
     monkeypatch.setattr(module, "is_on_network", lambda path: True)
     monkeypatch.setattr(module.tempfile, "gettempdir", lambda: str(tmp_path))
-    (tmp_path / ("returnn_tf_files_%d" % os.getuid())).mkdir()
-    monkeypatch.setattr(cache.os, "getuid", lambda: 12345)
-    (tmp_path / "returnn_tf_files_12345").mkdir()
-    assert local_copy(str(source), wanted=True) == str(source)
-    assert "the folder belongs to another user" in caplog.text
+    target, default = tmp_path / "target", tmp_path / ("returnn_tf_files_%d" % os.getuid())
+    target.mkdir(mode=0o700)
+    if how == "link of another":
+        default.symlink_to(target)
+    else:
+        default.mkdir()
+        default.chmod({"open to the group": 0o770, "open to all": 0o777}.get(how, 0o700))
+    if how.endswith("of another"):
+        made_by_another(default, monkeypatch)
+    copy = local_copy(str(source), wanted=True)
+    assert (copy == str(source)) == (how != "good") and not list(target.iterdir())
+    assert ("the folder belongs to another user" in caplog.text) == (how != "good")
 
 
 # ---- the program of a cluster

@@ -109,6 +109,16 @@ def test_folder() -> None:
     ]
 
 
+def test_a_folder_that_others_can_write_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in it is executed."""
+    folder = keep_compiled()
+    monkeypatch.delenv("TF_XLA_FLAGS")
+    os.chmod(folder, 0o770)
+    with pytest.raises(ConfigError, match="others may write to it.*set RETURNN_TF_XLA_CACHE to another folder"):
+        keep_compiled()
+    os.chmod(folder, 0o700)
+
+
 SCRIPT = """
 import sys, numpy
 sys.path.insert(0, %r)

@@ -17,6 +17,7 @@ from returnn_tf.native.build import build
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.sources import NativeOp
 from returnn_tf.util.lazy_tf import tf
+from tests.util.test_trust import made_by_another
 
 TINY = NativeOp(name="tiny", kernels=("tiny/kernel.cc",), bindings=("tiny/op.cc",))
 KERNEL = 'extern "C" int rtf_tiny() { return 1; }\n'
@@ -152,11 +153,58 @@ def test_no_writable_folder_at_all(tiny, monkeypatch):
         build(TINY)
 
 
-def test_a_folder_that_others_may_write_to_is_not_trusted(tiny):
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o770, 0o720])
+def test_a_folder_that_others_may_write_to_is_not_trusted(tiny, mode):
     path, _ = build(TINY)
-    os.chmod(tiny / "cache", 0o777)
+    os.chmod(tiny / "cache", mode)
     again, is_new = build(TINY)
     assert is_new and again != path
+
+
+@pytest.mark.parametrize("part", ["cache", "entry", "library", "manifest"])
+@pytest.mark.parametrize("how", ["group", "owner", "link"])
+def test_all_of_an_entry_must_be_ours(tiny, monkeypatch, part, how):
+    """Else it is compiled again, in another folder if this one can't be mended."""
+    if how != "group" and os.getuid() != 0:
+        pytest.skip("only root can give files to another user")
+    path, _ = build(TINY)
+    entry = pathlib.Path(path).parent
+    changed = {
+        "cache": entry.parent,
+        "entry": entry,
+        "library": entry / "rtf_tiny.so",
+        "manifest": entry / "manifest.json",
+    }
+    there = changed[part]
+    if how == "group":
+        there.chmod(there.stat().st_mode | stat.S_IWGRP)
+    if how == "link":
+        there.rename(tiny / "elsewhere")
+        there.symlink_to(tiny / "elsewhere")
+    if how != "group":
+        made_by_another(there, monkeypatch)
+    again, is_new = build(TINY)
+    assert is_new and compiles(tiny) == 4
+    assert (again == path) == (part in ("library", "manifest") or (part, how) == ("entry", "group"))
+
+
+def test_what_is_written_is_closed_to_others(tiny):
+    """Whatever the umask is, it is found again."""
+    before = os.umask(0)
+    try:
+        path, is_new = build(TINY)
+        assert is_new and build(TINY) == (path, False)
+    finally:
+        os.umask(before)
+    for name in (path, os.path.join(os.path.dirname(path), "manifest.json"), os.path.dirname(path)):
+        assert not os.stat(name).st_mode & 0o022, name
+
+
+def test_a_link_of_the_user_is_followed(tiny):
+    (tiny / "disk").mkdir(mode=0o755)
+    (tiny / "cache").symlink_to(tiny / "disk")
+    path, _ = build(TINY)
+    assert build(TINY) == (path, False) and path.startswith(str(tiny / "cache"))
 
 
 def test_full_disk(tiny, monkeypatch):

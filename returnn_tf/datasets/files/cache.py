@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Optional
 
 from returnn_tf.datasets.files.in_use import note_use
+from returnn_tf.util.trust import is_ours
 
 fcntl: Optional[ModuleType]
 try:
@@ -90,8 +91,8 @@ class FileCache:
         if fcntl is None:
             raise CopyError("this system has no file locks")
         os.makedirs(self.folder, mode=0o700 if self.private else 0o777, exist_ok=True)
-        if self.private and os.stat(self.folder).st_uid != os.getuid():
-            raise CopyError("the folder belongs to another user")
+        if self.private and not is_ours(self.folder):
+            raise CopyError("the folder belongs to another user, or others may write to it")
         os.makedirs(os.path.dirname(copy), exist_ok=True)
         self._remove_old()
 
