@@ -21,7 +21,6 @@ from returnn_tf.config.errors import ConfigError, shown
 from returnn_tf.config.option_checks import axis_size
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import LayerRef, LayerRefs, dropout_rate, option
-from returnn_tf.graph.class_facts import mentions
 from returnn_tf.graph.layer_facts import LayerFacts
 from returnn_tf.graph.option_types import InitialOutput, OutTypeOptions, ReusedParams, ReuseOptions
 from returnn_tf.tensor import Data, Dim
@@ -136,12 +135,6 @@ class LayerBase(LayerFacts):
     state: object = option(
         None, help="in a loop: explicit state", unsupported="give 'initial_state' to the recurrent layer"
     )
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Determine whether the class has a memory."""
-        super().__init_subclass__(**kwargs)
-        if "has_memory" not in vars(cls):
-            cls.has_memory = cls.has_memory or mentions(cls, "loop_state", LayerBase)
 
     @classmethod
     def takes_data(cls, options: Mapping[str, Any]) -> bool:

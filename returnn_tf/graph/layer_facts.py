@@ -39,8 +39,8 @@ class LayerFacts(Freezable):
     history_grows: ClassVar[bool] = False
     #: Of such a layer: the masks (nodes) that select the steps in its history, see `masked_computation`.
     history_masks: ClassVar[Sequence[Any]] = ()
-    #: Whether the value depends on previous steps of a loop, even where the sources do not. Set automatically if the
-    #: code of the class shows a call of `PlanContext.loop_state`; otherwise the class must set it.
+    #: Whether the value depends on previous steps of a loop, even where the sources do not. Only such a class may call
+    #: `PlanContext.loop_state`.
     has_memory: ClassVar[bool] = False
     #: Whether it computes attention weights that it does not give out, but for `LayerBase.emit_weights`.
     has_inner_weights: ClassVar[bool] = False

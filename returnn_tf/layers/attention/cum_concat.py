@@ -40,6 +40,7 @@ class CumConcatLayer(ConcatInputLayer):
                        "from": ["weights", "all"]}}
     """
 
+    has_memory = True
     computes_all_steps = True
     out_spatial_dim: Optional[Dim] = option(None, help="the new axis")
     axis: Axis = option("T", help="frame axis; in a loop the steps if the source has no such axis")

@@ -35,6 +35,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
         network = {"output": {"class": "positional_encoding", "add_to_input": True, "from": "data"}}
     """
 
+    has_memory = True
     computes_all_steps = True
     add_to_input: bool = option(False, help="add the encoding to the source instead of replacing it")
     constant: int = option(-1, help="if not negative: this position for all frames")

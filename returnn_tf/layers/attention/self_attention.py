@@ -54,6 +54,7 @@ class SelfAttentionLayer(ConcatInputLayer):
             "class": "self_attention", "num_heads": 2, "total_key_dim": 6, "n_out": 4, "from": "data"}}
     """
 
+    has_memory = True
     computes_all_steps = True
     has_inner_weights = True
     num_heads: int = option(help="number of heads")

@@ -59,6 +59,7 @@ class MaskedComputationLayer(Layer):
             "output": {"class": "unmask", "mask": "mask", "from": "h"}}
     """
 
+    has_memory = True
     computes_all_steps = True
     keeps_features = True
     mask: OptionalLayerRef = option(None, help="layer with a bool for each frame", refs=True)

@@ -41,6 +41,7 @@ class UnmaskLayer(Layer):
             "output": {"class": "unmask", "mask": "mask", "from": "h"}}
     """
 
+    has_memory = True
     computes_all_steps = True
     keeps_features = True
     mask: LayerRef = option(help="layer with a bool per frame: the positions of the source frames", refs=True)

@@ -32,6 +32,7 @@ class CumsumLayer(ConcatInputLayer):
         network = {"output": {"class": "cumsum", "axis": "T", "from": "data"}}
     """
 
+    has_memory = True
     computes_all_steps = True
     axis: Axis = option("T", help="the axis to sum along")
     reverse: bool = option(False, help="start from the end of the array")

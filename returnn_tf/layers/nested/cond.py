@@ -48,6 +48,7 @@ class CondLayer(Layer):
                 "false_layer": {"class": "linear", "activation": "sigmoid", "n_out": 3, "from": "data"}}}
     """
 
+    has_memory = True
     needs_sources = False
     computes_all_steps = True
     name_scope: Optional[str] = option(

@@ -55,6 +55,7 @@ class TwoDLstmLayer(Layer):
             "output": {"class": "copy", "from": "loop"}}
     """
 
+    has_memory = True
     inner_scope = "rec"
     computes_all_steps = True
     pooling: str = option("last", choices=POOLINGS, help="how a row becomes one vector: over its valid source frames")

@@ -112,6 +112,7 @@ class ChoiceLayer(Layer):
     )
     num_beams: Optional[int] = option(None, help="obsolete", inert="beam_size applies")
 
+    has_memory = True
     beam_size_option = "beam_size"
 
     @classmethod

@@ -55,6 +55,8 @@ class KenLmLayer(Layer):
             "output": {"class": "copy", "from": "scores"}}}}
     """
 
+    has_memory = True
+
     lm_file: Code = option(help="n-gram model: ARPA or kenlm file, or a function that returns the path")
     vocab_file: Code = option(help="file with the labels of the source: a dict from label to index, or one per line")
     vocab_unknown_label: str = option("UNK", help="the label for words unknown to the model")

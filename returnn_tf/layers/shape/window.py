@@ -63,6 +63,7 @@ class WindowLayer(ConcatInputLayer):
         network = {"output": {"class": "window", "window_size": 3, "from": "data"}}
     """
 
+    has_memory = True
     computes_all_steps = True
     joins_features = True
     window_size: Optional[int] = option(None, help="number of frames")
