@@ -10,13 +10,13 @@ from returnn_tf._version import __version__
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.shared.arguments import parse_arguments
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.config.settings import TaskSettings, ignored_settings
+from returnn_tf.config.settings import TaskSettings
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.support.log_targets import configure_log
 from returnn_tf.engine.support.signals import STOP_SIGNALS, StopRequest
 from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import TASKS, find_task
-from returnn_tf.tasks.setting_checks import check_all_settings
+from returnn_tf.tasks.setting_checks import check_all_settings, contradictions, settings_without_effect
 
 #: Signals of a cluster, which may arrive while the config is read and modules are imported. Ctrl-C raises as usual.
 _EARLY = tuple(number for number in STOP_SIGNALS if number != signal.SIGINT)
@@ -75,9 +75,12 @@ def _run_task(config: Config, members: world.World, stop: StopRequest) -> int:
     check_all_settings(config)
     for text in config.stale_values():
         log.warn(text)
-    ignored = ignored_settings(config)
+    ignored = settings_without_effect(config)
     if ignored:
         log.write(3, "Settings without effect: %s" % ", ".join(ignored))
+    if members.is_chief:
+        for text in contradictions(config):
+            log.warn(text)
     callback = TaskSettings(config).startup_callback
     if callback is not None:
         callback(config=config)

@@ -8,10 +8,14 @@ from collections.abc import Sequence
 from typing import Any, Optional, TypeVar, Union, overload
 
 from returnn_tf.config import readers
+from returnn_tf.config.errors import edit_distance
 from returnn_tf.config.recipe import ConfigRecipe
 from returnn_tf.config.settings import NetworkSettings, misspelt
 from returnn_tf.config.store import ConfigStore
 from returnn_tf.config.typed_values import TypedValues
+
+#: Shorter names that differ in one letter are too likely to be others.
+_SHORTEST_SLIP = 6
 
 # within the class, these names denote its readers
 _Int = builtins.int
@@ -154,8 +158,16 @@ class Config(ConfigStore):
         return found
 
     def _is_slip(self, key: _Str, suggestion: _Str) -> _Bool:
-        """Return whether the key cannot be a helper of the setting: it is an override, or has swapped letters."""
-        return self.is_override(key) or sorted(key) == sorted(suggestion)
+        """Return whether the key can't be a helper of the setting: it is an override, or has a typing mistake.
+
+        Letters are swapped, one is wrong, missing or too much, or in the other case. More at the end or the beginning,
+        as in ``batch_sizes``, and other digits are meant.
+        """
+        if self.is_override(key) or sorted(key) == sorted(suggestion):
+            return True
+        if suggestion in key or any(char.isdigit() for char in key + suggestion):
+            return False
+        return len(key) >= _SHORTEST_SLIP and edit_distance(key.lower(), suggestion.lower()) <= 1
 
     def __reduce__(self) -> tuple[Any, ...]:
         return config_from_recipe, (self.recipe(),)

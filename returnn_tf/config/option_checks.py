@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Optional
 
 
@@ -19,6 +20,17 @@ def between(least: float, most: float) -> Callable[[Any], Optional[str]]:
 def above(limit: float) -> Callable[[Any], Optional[str]]:
     """Return a check that a number is above ``limit``; None passes."""
     return lambda value: None if value is None or value > limit else "must be above %s" % limit
+
+
+def finite(value: Any) -> Optional[str]:
+    """Check that a number is neither infinite nor NaN; None passes."""
+    return None if value is None or math.isfinite(value) else "must be finite"
+
+
+def none_below(least: int) -> Callable[[Any], Optional[str]]:
+    """Return a check that a number, or each number of a dict, is at least ``least``; None passes, also in the dict."""
+    check = at_least(least)
+    return lambda value: next(filter(None, map(check, value.values() if isinstance(value, Mapping) else [value])), None)
 
 
 def probability(value: Any) -> Optional[str]:

@@ -13,6 +13,7 @@ import functools
 import logging
 import typing
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import (
     Annotated,
     Any,
@@ -27,6 +28,8 @@ from returnn_tf.config.option_checks import above as above
 from returnn_tf.config.option_checks import at_least as at_least
 from returnn_tf.config.option_checks import between as between
 from returnn_tf.config.option_checks import dropout_rate as dropout_rate
+from returnn_tf.config.option_checks import finite as finite
+from returnn_tf.config.option_checks import none_below as none_below
 from returnn_tf.config.option_checks import probability as probability
 from returnn_tf.config.option_types import Written, fits_type, type_name
 from returnn_tf.config.type_words import shown_with_kind, type_words
@@ -65,6 +68,7 @@ def option(
     inert: Optional[str] = None,
     old: Optional[str] = None,
     differs: Optional[str] = None,
+    needs: Optional[str] = None,
     group: Optional[type] = None,
     network: bool = False,
     refs: bool = False,
@@ -83,6 +87,7 @@ def option(
     :param inert: why the option has no effect; a value other than the default is logged
     :param old: what to write today; the option works as before
     :param differs: how the effect differs from that in RETURNN
+    :param needs: another option, without which the value has no effect, as is then logged
     :param group: a dict as value holds the options which this class declares
     :param network: the value may be a network dict (or a single layer dict), with a namespace of its own
     :param refs: strings in the value (also inside lists and dict values) are names of layers
@@ -97,6 +102,7 @@ def option(
         "inert": inert,
         "old": old,
         "differs": differs,
+        "needs": () if needs is None else (needs,),
         "group": group,
         "network": network,
         "refs": refs,
@@ -128,6 +134,8 @@ class OptionInfo:
     inert: Optional[str] = None
     old: Optional[str] = None
     differs: Optional[str] = None
+    needs: tuple[str, ...] = ()
+    unless: str = ""
     group: Optional[type] = None
     network: bool = False
     refs: bool = False
@@ -157,6 +165,10 @@ class OptionInfo:
             parts.append("older form; today: %s" % self.old)
         if self.differs:
             parts.append("unlike in RETURNN: %s" % self.differs)
+        if self.needs:
+            parts.append("no effect without %s" % " or ".join(self.needs))
+        if self.unless:
+            parts.append("no effect beside %s" % self.unless)
         return "; ".join(parts)
 
     def check_value(self, value: Any, where: str) -> None:
@@ -189,7 +201,24 @@ class OptionInfo:
 
     def is_ignored(self, value: Any) -> bool:
         """Return whether a value is given that has no effect."""
-        return bool(self.inert) and not _is_in(value, (self.default,))
+        return bool(self.inert) and not self.is_default(value)
+
+    def is_default(self, value: Any) -> bool:
+        """Return whether a value equals the default."""
+        return _is_in(value, (self.default,))
+
+    def idle(self, value: Any, is_on: Callable[[str], bool]) -> Optional[str]:
+        """Return why a value has no effect beside the others, or None.
+
+        :param is_on: whether another option is set
+        """
+        if self.is_default(value):
+            return None
+        if self.unless and is_on(self.unless):
+            return "%s takes its place" % self.unless
+        if self.needs and not any(is_on(name.partition(" ")[0]) for name in self.needs):
+            return "it needs %s" % " or ".join(self.needs)
+        return None
 
 
 def _is_in(value: Any, values: tuple[Any, ...]) -> bool:
@@ -241,6 +270,11 @@ def own_options_first(cls: Any) -> list[OptionInfo]:
     return sorted(infos, key=lambda info: depth[info.attribute])
 
 
+def is_on(known: Mapping[str, OptionInfo], given: Mapping[str, Any], name: str) -> bool:
+    """Return whether an option is set, or is on by default; None and 0 are written by who knows of the option."""
+    return given[name] is not False if name in given else bool(known[name].default)
+
+
 def check_options(cls: type[Any], given: Mapping[str, Any], *, where: str, ignore: Iterable[str] = ()) -> None:
     """Check names and values of all given options.
 
@@ -257,6 +291,9 @@ def check_options(cls: type[Any], given: Mapping[str, Any], *, where: str, ignor
             names = [info.name for info in own_options_first(cls)]
             raise ConfigError("%s: unknown option %r. %s" % (where, name, did_you_mean(name, names, in_order=True)))
         known[name].check_value(value, where)
+        reason = known[name].idle(value, partial(is_on, known, given))
+        if reason:
+            log_inert(where, name, reason)
     for info in known.values():
         if info.required and info.name not in given:
             kind = info.type_name if info.choices else type_words(info.type)

@@ -20,7 +20,7 @@ from typing import (
 from returnn_tf.config.errors import ConfigError, shown
 from returnn_tf.config.option_checks import axis_size
 from returnn_tf.config.option_types import Written
-from returnn_tf.config.options import LayerRef, LayerRefs, dropout_rate, option
+from returnn_tf.config.options import LayerRef, LayerRefs, at_least, dropout_rate, finite, option
 from returnn_tf.graph.layer_facts import LayerFacts
 from returnn_tf.graph.option_types import InitialOutput, OutTypeOptions, ReusedParams, ReuseOptions
 from returnn_tf.tensor import Data, Dim
@@ -74,9 +74,11 @@ class LayerBase(LayerFacts):
         None, help="data key or layer with the reference for the loss; the default of n_out"
     )
     loss: Optional[str] = option(None, help="name of the loss on this layer")
-    loss_scale: Optional[float] = option(1.0, help="weight of the loss in the objective; 0: only reported; None: 1")
+    loss_scale: Optional[float] = option(
+        1.0, help="weight of the loss in the objective; 0: only reported; None: 1", check=finite, needs="loss"
+    )
     loss_opts: Optional[dict[str, Any]] = option(None, help="options of the loss")
-    loss_only_on_non_search: Optional[bool] = option(None, help="omit the loss in search")
+    loss_only_on_non_search: Optional[bool] = option(None, help="omit the loss in search", needs="loss")
     copy_output_loss_from_source_idx: Optional[int] = option(
         None, help="index of the source whose auxiliary loss is forwarded to the loss 'via_layer'"
     )
@@ -88,17 +90,21 @@ class LayerBase(LayerFacts):
     only_on_search: bool = option(False, help="build this layer only in search, if nothing else needs it")
     is_output_layer: Optional[bool] = option(None, help="build the layer even if nothing needs it; part of the results")
     trainable: Optional[bool] = option(None, help="whether the optimizer updates the parameters (default True)")
-    L2: Optional[float] = option(None, help="L2 constraint: weight of the sum of squares of all parameters")
-    darc1: Optional[float] = option(None, help="weight of the DARC1 regulariser (Kawaguchi et al. 2017)")
+    L2: Optional[float] = option(
+        None, check=at_least(0), help="L2 constraint: weight of the sum of squares of all parameters"
+    )
+    darc1: Optional[float] = option(
+        None, check=at_least(0), help="weight of the DARC1 regulariser (Kawaguchi et al. 2017)"
+    )
     spatial_smoothing: float = option(
-        0.0, help="weight of the penalty on high frequencies in the features viewed as an image"
+        0.0, check=at_least(0), help="weight of the penalty on high frequencies in the features viewed as an image"
     )
     param_dropout: Optional[float] = option(None, check=dropout_rate, help="dropout on the parameters in training")
     param_dropout_min_ndim: Optional[int] = option(
-        None, help="apply param_dropout only to parameters of at least this rank"
+        None, help="apply param_dropout only to parameters of at least this rank", needs="param_dropout"
     )
     param_variational_noise: Optional[float] = option(
-        None, help="stddev of Gaussian noise on the parameters in training"
+        None, check=at_least(0), help="stddev of Gaussian noise on the parameters in training"
     )
     param_device: Optional[str] = option(
         None, check=_check_device, help="device for the parameters, e.g. 'CPU' or 'GPU:0'"

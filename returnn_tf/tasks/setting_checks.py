@@ -1,11 +1,27 @@
-"""Checks of all settings before a task begins, also of the options in dicts such as ``loss_spike`` and ``profile``."""
+"""Checks of all settings before a task begins, also of the options in dicts such as ``loss_spike`` and ``profile``.
+
+And what can be told of settings that are valid, each by itself.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import types
+from collections.abc import Iterator
 from typing import Any, Callable
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import check_settings
+from returnn_tf.config.options import declared_options
+from returnn_tf.config.settings import (
+    DataSettings,
+    LearningRateSettings,
+    LoggingSettings,
+    NetworkSettings,
+    UpdateSettings,
+    check_settings,
+    ignored_settings,
+)
+from returnn_tf.config.settings.logging import THREADS
 from returnn_tf.engine.checkpoints import cleanup, preload
 from returnn_tf.engine.distributed.options import HorovodOptions
 from returnn_tf.engine.learning_rate.control import given_rates
@@ -16,7 +32,9 @@ from returnn_tf.engine.training.best_model import best_model_options
 from returnn_tf.engine.training.callbacks import callbacks_of
 from returnn_tf.engine.update import dynamic_learning_rate
 from returnn_tf.engine.update import options as update_options
+from returnn_tf.engine.update.optimizers import optimizer_class
 from returnn_tf.engine.update.update_guard import spike_options
+from returnn_tf.tensor import extern_data_options, parse_extern_data
 
 ERROR_TOPIC = "settings"
 
@@ -59,3 +77,88 @@ def check_options_in_settings(config: Config) -> None:
             faults.append(str(exc))
     if faults:
         raise ConfigError("\n".join(faults))
+
+
+def settings_without_effect(config: Config) -> list[str]:
+    """Return ``name (reason)`` for each setting that has no effect in this config, all settings being valid."""
+    found = ignored_settings(config)
+    reason = _why_no_epsilon(config)
+    if reason:
+        found.append("optimizer_epsilon (%s)" % reason)
+    found += [
+        "tf_session_opts: %s (GPU memory is taken as it is needed; the numbers of threads have an effect)" % name
+        for name in LoggingSettings(config).tf_session_opts or {}
+        if name not in THREADS
+    ]
+    return found
+
+
+def _why_no_epsilon(config: Config) -> str:
+    if not UpdateSettings(config).is_set("optimizer_epsilon"):
+        return ""
+    try:
+        optimizer = update_options.optimizer_dict(config)
+    except ConfigError:
+        return ""  # which the check of the options tells
+    if "epsilon" not in declared_options(optimizer_class(optimizer["class"], where="optimizer")):
+        return "the optimizer %s has none" % optimizer["class"]
+    return "the optimizer has an epsilon of its own" if "epsilon" in optimizer else ""
+
+
+def contradictions(config: Config) -> list[str]:
+    """Return a sentence for each setting that contradicts others or itself, all settings being valid."""
+    found: list[str] = []
+    for each in (_of_networks, _of_data, _of_rates):
+        with contextlib.suppress(ConfigError):  # which the plan of the network will raise
+            found += each(config)
+    return found
+
+
+def _of_networks(config: Config) -> Iterator[str]:
+    settings = NetworkSettings(config)
+    make = settings.get_network
+    if make is not None and settings.is_set("network") and "network" not in _names_in(make):
+        where = settings.describe_source("network")
+        yield "%s has no effect: get_network makes the networks. Remove one of them." % where
+
+
+def _names_in(function: Any) -> set[str]:
+    """Return the names that the code of a function mentions, and that of the functions around and inside it."""
+    codes = [getattr(function, "__code__", None)]
+    names: set[str] = set()
+    for code in codes:
+        if isinstance(code, types.CodeType):
+            names.update(code.co_names)
+            codes += list(code.co_consts)
+    known = getattr(function, "__globals__", {})
+    called = [known.get(name) for name in names]
+    own = [other.__code__ for other in called if isinstance(other, types.FunctionType) and other.__globals__ is known]
+    return names.union(*(code.co_names for code in own))
+
+
+def _of_data(config: Config) -> Iterator[str]:
+    settings, data = NetworkSettings(config), DataSettings(config)
+    older = {name: settings.value(name) for name in ("num_inputs", "num_outputs") if settings.is_set(name)}
+    if older and settings.is_set("extern_data"):
+        declared = parse_extern_data(extern_data_options({"extern_data": settings.extern_data}))
+        for key, other in parse_extern_data(extern_data_options(older)).items():
+            if key in declared and declared[key].dim not in (None, other.dim):
+                yield "extern_data has dim %s for data key %r, but %s says %s. extern_data counts." % (
+                    declared[key].dim, key, " or ".join(older), other.dim,
+                )  # fmt: skip
+    for name in data.eval_datasets or {}:
+        if name in ("train", "dev", "eval") and data.value(name):
+            yield "%s has a dataset %r, but so has the config itself, which is used. Give it another name." % (
+                data.describe_source("eval_datasets"), name,
+            )  # fmt: skip
+
+
+def _of_rates(config: Config) -> Iterator[str]:
+    settings = LearningRateSettings(config)
+    others = ("learning_rates", "dynamic_learning_rate")
+    if settings.learning_rate == 0 and not any(settings.is_set(name) for name in others):
+        yield "%s is 0, so the training changes nothing." % settings.describe_source("learning_rate")
+    decay = settings.learning_rate_decay
+    if not callable(decay) and decay > 1 and settings.learning_rate_control != "constant":
+        where = settings.describe_source("learning_rate_decay")
+        yield "%s is %g, so a learning rate that should decay grows. Take a factor below 1." % (where, decay)

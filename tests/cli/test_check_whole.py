@@ -37,7 +37,7 @@ MISTAKES = [
     ("cleanup_old_models = {'keep_best': 3}", ["keep_best"], 2),
     ("pretrain = {'repetition': 3}", ["Did you mean 'repetitions'?"], 2),
     ("task = 'search'\nsearch_output_layer = 'outptu'", ["Did you mean 'output'?"], 2),
-    ("def get_network(epoch):\n    return {}[epoch]", ["KeyError: 1", "return {}[epoch]"], 2),
+    ("del network\ndef get_network(epoch):\n    return {}[epoch]", ["KeyError: 1", "return {}[epoch]"], 2),
 ]
 
 

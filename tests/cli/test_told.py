@@ -48,6 +48,77 @@ TOLD.update(
     }
 )
 
+# settings without effect: alone, or beside another one
+_IDLE = {
+    "momentum = 0.9; optimizer = {'class': 'adam'}": "momentum (optimizer takes its place)",
+    "adam = True; optimizer = {'class': 'adam'}": "adam (optimizer takes its place)",
+    "rmsprop = 0.9; optimizer = {'class': 'adam'}": "rmsprop (optimizer takes its place)",
+    "optimizer = {'class': 'adam', 'epsilon': 1e-8}; optimizer_epsilon = 1": "the optimizer has an epsilon of its own)",
+    "optimizer_epsilon = 0.1; momentum = 0.9": "optimizer_epsilon (the optimizer momentum has none)",
+    "newbob_multi_num_epochs = 3": "newbob_multi_num_epochs (it needs learning_rate_control)",
+    "newbob_learning_rate_decay = 0.7": "newbob_learning_rate_decay (it needs learning_rate_control)",
+    "learning_rate_decay = 0.7": "learning_rate_decay (it needs learning_rate_control)",
+    "learning_rate_decay = 0.7; learning_rate_control = 'constant'": "learning_rate_decay (it needs",
+    "min_learning_rate = 0.1": "min_learning_rate (it needs learning_rate_control)",
+    "newbob_relative_error_threshold = 0": "newbob_relative_error_threshold (it needs learning_rate_control)",
+    "min_chunk_size = 3": "min_chunk_size (it needs chunking)",
+    "chunking_variance = 0.3": "chunking_variance (it needs chunking)",
+    "chunk_eval = True": "chunk_eval (it needs chunking)",
+    "pretrain_repetitions = 3": "pretrain_repetitions (it needs pretrain)",
+    "pretrain_learning_rate = 0.1": "pretrain_learning_rate (it needs pretrain)",
+    "use_learning_rate_control_always = True": "use_learning_rate_control_always (it needs pretrain)",
+    "max_skipped_steps = 3": "max_skipped_steps (it needs stop_on_nonfinite_train_score = False or loss_spike or",
+    "gradient_clip_global_norm_tag = 'a'": "gradient_clip_global_norm_tag (it needs gradient_clip_global_norm)",
+    "seq_drop_freq = 3": "seq_drop_freq (it needs seq_drop)",
+    "inc_seq_length = 5": "inc_seq_length (it needs max_seq_length)",
+    "horovod_reduce_type = 'param'": "horovod_reduce_type (it needs use_horovod)",
+    "horovod_timeout = 10; use_horovod = False": "horovod_timeout (it needs use_horovod)",
+    "tf_session_opts = {'gpu_options': {}}": "tf_session_opts: gpu_options (GPU memory is taken as it is needed;",
+}
+TOLD.update(_IDLE)
+# contradictions
+TOLD.update(
+    {
+        "num_inputs = 5": "extern_data has dim 9 for data key 'data', but num_inputs says 5. extern_data counts.",
+        "num_outputs = {'data': [9, 2], 'classes': [3, 1]}": "dim 2 for data key 'classes', but num_outputs says 3.",
+        "def get_network(epoch): return {'output': {'class': 'softmax', 'loss': 'ce', 'from': 'data'}}": (
+            "'network' (my.config:4) has no effect: get_network makes the networks. Remove one of them."
+        ),
+        "dev = train; eval_datasets = {'dev': train}": "has a dataset 'dev', but so has the config itself, which is",
+        "learning_rate = 0": "is 0, so the training changes nothing.",
+        "learning_rate_decay = 2.0; learning_rate_control = 'newbob'": "is 2, so a learning rate that should decay",
+    }
+)
+# options of layers
+_IN_HIDDEN = "Layer 'hidden' (class 'linear'): option %r has no effect: it needs %s"
+TOLD.update(
+    {
+        'network["hidden"]["%s"] = %s' % (name, value): _IN_HIDDEN % (name, needed)
+        for name, value, needed in [
+            ("dropout_noise_shape", "{'*': None}", "dropout"),
+            ("dropout_axis", "'F'", "dropout"),
+            ("dropout_on_forward", "True", "dropout"),
+            ("loss_scale", "0.5", "loss"),
+            ("loss_only_on_non_search", "True", "loss"),
+            ("param_dropout_min_ndim", "2", "param_dropout"),
+        ]
+    }
+)
+TOLD.update(
+    {
+        'network["hidden"].update(with_bias=False, bias_init=1.0)': _IN_HIDDEN % ("bias_init", "with_bias"),
+        'network["hidden"] = {"class": "conv", "n_out": 3, "filter_size": (1,), "padding": "same", "with_bias": False, '
+        '"bias_init": 1.0, "from": "data"}': "option 'bias_init' has no effect: it needs with_bias",
+    }
+)
+# misspelt settings, with the right one there, too
+TOLD.update(
+    {
+        "%s = 0.5; learning_rate = 0.1" % name: "is not a known setting. Did you mean 'learning_rate'?"
+        for name in ("learning_rte", "Learning_rate", "learning_rrate", "learning_rate_"[:-2], "laerning_rate")
+    }
+)
+
 #: What is usual, and therefore not worth a word.
 SILENT: list[str] = [
     "",
@@ -58,6 +129,25 @@ SILENT: list[str] = [
     'network["aux"] = {"class": "decide", "from": "output", "target": "classes", "loss": "edit_distance", '
     '"only_on_search": True}',
     'target = "classes"',
+    "num_inputs = 9; num_outputs = {'classes': (2, 1)}",
+    "def get_network(epoch): return network",
+    "def changed(): return network\ndef get_network(epoch): return changed()",
+    "optimizer = {'class': 'adam'}; optimizer_epsilon = 0.1",
+    "adam = True; optimizer_epsilon = 0.1",
+    "momentum = 0.9",
+    "learning_rate_control = 'newbob_rel'; newbob_learning_rate_decay = 0.7; min_learning_rate = 0.1",
+    "learning_rate_control = 'newbob_rel'; newbob_multi_num_epochs = 3; learning_rate_growth = 2",
+    "chunking = '0'; min_chunk_size = 1; chunk_eval = False",
+    "train['chunking'] = '5:5'; min_chunk_size = 2",
+    "chunking = '5:0'",  # the step is the size
+    "max_seq_length = 0; seq_drop_freq = 10",  # no limit
+    "accum_grad_multiple_step = 0; gradient_clip = 0",  # off
+    "stop_on_nonfinite_train_score = False; max_skipped_steps = 3",
+    "learning_rate = 0; learning_rates = [0.1]",
+    'network["hidden"].update(dropout=0.0, dropout_noise_shape={"*": None})',
+    'network["hidden"].update(loss=None, loss_scale=0)',
+    'network["hidden"].update(with_bias=False)',
+    "batch_sizes = 3; learning_rate2 = 0.2; learning_rate = 0.1; LEARNING_RTE = 3",
     'network["labels"] = {"class": "copy", "from": "data:classes", "register_as_extern_data": "own"}; target = "own"',
 ]
 
@@ -81,6 +171,7 @@ def lines_of(capsys: pytest.CaptureFixture[str], change: str, *command: str) -> 
 @pytest.mark.parametrize("change", TOLD)
 def test_told_in_the_log_and_by_check(change: str, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ((), ("check",)):
+        options.log_inert.cache_clear()
         lines = [line for line in lines_of(capsys, change, *command) if not line.startswith("config: ")]
         assert len(lines) == 1 and TOLD[change] in lines[0], (command, lines)
 
@@ -99,6 +190,18 @@ def test_usual_configs_are_not_talked_about(change: str, capsys: pytest.CaptureF
             "option 'only_on_search' must be True or False",
         ),
         (_AUX + '"loss": "ce", "target": "classes", "is_output_layer": "xxx"}', "option 'is_output_layer' must be"),
+        ("chunking = '0:5'", "option 'chunking' is '0:5': chunks of 0 frames. Write '0' to cut nothing"),
+        ("accum_grad_multiple_step = -1", "'accum_grad_multiple_step' (my.config:10) must be at least 0"),
+        ("save_interval = 0", "'save_interval' (my.config:10) must be at least 1, got 0"),
+        ("max_pad_size = -1", "'max_pad_size' (my.config:10) must be at least 0, got -1"),
+        ("max_pad_size = {'data': -1}", "'max_pad_size' (my.config:10) must be at least 0, got {'data': -1}"),
+        ("requeue_exit_code = 300", "'requeue_exit_code' (my.config:10) must be from 1 to 255, got 300"),
+        ("requeue_exit_code = 0", "'requeue_exit_code' (my.config:10) must be from 1 to 255, got 0"),
+        ("tf_session_opts = {'intra_op_paralelism_threads': 1}", "Did you mean 'intra_op_parallelism_threads'?"),
+        ('network["output"]["loss_opts"] = {"focal_loss_factor": -1}', "option 'focal_loss_factor' must be at least 0"),
+        ('network["hidden"]["L2"] = -1', "Layer 'hidden' (class 'linear'): option 'L2' must be at least 0, got -1"),
+        ('network["hidden"]["darc1"] = -2', "option 'darc1' must be at least 0, got -2"),
+        ('network["output"]["loss_scale"] = float("inf")', "option 'loss_scale' must be finite, got inf"),
     ],
 )
 def test_is_an_error(change: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,4 +209,8 @@ def test_is_an_error(change: str, message: str, capsys: pytest.CaptureFixture[st
     for command in ((), ("check",)):
         assert main([*command, "my.config"]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_wrong_switch_is_no_less_wrong_in_a_search() -> None:
+    pathlib.Path("my.config").write_text(BASE + _AUX + '"loss": "ce", "target": "classes", "only_on_search": "xxx"}')
     assert main(["check", "my.config", "++task", "search"]) == 2

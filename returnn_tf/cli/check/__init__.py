@@ -13,10 +13,11 @@ from returnn_tf.cli.check.whole_config import ConfigCheck
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.run import read_config
 from returnn_tf.config import Config, ConfigError, nearest_name
-from returnn_tf.config.settings import CheckpointSettings, ignored_settings
+from returnn_tf.config.settings import CheckpointSettings
 from returnn_tf.engine.pretrain.checks import describe
 from returnn_tf.logging.terminal import paint, wants_color
 from returnn_tf.network.describe import describe_config
+from returnn_tf.tasks.setting_checks import contradictions, settings_without_effect
 
 NO_DATA, MIGRATE, STRICT = "--no-data", "--migrate", "--strict"
 FLAGS = (NO_DATA, MIGRATE, STRICT)
@@ -73,11 +74,12 @@ def warnings(config: Config) -> list[str]:
         "%s is not a known setting. Did you mean %r?" % (config.describe_source(key), suggestion)
         for key, suggestion in config.misspelt_keys()
     ]
-    return (
-        misspelt
-        + config.stale_values()
-        + ["setting without effect: %s" % setting for setting in ignored_settings(config)]
-    )
+    return [
+        *misspelt,
+        *config.stale_values(),
+        *("setting without effect: %s" % setting for setting in settings_without_effect(config)),
+        *contradictions(config),
+    ]
 
 
 @contextlib.contextmanager

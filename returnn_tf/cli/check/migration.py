@@ -6,15 +6,16 @@ import ast
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Optional
 
 from returnn_tf.cli.check.places import ConfigPlaces
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.behavior_versions import NEWEST_VERSION
 from returnn_tf.config.compat_modules import current_name
 from returnn_tf.config.derived import derived
-from returnn_tf.config.options import OptionInfo, declared_options
-from returnn_tf.config.settings import DataSettings, NetworkSettings, TrainingSettings, all_settings
+from returnn_tf.config.options import OptionInfo, declared_options, is_on
+from returnn_tf.config.settings import DataSettings, NetworkSettings, TrainingSettings, all_settings, why_ignored
 from returnn_tf.datasets.core.registry import DATASETS
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.update.options import given_flags
@@ -92,12 +93,12 @@ class _Report:
             if key != info.name:
                 yield Finding(OLD, place, key, "older name of %s" % info.name, "%s = ..." % info.name)
             try:
-                value = info.read(self._config)
+                value, idle = info.read(self._config), why_ignored(self._config, info)
             except ConfigError:
-                value = info.default  # reported by the check
+                value, idle = info.default, None  # reported by the check
                 if info.unsupported:
                     yield Finding(UNSUPPORTED, place, key, info.unsupported)
-            yield from _of_option(info, value, place, key)
+            yield from _of_option(info, value, place, key, idle)
         flags = _flags(self._config)
         for flag in flags[1:]:
             text = "%s is set too, and comes first" % flags[0]
@@ -155,7 +156,8 @@ class _Report:
         for key, value in given.items():
             info = declared.get(key)
             if info is not None:
-                yield from _of_option(info, value, self._place(path, options, key), "%s: %s" % (name, key))
+                idle = info.idle(value, partial(is_on, declared, given))
+                yield from _of_option(info, value, self._place(path, options, key), "%s: %s" % (name, key), idle)
 
     def datasets(self) -> Iterator[Finding]:
         """Yield findings on the options of the datasets."""
@@ -168,7 +170,8 @@ class _Report:
                 info = declared.get(key)
                 if info is not None:
                     place = self._config.place_of(name)
-                    yield from _of_option(info, value, place, "dataset %r: %s" % (name, key))
+                    idle = info.idle(value, partial(is_on, declared, spec))
+                    yield from _of_option(info, value, place, "dataset %r: %s" % (name, key), idle)
 
     def version(self) -> Iterator[Finding]:
         """Yield what the newest ``behavior_version`` would change in this config, as far as the plan shows it."""
@@ -218,10 +221,14 @@ def _templates(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _of_option(info: OptionInfo, value: Any, place: str, what: str) -> Iterator[Finding]:
-    """Yield what the declaration of an option says of a value."""
-    if info.is_ignored(value):
-        yield Finding(INERT, place, what, str(info.inert), "remove it")
+def _of_option(info: OptionInfo, value: Any, place: str, what: str, idle: Optional[str]) -> Iterator[Finding]:
+    """Yield what the declaration of an option says of a value.
+
+    :param idle: why it has no effect beside others
+    """
+    reason = info.inert if info.is_ignored(value) else idle
+    if reason:
+        yield Finding(INERT, place, what, reason, "remove it")
     if info.unsupported and info.fault(value):
         yield Finding(UNSUPPORTED, place, what, info.unsupported)
     if info.old and value != info.default:

@@ -12,7 +12,7 @@ from returnn_tf.config.settings.catalog import (
     setting_groups,
     settings_with,
 )
-from returnn_tf.config.settings.checking import check_settings, ignored_settings
+from returnn_tf.config.settings.checking import check_settings, ignored_settings, why_ignored
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.declaration import Effect, Setting, SettingGroup, option_of, setting
@@ -53,4 +53,5 @@ __all__ = [
     "setting_by_key",
     "setting_groups",
     "settings_with",
+    "why_ignored",
 ]

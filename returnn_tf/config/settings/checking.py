@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Optional
 
 from returnn_tf.config.errors import ConfigError
 from returnn_tf.config.settings.catalog import all_settings, setting_by_key
+from returnn_tf.config.settings.data import DataSettings
+from returnn_tf.config.settings.declaration import Setting
 from returnn_tf.config.store import ConfigStore
 
 
@@ -30,5 +33,21 @@ def check_settings(config: ConfigStore, keys: Optional[Iterable[str]] = None) ->
 
 def ignored_settings(config: ConfigStore) -> list[str]:
     """Return ``name (reason)`` for each setting that a config sets without effect."""
-    infos = [info for info in all_settings().values() if info.inert and info.is_ignored(info.read(config))]
-    return ["%s (%s)" % (info.key_in(config), info.inert) for info in infos]
+    reasons = [(info.key_in(config), why_ignored(config, info)) for info in all_settings().values()]
+    return ["%s (%s)" % each for each in reasons if each[1]]
+
+
+def why_ignored(config: ConfigStore, info: Setting) -> Optional[str]:
+    """Return why what a config sets has no effect; None if it has one, or is not set."""
+    value = info.read(config)
+    return info.inert if info.is_ignored(value) else info.idle(value, partial(_is_on, config))
+
+
+def _is_on(config: ConfigStore, name: str) -> bool:
+    """Return whether a setting differs from its default, or a dataset has the option which it sets for all."""
+    info = all_settings()[name]
+    if info.is_set(config) and not info.is_default(info.read(config)):
+        return True
+    data = DataSettings(config)
+    specs = [data.train, data.dev, data.eval, *(data.eval_datasets or {}).values()] if info.dataset_option else []
+    return any(isinstance(spec, Mapping) and info.dataset_option in spec for spec in specs)

@@ -27,7 +27,7 @@ class CheckpointSettings(SettingGroup):
     preload_from_files: Optional[dict[str, Any]] = setting(
         None, help="parameters of parts of the network from other checkpoints"
     )
-    save_interval: int = setting(1, help="write a checkpoint every n-th epoch", between_runs=True)
+    save_interval: int = setting(1, help="write a checkpoint every n-th epoch", check=at_least(1), between_runs=True)
     save_every_steps: int = setting(
         0, help="also write checkpoints within epochs, every n-th step; 0: none", check=at_least(0), between_runs=True
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
-from returnn_tf.config.options import at_least, probability
+from returnn_tf.config.options import at_least, none_below, probability
 from returnn_tf.config.settings.declaration import Effect, SettingGroup, setting
 
 #: One number for all data keys, or a dict by data key.
@@ -50,12 +50,16 @@ class DataSettings(SettingGroup):
         effect=_TRAINING_DATA,
     )
     chunking_variance: Any = setting(
-        None, help="random chunk sizes", dataset_option="chunking_variance", effect=_TRAINING_DATA
+        None, help="random chunk sizes", dataset_option="chunking_variance", effect=_TRAINING_DATA, needs="chunking"
     )
     min_chunk_size: Any = setting(
-        None, help="drop last chunks that are shorter", dataset_option="min_chunk_size", effect=_TRAINING_DATA
+        None,
+        help="drop last chunks that are shorter",
+        dataset_option="min_chunk_size",
+        effect=_TRAINING_DATA,
+        needs="chunking",
     )
-    chunk_eval: bool = setting(False, help="chunk dev and eval datasets, too", effect=Effect.DATASETS)
+    chunk_eval: bool = setting(False, help="chunk dev and eval datasets, too", effect=Effect.DATASETS, needs="chunking")
     on_size_limit: Optional[str] = setting(
         None,
         choices=(None, "chunk"),
@@ -88,16 +92,22 @@ class DataSettings(SettingGroup):
     )
     max_seq_length: Union[PerKey, float, None] = setting(
         None,
-        help="drop longer sequences in training; -n: a limit for key 'classes'",
+        help="drop longer sequences in training; 0: no limit; -n: a limit for key 'classes'",
         batch_option="train",
         effect=_BATCHES,
     )
-    inc_seq_length: int = setting(0, help="added to max_seq_length with each epoch after the first", effect=_BATCHES)
+    inc_seq_length: int = setting(
+        0, help="added to max_seq_length with each epoch after the first", effect=_BATCHES, needs="max_seq_length"
+    )
     min_seq_length: Optional[PerKey] = setting(
         None, help="drop shorter sequences in training", batch_option="train", effect=_BATCHES
     )
     max_pad_size: Optional[PerKey] = setting(
-        None, help="maximum number of padding frames in a training batch", batch_option="train", effect=_BATCHES
+        None,
+        help="maximum number of padding frames in a training batch",
+        check=none_below(0),
+        batch_option="train",
+        effect=_BATCHES,
     )
     max_total_num_seqs: Optional[int] = setting(
         None,
@@ -117,6 +127,7 @@ class DataSettings(SettingGroup):
         help="with seq_drop: in every n-th epoch a probability above 0.5 is halved",
         check=at_least(1),
         effect=_BATCHES,
+        needs="seq_drop",
     )
     shuffle_batches: Optional[bool] = setting(
         None, help="shuffle cached lists of batches", batch_option="train", effect=_BATCHES

@@ -110,6 +110,8 @@ def setting(
     inert: Optional[str] = None,
     old: Optional[str] = None,
     differs: Optional[str] = None,
+    needs: Union[str, Iterable[str]] = (),
+    unless: str = "",
     reader: Optional[Callable[[Any], Any]] = None,
     aliases: Iterable[str] = (),
     dataset_option: str = "",
@@ -129,6 +131,9 @@ def setting(
     :param inert: why the setting has no effect; a value other than the default is logged
     :param old: what to write today; the setting works as before
     :param differs: how the effect differs from that in RETURNN
+    :param needs: another setting, or several of which one has to differ from its default, for the value to have an
+        effect, else that is logged; ``"name = value"`` to show the value, too
+    :param unless: another setting which takes its place
     :param reader: converts a value of a config; by default chosen by the annotation
     :param aliases: older names
     :param dataset_option: datasets that do not set this option of theirs inherit the value
@@ -146,6 +151,8 @@ def setting(
         "inert": inert,
         "old": old,
         "differs": differs,
+        "needs": (needs,) if isinstance(needs, str) else tuple(needs),
+        "unless": unless,
         "aliases": tuple(aliases),
         "dataset_option": dataset_option,
         "batch_option": batch_option,

@@ -20,21 +20,33 @@ class HorovodSettings(SettingGroup):
         help="shard: each process reads its share; random_seed_offset: each reads all data, in its own order",
         choices=[SHARD, SEED],
         effect=Effect.ORDER,
+        needs="use_horovod",
     )
     horovod_reduce_type: str = setting(
         GRAD,
         help="what the processes average: gradients in each step, or parameters at intervals",
         choices=[GRAD, PARAM],
+        needs="use_horovod",
     )
     horovod_param_sync_step: Optional[int] = setting(
-        None, help="steps between averaging parameters; 1 by default", check=at_least(1)
+        None, help="steps between averaging parameters; 1 by default", check=at_least(1), needs="use_horovod"
     )
     horovod_param_sync_time_diff: Optional[float] = setting(
-        None, help="seconds between averaging parameters", check=at_least(0)
+        None, help="seconds between averaging parameters", check=at_least(0), needs="use_horovod"
     )
-    horovod_scale_lr: bool = setting(False, help="multiply the learning rate by the number of processes")
-    horovod_avg_grad: bool = setting(False, help="take the mean of the gradients of all processes instead of their sum")
-    horovod_avg_param_on_cpu: bool = setting(False, help="average parameters in host memory")
-    horovod_compression: str = setting("none", help="compression of gradients for transfer", choices=["none", "fp16"])
-    horovod_timeout: float = setting(40.0, help="seconds without progress of a process until all end", check=above(0))
-    horovod_check_world_size: bool = setting(True, help="check that the number of processes is that of the scheduler")
+    horovod_scale_lr: bool = setting(
+        False, help="multiply the learning rate by the number of processes", needs="use_horovod"
+    )
+    horovod_avg_grad: bool = setting(
+        False, help="take the mean of the gradients of all processes instead of their sum", needs="use_horovod"
+    )
+    horovod_avg_param_on_cpu: bool = setting(False, help="average parameters in host memory", needs="use_horovod")
+    horovod_compression: str = setting(
+        "none", help="compression of gradients for transfer", choices=["none", "fp16"], needs="use_horovod"
+    )
+    horovod_timeout: float = setting(
+        40.0, help="seconds without progress of a process until all end", check=above(0), needs="use_horovod"
+    )
+    horovod_check_world_size: bool = setting(
+        True, help="check that the number of processes is that of the scheduler", needs="use_horovod"
+    )

@@ -36,7 +36,7 @@ class LearningRateSettings(SettingGroup):
     learning_rates: Any = setting(
         None, help="learning rates of the first epochs: a list, or a dict epoch -> rate", effect=Effect.RATES
     )
-    min_learning_rate: float = setting(0.0, help="lower bound for decay")
+    min_learning_rate: float = setting(0.0, help="lower bound for decay", needs="learning_rate_control")
     dynamic_learning_rate: Union[dict[str, Any], Callable[..., Any], None] = setting(
         None, help="learning rate of each step: a function, or a dict with interval and decay"
     )
@@ -46,40 +46,54 @@ class LearningRateSettings(SettingGroup):
     )
     learning_rate_control_error_measure: list[str] = setting([], help="score that decides, e.g. dev_score")
     learning_rate_control_relative_error_relative_lr: bool = setting(
-        False, help="divide relative errors by (current rate / first rate)"
+        False, help="divide relative errors by (current rate / first rate)", needs="learning_rate_control"
     )
     learning_rate_control_min_num_epochs_per_new_lr: int = setting(
-        0, help="minimum number of epochs between changes of the rate"
+        0, help="minimum number of epochs between changes of the rate", needs="learning_rate_control"
     )
     learning_rate_decay: Factor = setting(
         0.5,
         help="factor of a decay, or function of the rate",
         reader=_read_factor,
         aliases=["newbob_learning_rate_decay"],
+        needs="learning_rate_control",
     )
     learning_rate_growth: Factor = setting(
-        1.0, help="factor if the rate does not decay", reader=_read_factor, aliases=["newbob_learning_rate_growth"]
+        1.0,
+        help="factor if the rate does not decay",
+        reader=_read_factor,
+        aliases=["newbob_learning_rate_growth"],
+        needs="learning_rate_control",
     )
-    newbob_relative_error_threshold: float = setting(-0.01, help="a relative error above it decays the rate")
+    newbob_relative_error_threshold: float = setting(
+        -0.01, help="a relative error above it decays the rate", needs="learning_rate_control"
+    )
     newbob_relative_error_grow_threshold: Optional[float] = setting(
         None,
         help="with newbob_multi_epoch: an error below it grows the rate; newbob_relative_error_threshold by default",
+        needs="learning_rate_control",
     )
-    newbob_relative_error_div_by_old: bool = setting(False, help="divide by the older score instead of the newer one")
-    newbob_error_threshold: float = setting(-0.01, help="with newbob_abs: a difference above it decays the rate")
+    newbob_relative_error_div_by_old: bool = setting(
+        False, help="divide by the older score instead of the newer one", needs="learning_rate_control"
+    )
+    newbob_error_threshold: float = setting(
+        -0.01, help="with newbob_abs: a difference above it decays the rate", needs="learning_rate_control"
+    )
     newbob_multi_num_epochs: int = setting(
-        5, help="with newbob_multi_epoch: number of epochs to look at", check=at_least(1)
+        5, help="with newbob_multi_epoch: number of epochs to look at", check=at_least(1), needs="learning_rate_control"
     )
     newbob_multi_update_interval: Optional[int] = setting(
         None,
         help="with newbob_multi_epoch: the rate changes every n-th epoch; newbob_multi_num_epochs by default",
         check=at_least(1),
+        needs="learning_rate_control",
     )
     pretrain_learning_rate: Optional[float] = setting(
         None,
         help="rate of pretraining epochs without use_learning_rate_control_always; learning_rate by default",
         effect=Effect.RATES,
+        needs="pretrain",
     )
     use_learning_rate_control_always: bool = setting(
-        False, help="control the rate in pretraining epochs, too", effect=Effect.RATES
+        False, help="control the rate in pretraining epochs, too", effect=Effect.RATES, needs="pretrain"
     )

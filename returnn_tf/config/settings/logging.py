@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+from returnn_tf.config.errors import did_you_mean
 from returnn_tf.config.settings.declaration import SettingGroup, setting
 
+#: Those options of TensorFlow 1 sessions that still have an effect.
+THREADS = ("intra_op_parallelism_threads", "inter_op_parallelism_threads")
+#: The others.
+_OF_SESSIONS = (
+    "allow_soft_placement", "cluster_def", "device_count", "device_filters", "experimental", "gpu_options",
+    "graph_options", "isolate_session_state", "log_device_placement", "operation_timeout_in_ms", "placement_period",
+    "pluggable_device_options", "rpc_options", "session_inter_op_thread_pool", "share_cluster_devices_in_session",
+    "use_per_session_threads",
+)  # fmt: skip
 
-def _numbers_of_threads(options: dict[str, Any]) -> Optional[str]:
-    """Check those options of TensorFlow 1 sessions that still have an effect."""
-    for name in ("intra_op_parallelism_threads", "inter_op_parallelism_threads"):
-        if not isinstance(options.get(name, 0), int):
-            return "%r must be a number of threads, not %r" % (name, options[name])
+
+def _of_a_session(options: dict[str, Any]) -> Optional[str]:
+    """Check the names of options of TensorFlow 1 sessions, and the numbers of threads."""
+    for name, value in options.items():
+        if name not in THREADS and name not in _OF_SESSIONS:
+            return "has an unknown option %r. %s" % (name, did_you_mean(name, (*THREADS, *_OF_SESSIONS)))
+        if name in THREADS and (not isinstance(value, int) or value < 0):
+            return "%r must be a number of threads, not %r" % (name, value)
     return None
 
 
@@ -35,7 +48,7 @@ class LoggingSettings(SettingGroup):
     tf_session_opts: Optional[dict[str, Any]] = setting(
         None,
         help="older options of TensorFlow sessions; only the numbers of threads are used",
-        check=_numbers_of_threads,
+        check=_of_a_session,
         per_rank=True,
     )
     profile: Any = setting(

@@ -48,7 +48,11 @@ class TrainingSettings(SettingGroup):
         inert="training resumes where its checkpoint was saved",
     )
     stop_on_nonfinite_train_score: bool = setting(True, help="stop at a loss of NaN or Inf; otherwise skip such steps")
-    max_skipped_steps: int = setting(50, help="maximum number of consecutive skipped steps")
+    max_skipped_steps: int = setting(
+        50,
+        help="maximum number of consecutive skipped steps",
+        needs=["stop_on_nonfinite_train_score = False", "loss_spike", "mixed_precision", "loss_scaling"],
+    )
     loss_spike: Any = setting(
         None, help="what to do when the loss jumps: True, or a dict with factor, measure, policy, warmup, decay"
     )
@@ -57,7 +61,9 @@ class TrainingSettings(SettingGroup):
     )
     calculate_exp_loss: bool = setting(False, help="log exp(loss), the perplexity")
     requeue_exit_code: Optional[int] = setting(
-        None, help="exit code after SIGTERM or SIGUSR1, for a cluster that then starts the job again"
+        None,
+        help="exit code after SIGTERM or SIGUSR1, for a cluster that then starts the job again",
+        check=between(1, 255),
     )
     search_train_network_layers: Union[None, str, list[str]] = setting(
         None,
@@ -92,19 +98,27 @@ class TrainingSettings(SettingGroup):
         reader=readers.read_bool_or_other,
     )
     pretrain_repetitions: Any = setting(
-        None, help="with pretrain: number of epochs of each step", old='pretrain = {"repetitions": ...}'
+        None,
+        help="with pretrain: number of epochs of each step",
+        old='pretrain = {"repetitions": ...}',
+        needs="pretrain",
     )
     pretrain_construction_algo: Any = setting(
         None,
         help="with pretrain: from_output, from_input or a function",
         old='pretrain = {"construction_algo": ...}',
+        needs="pretrain",
     )
     pretrain_copy_output_layer: Any = setting(
         None,
         help="with pretrain: carry the output layers over: True, False or ifpossible",
         old='pretrain = {"copy_output_layer": ...}',
         reader=readers.read_bool_or_other,
+        needs="pretrain",
     )
     pretrain_greedy: Optional[bool] = setting(
-        None, help="with pretrain: train only the layers that are new in a step", old='pretrain = {"greedy": ...}'
+        None,
+        help="with pretrain: train only the layers that are new in a step",
+        old='pretrain = {"greedy": ...}',
+        needs="pretrain",
     )

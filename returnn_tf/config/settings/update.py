@@ -31,26 +31,34 @@ class UpdateSettings(SettingGroup):
     optimizer: Optional[dict[str, Any]] = setting(
         None, help="the optimizer: a dict with class (a name) and its options"
     )
-    adam: bool = setting(False, help="the Adam optimizer", old='optimizer = {"class": "adam"}')
-    nadam: bool = setting(False, help="the Nadam optimizer", old='optimizer = {"class": "nadamkeras"}')
-    adadelta: bool = setting(False, help="the Adadelta optimizer", old='optimizer = {"class": "adadelta"}')
-    adagrad: bool = setting(False, help="the Adagrad optimizer", old='optimizer = {"class": "adagrad"}')
+    adam: bool = setting(False, help="the Adam optimizer", old='optimizer = {"class": "adam"}', unless="optimizer")
+    nadam: bool = setting(
+        False, help="the Nadam optimizer", old='optimizer = {"class": "nadamkeras"}', unless="optimizer"
+    )
+    adadelta: bool = setting(
+        False, help="the Adadelta optimizer", old='optimizer = {"class": "adadelta"}', unless="optimizer"
+    )
+    adagrad: bool = setting(
+        False, help="the Adagrad optimizer", old='optimizer = {"class": "adagrad"}', unless="optimizer"
+    )
     rmsprop: Union[bool, float] = setting(
         False,
         help="the RMSprop optimizer, True or its decay",
         old='optimizer = {"class": "rmsprop", "decay": ...}',
         reader=_read_switch_or_decay,
         check=_is_switch_or_decay,
+        unless="optimizer",
     )
     momentum: float = setting(
         0.0,
         help="momentum of gradient descent and RMSprop",
         old='optimizer = {"class": "momentum", "momentum": ...}',
+        unless="optimizer",
     )
     optimizer_epsilon: Optional[float] = setting(None, help="epsilon of Adam and its relatives")
     accum_grad_multiple_step: int = setting(
         0,
-        help="number of steps whose gradients are summed before an update",
+        help="number of steps whose gradients are summed before an update; 0 or 1: every step is one",
         check=at_least(0),
         differs="gradients of exactly these steps are summed; there, runs of the same config differ",
     )
@@ -72,7 +80,7 @@ class UpdateSettings(SettingGroup):
         0.0, help="limit of the L2 norm of all gradients together", check=at_least(0)
     )
     gradient_clip_global_norm_tag: Optional[str] = setting(
-        None, help="restrict the global norm to the parameters with this tag"
+        None, help="restrict the global norm to the parameters with this tag", needs="gradient_clip_global_norm"
     )
     gradient_nan_inf_filter: bool = setting(False, help="set gradients of NaN or Inf to zero")
     grad_norm_to_clip_to_zero: float = setting(

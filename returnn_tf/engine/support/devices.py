@@ -119,8 +119,6 @@ def _session_options(options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if name in setters:
             _unless_running(partial(setters[name], int(value)), "tf_session_opts %r" % name)
-        else:
-            log.write(4, "tf_session_opts: %r has no effect; GPU memory is taken as it is needed" % name)
 
 
 def _unless_running(change: Callable[[], Any], what: str) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any, Optional
 
-from returnn_tf.config.options import above, option
+from returnn_tf.config.options import above, at_least, option
 from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.loss import LossContext, LossNode, LossPlanContext
 from returnn_tf.graph.registry import register_loss
@@ -56,7 +56,7 @@ class CrossEntropyLoss(FramewiseLoss):
             "loss_opts": {"label_smoothing": 0.1}}}
     """
 
-    focal_loss_factor: float = option(0.0, help="exponent of the focal loss")
+    focal_loss_factor: float = option(0.0, help="exponent of the focal loss", check=at_least(0))
     label_smoothing: float = option(0.0, help="probability mass taken from the label")
     label_smoothing_gaussian: bool = option(False, help="spread it by a normal distribution over neighbouring labels")
     fake_upper_bound: Optional[float] = option(None, help="upper bound of a frame's value; the gradient is unchanged")

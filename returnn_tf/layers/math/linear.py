@@ -44,7 +44,7 @@ class LinearLayer(ConcatInputLayer):
     activation: Activation = option(None, help="name of the activation function, or None")
     with_bias: bool = option(True, help="whether to add b")
     forward_weights_init: Init = option("glorot_uniform", help="initialiser of W")
-    bias_init: Init = option(0.0, help="initialiser of b")
+    bias_init: Init = option(0.0, help="initialiser of b", needs="with_bias")
     use_transposed_weights: bool = option(False, help="store W as [n_out, in]")
     grad_filter: Optional[float] = option(
         None, help="drop the gradient of a sequence, before the activation, if its L2 norm is above this"

@@ -23,11 +23,15 @@ class ConcatInputLayer(Layer):
 
     in_dim: Optional[Dim] = option(None, help="axis to use as the feature axis of the source")
     dropout: float = option(0.0, check=dropout_rate, help="dropout on the input in training")
-    dropout_axis: Optional[Axes] = option(None, help="axes with own dropout masks (default: all static axes)")
-    dropout_noise_shape: NoiseShape = option(
-        None, help="{axis: 1 or None}: axes with 1 share the mask; {'*': None}: none does; or a list for all axes"
+    dropout_axis: Optional[Axes] = option(
+        None, help="axes with own dropout masks (default: all static axes)", needs="dropout"
     )
-    dropout_on_forward: bool = option(False, help="apply dropout outside training too")
+    dropout_noise_shape: NoiseShape = option(
+        None,
+        help="{axis: 1 or None}: axes with 1 share the mask; {'*': None}: none does; or a list for all axes",
+        needs="dropout",
+    )
+    dropout_on_forward: bool = option(False, help="apply dropout outside training too", needs="dropout")
     mask: Optional[str] = option(None, choices=(None, "unity"), help="obsolete", inert="'unity' masks nothing")
 
     #: The template of the one input; set by `input_template`.

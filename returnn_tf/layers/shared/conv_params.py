@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from returnn_tf.config.options import LayerRef, option
+from returnn_tf.config.options import LayerRef, declared_options, option
 from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
@@ -44,6 +44,8 @@ class ConvParams:
         check_activation(self.activation)
         self._filter_name, self._filter_shape = name, list(shape)
         self._has_bias = with_bias or self.bias is not None
+        if not with_bias and not declared_options(type(self))["bias_init"].is_default(self.bias_init):
+            ctx.log_inert("bias_init", "it needs with_bias")
         if isinstance(self.filter, Node):
             self._filter_order = self._order_of(ctx, self.filter)
             given = [self.filter.output.static_shape[i] for i in self._filter_order]

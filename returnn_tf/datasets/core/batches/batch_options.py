@@ -109,7 +109,7 @@ class BatchOptions:
     def counting(self, keys: Collection[str]) -> BatchOptions:
         """Return the options with the limits of these keys only."""
         counted = [key for key in self.counted if key in keys]
-        limits = {name: {key: getattr(self, name)[key] for key in counted} for name in _BY_KEY}
+        limits: dict[str, Any] = {name: {key: getattr(self, name)[key] for key in counted} for name in _BY_KEY}
         return dataclasses.replace(self, counted=counted, **limits)
 
 

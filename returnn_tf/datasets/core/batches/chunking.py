@@ -43,6 +43,8 @@ class Chunking:
             if not is_int(number) or number < 0:
                 raise ConfigError("option 'chunking' is %r; sizes and steps must be integers >= 0" % (value,))
         if not any(_values(size)):
+            if any(_values(step)):
+                raise ConfigError("option 'chunking' is %r: chunks of 0 frames. Write '0' to cut nothing" % (value,))
             return None
         if not isinstance(step, Mapping) and step == 0:
             step = size
