@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import tempfile
 
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.engine.support.disk_errors import not_writable
 from returnn_tf.native.build import Compilers, compile_into, find_compilers
 from returnn_tf.native.cache import Entry
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.sources import OPS
+from returnn_tf.util.temporary import Temporary
 
 ERROR_TOPIC = "native-ops"
 
@@ -77,14 +77,15 @@ def _parser() -> CommandParser:
 def _build(args: argparse.Namespace) -> int:
     if args.op not in OPS.names():
         raise ConfigError("native build: there is no op %r. %s" % (args.op, did_you_mean(args.op, OPS.names())))
-    folder = os.path.dirname(os.path.abspath(args.output))
     try:
-        with tempfile.TemporaryDirectory(dir=folder) as temp:
-            entry = Entry(temp, args.op, "prebuilt")
+        with Temporary(args.output, folder=True) as temporary:
+            entry = Entry(temporary.path, args.op, "prebuilt")
             os.makedirs(entry.folder)
             compilers = _compilers(args)
             compile_into(entry, OPS[args.op], compilers)
-            shutil.move(entry.library, args.output)
+            os.replace(entry.library, args.output)
+    except OSError as exc:
+        raise not_writable("native build: %r" % args.output, exc) from exc
     except NativeOpError as exc:
         raise DataError(str(exc)) from exc
     flags = " ".join(compilers.cpu.target) or "no target flag"

@@ -18,6 +18,7 @@ from returnn_tf.engine.support.signals import StopRequest
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import register_task
+from returnn_tf.util.temporary import remove_all
 
 
 @register_task("forward", "hpx")
@@ -72,7 +73,7 @@ def _write(
     with contextlib.closing(one_pass.all()) as rows:
         # `_output_path` has checked that the file may be replaced
         with HDFWriter(path, dim=output.dim, labels=labels, ndim=output.rank - 1, replace=True) as writer:
-            stop.on_abort.append(writer.remove_temporary)
+            stop.on_abort.append(remove_all)
             for value, lengths, tags in rows:
                 writer.insert_batch(value, lengths, tags)
     log.write(3, "Wrote %s: %s for %i sequences" % (path, output, writer.num_seqs))

@@ -197,7 +197,7 @@ def test_what_a_killed_process_left_behind_is_removed(tmp_path):
     path = tmp_path / "out.hdf"
     code = "from returnn_tf.datasets import HDFWriter; import os; HDFWriter(%r, dim=2); os._exit(1)" % str(path)
     subprocess.run([sys.executable, "-c", code])
-    others = ["out.hdf.%d.tmp" % os.getppid(), "out.hdf.x.tmp", "other.hdf.999999999.tmp"]
+    others = ["out.hdf.%d.tmp" % os.getppid(), ".out.hdf.tmp-x", ".other.hdf.tmp-00000000-1-00"]
     for name in others:
         (tmp_path / name).write_text("")
     assert len(os.listdir(tmp_path)) == 4
@@ -205,14 +205,27 @@ def test_what_a_killed_process_left_behind_is_removed(tmp_path):
     assert sorted(os.listdir(tmp_path)) == sorted(others)
 
 
-def test_a_file_that_a_process_elsewhere_still_writes_is_left_alone(tmp_path):
-    """Its process id says nothing here; the lock of the HDF5 library does."""
-    writing = h5py.File(tmp_path / "out.hdf.999999999.tmp", "w")
-    HDFWriter(str(tmp_path / "out.hdf"), dim=2).abort()
-    writing.close()
-    assert os.listdir(tmp_path) == ["out.hdf.999999999.tmp"]
-    HDFWriter(str(tmp_path / "out.hdf"), dim=2).abort()
-    assert os.listdir(tmp_path) == []
+@pytest.mark.parametrize("limit", [1, 2000, 20000, 40000, 10**6])
+def test_a_limit_on_the_size_of_files(tmp_path, limit):
+    """As of ``ulimit -f``. The HDF5 library would crash at the end of the process, were it told of the error."""
+    code = """
+import resource, sys
+import numpy as np
+from returnn_tf.config import DataError
+from returnn_tf.datasets import HDFWriter
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+try:
+    with HDFWriter("out.hdf", dim=40, labels=["label"] * 40) as writer:
+        for number in range(100):
+            extra = {"text": [np.array(["some words"], object)] * 4}
+            writer.insert_batch(np.ones((4, 100, 40), "f"), [100] * 4, ["%i-%i" % (number, i) for i in range(4)], extra)
+except DataError as exc:
+    print(exc)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(limit)], cwd=tmp_path, capture_output=True)
+    fix = "Raise the limit on the size of files (ulimit -f), or choose another path"
+    assert done.stdout.decode() == "HDF file 'out.hdf' can't be written: File too large. %s\n" % fix
+    assert (done.returncode, done.stderr, os.listdir(tmp_path)) == (0, b"", [])
 
 
 def test_an_existing_file_is_replaced_when_all_is_written(tmp_path):

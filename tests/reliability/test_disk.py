@@ -76,6 +76,6 @@ def test_an_hdf_file_on_a_full_disk(tmp_path: pathlib.Path, disk: Callable[[str]
         command, cwd=str(tmp_path), env=toy.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     assert done.returncode == 0, done.stdout.decode()
-    text = "HDF file 'net/out.hdf' can't be written: No space left on device. Free space, or choose another path\n"
+    text = "HDF file 'net/out.hdf' can't be written: No space left on device. Free some space, or choose another path\n"
     assert done.stdout.decode() == text
     assert os.listdir(str(tmp_path / "net")) == []

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from returnn_tf.cli.data.statistics import known_labels
 from returnn_tf.config import ConfigError
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.engine.support.disk_errors import not_writable
 from returnn_tf.util.installing import install_command
 
 _MOST_NAMES = 80  # more names of labels than that can't be read
@@ -38,7 +39,7 @@ def draw_sequence(sequence: Sequence, keys: list[str], specs: dict[str, DataSpec
     try:
         figure.savefig(path)
     except OSError as exc:
-        raise ConfigError("data dump: %r can't be written: %s" % (path, exc.strerror or exc)) from None
+        raise not_writable("data dump: %r" % path, exc) from None
 
 
 def _draw_key(figure: Any, panel: Any, value: NDArray[Any], spec: DataSpec) -> None:

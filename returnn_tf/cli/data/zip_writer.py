@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import os
 import shutil
 import zipfile
@@ -12,6 +11,7 @@ from typing import Any, Optional, Protocol
 
 from returnn_tf.cli.data.corpus_list import Utterance
 from returnn_tf.config import DataError
+from returnn_tf.util.temporary import Temporary
 
 _WAITING_PER_THREAD = 4
 _DATE = (1980, 1, 1, 0, 0, 0)  # the same input gives the same file
@@ -46,15 +46,16 @@ def write_zip(
     :raises DataError: audio is missing or damaged, or the file can't be written, or has such a corpus already
     """
     name = os.path.splitext(os.path.basename(path))[0]
-    temp = "%s.%d.tmp" % (path, os.getpid())
     entries, total = [], 0.0
+    temporary: Optional[Temporary] = None
     try:
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        temporary = Temporary(path)
         if append and os.path.exists(path) and os.path.getsize(path):
             if not zipfile.is_zipfile(path):
                 raise DataError("%r exists, but is no zip to add to" % path)
-            shutil.copyfile(path, temp)
-        with zipfile.ZipFile(temp, "a") as archive:
+            shutil.copyfile(path, temporary.path)
+        with zipfile.ZipFile(temporary.path, "a") as archive:
             there = set(archive.namelist())
             if name + ".txt" in there:
                 raise DataError("%r holds the corpus %s.txt already. Remove it, or choose another name" % (path, name))
@@ -70,14 +71,14 @@ def write_zip(
             if append and not any(other.startswith(name + "/") for other in archive.namelist()):
                 archive.writestr(zipfile.ZipInfo(name + "/", _DATE), b"")  # what joins parts expects their folders
             _add(archive, name + ".txt", ("[\n%s]\n" % "".join(entries)).encode("utf8"), packed=True)
-        os.replace(temp, path)
+        temporary.publish()
     except zipfile.BadZipFile as exc:
         raise DataError("%r exists, but is damaged: %s" % (path, exc)) from exc
     except OSError as exc:
         raise DataError("%r can't be written: %s" % (path, exc.strerror or exc)) from exc
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temp)
+        if temporary is not None:
+            temporary.remove()
     return len(entries), total
 
 

@@ -18,6 +18,7 @@ from returnn_tf.config.settings import LoggingSettings
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.engine.monitoring.pictures import check_matplotlib
 from returnn_tf.engine.support.atomic_files import write_text
+from returnn_tf.engine.support.disk_errors import not_writable
 from returnn_tf.logging.log import log
 
 _DOC = """
@@ -79,7 +80,7 @@ def run(args: list[str]) -> int:
     try:
         write_text(target, text)
     except OSError as exc:
-        raise ConfigError("report: %r can't be written: %s" % (given.output, exc.strerror or exc)) from exc
+        raise not_writable("report: %r" % given.output, exc) from exc
     print("wrote %s (%.0f KB)" % (given.output, len(text.encode("utf8")) / 1000))
     return 0
 

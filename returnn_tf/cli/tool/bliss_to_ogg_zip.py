@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import dataclasses
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 
@@ -20,6 +19,7 @@ from returnn_tf.cli.tool.shared.ffmpeg import ArchivedAudio, ConvertedAudio, Cop
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.rasr.archive import open_archive
 from returnn_tf.logging.log import log
+from returnn_tf.util.temporary import Temporary
 
 _DOC = """
 Make a zip of the audio and the transcriptions of a Bliss corpus, which OggZipDataset reads.
@@ -111,16 +111,14 @@ def _encoding(parsed: argparse.Namespace) -> Iterator[AudioEncoding]:
 @contextlib.contextmanager
 def _folder(output: str, *, keep: bool) -> Iterator[str]:
     """Provide a folder beside the output, which is removed at the end unless it is to be kept."""
-    beside = os.path.dirname(os.path.abspath(output))
+    beside, name = os.path.split(os.path.abspath(output))
     try:
         os.makedirs(beside, exist_ok=True)
-        path = tempfile.mkdtemp(prefix=".%s." % os.path.basename(output), suffix=".tmp", dir=beside)
+        kept = tempfile.mkdtemp(prefix=".%s.audio-" % name, dir=beside) if keep else ""
+        folder = contextlib.nullcontext() if keep else Temporary(output, folder=True)
     except OSError as exc:
         raise DataError("%r can't be written: %s" % (output, exc.strerror or exc)) from exc
-    try:
-        yield path
-    finally:
-        if keep:
-            print("the converted files are in %s" % path)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
+    with folder as temporary:
+        yield kept if temporary is None else temporary.path
+    if keep:
+        print("the converted files are in %s" % kept)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.safe_files import check_regular, read_text
 from returnn_tf.datasets.hdf.claims import impossible_size
+from returnn_tf.datasets.hdf.temporary import Output, not_written
 
 GROUPS = {"data": "inputs", "classes": "outputs"}
 
@@ -66,12 +67,22 @@ def create_normalization_file(
                     old = sums[name]
                     sums[name] = found if old is None else old + found
                     counts[name] += len(frames)
-    with h5py.File(output, "w") as file:
-        for name in names:
-            total = sums[name]
-            if total is None or not counts[name]:
-                raise DataError("bundle %r has no frames of %s" % (bundle, name))
-            mean, squares = total / counts[name]
-            values = {"mean": mean, "meanOfSquares": squares, "variance": squares - mean**2}
-            for key, value in {**values, "totalNumberOfFrames": counts[name]}.items():
-                file["%s/%s" % (name, key)] = value
+    try:
+        target = Output(output)
+    except OSError as exc:
+        raise not_written(output, exc) from exc
+    try:
+        assert target.file is not None
+        with target.reporting():
+            for name in names:
+                total = sums[name]
+                if total is None or not counts[name]:
+                    raise DataError("bundle %r has no frames of %s" % (bundle, name))
+                mean, squares = total / counts[name]
+                values = {"mean": mean, "meanOfSquares": squares, "variance": squares - mean**2}
+                for key, value in {**values, "totalNumberOfFrames": counts[name]}.items():
+                    target.file["%s/%s" % (name, key)] = value
+        target.complete()
+        target.publish()
+    finally:
+        target.abort()

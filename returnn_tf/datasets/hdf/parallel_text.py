@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import Any, Optional
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.datasets.hdf.temporary import discard, remove_stale, reporting, temporary_name
+from returnn_tf.datasets.hdf.temporary import Output, not_written
 
 INPUTS = "inputs"
 
@@ -34,12 +32,14 @@ class ParallelTextWriter:
         self._buffered = buffered
         self._pending: dict[str, list[int]] = {name: [] for name in labels}
         self._lengths: list[list[int]] = []
-        remove_stale(filename)
-        self._temp = temporary_name(filename)
         self._names = [INPUTS, *sorted(name for name in labels if name != INPUTS)]
-        with reporting(filename):
-            os.makedirs(os.path.dirname(os.path.abspath(filename)), exist_ok=True)
-            self._file: Optional[h5py.File] = h5py.File(self._temp, "w")
+        try:
+            self._output = Output(filename)
+        except OSError as exc:
+            raise not_written(filename, exc) from exc
+        assert self._output.file is not None
+        self._file = self._output.file
+        with self._output.reporting():
             for name in self._names:
                 self._file.create_dataset(
                     _path(name), (0,), "int32", maxshape=(None,), chunks=(1 << 14,), compression=compression
@@ -58,8 +58,7 @@ class ParallelTextWriter:
             self._flush()
 
     def _flush(self) -> None:
-        assert self._file is not None
-        with reporting(self.filename):
+        with self._output.reporting():
             for name, labels in self._pending.items():
                 dataset = self._file[_path(name)]
                 start = dataset.shape[0]
@@ -72,10 +71,9 @@ class ParallelTextWriter:
 
         :raises DataError: it can't be written
         """
-        assert self._file is not None
         self._flush()
         file = self._file
-        with reporting(self.filename):
+        with self._output.reporting():
             file.attrs["inputPattSize"] = len(self._labels[INPUTS])
             file.attrs["numLabels"] = len(self._labels["classes"])
             file.create_dataset("seqLengths", data=np.array(self._lengths, np.int32))
@@ -84,9 +82,8 @@ class ParallelTextWriter:
             for name in self._names[1:]:
                 file.require_group("targets/size").attrs[name] = [len(self._labels[name]), 1]
                 file.create_dataset("targets/labels/" + name, data=fixed_strings(self._labels[name]))
-            file.close()
-        self._file = None
-        os.replace(self._temp, self.filename)
+        self._output.complete()
+        self._output.publish()
 
     def __enter__(self) -> ParallelTextWriter:
         return self
@@ -96,9 +93,7 @@ class ParallelTextWriter:
             if exc_type is None:
                 self.close()
         finally:
-            if self._file is not None:
-                discard(self._file, self._temp, broken=True)
-                self._file = None
+            self._output.abort()
 
 
 def _path(name: str) -> str:

@@ -1,96 +1,130 @@
-"""The temporary file of an ``HDFWriter``: its name, leftovers of killed processes, and closing on a full disk."""
+"""The file of an HDF writer until it is complete: under a temporary name, and safe against disks that are full."""
 
 from __future__ import annotations
 
 import contextlib
-import glob
-import logging
 import os
-import re
+import shutil
 from collections.abc import Iterator
+from typing import Any, Callable, Optional
 
 import h5py
 
 from returnn_tf.config import DataError
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
-
-log = logging.getLogger("returnn_tf.datasets")
+from returnn_tf.util.temporary import NO_SPACE, Temporary
 
 
-def temporary_name(filename: str) -> str:
-    """Return the temporary name under which this process writes a file."""
-    return "%s.%d.tmp" % (filename, os.getpid())
+class Output:
+    """A new HDF file. The HDF5 library writes through it, and never sees that a write fails.
 
+    If the library can't write all that it holds, it crashes at the end of the process. So the first error is kept, and
+    what comes after it is dropped.
 
-def remove_stale(filename: str) -> None:
-    """Remove the temporary files of a target that no process writes any more."""
-    for path in glob.glob(glob.escape(filename) + ".*.tmp"):
-        found = re.match(r"\.(\d+)\.tmp$", path[len(filename) :])
-        if found and not _alive(int(found.group(1))) and not _locked(path):
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-                log.info("removed %r, which a killed process left", path)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # of another user
-        return True
-    return True
-
-
-def _locked(path: str) -> bool:
-    """Return whether a process, perhaps on another host, has the file open: the HDF5 library locks what it writes."""
-    if fcntl is None:
-        return True
-    try:
-        with open(path, "rb+") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    return False
-
-
-@contextlib.contextmanager
-def reporting(filename: str) -> Iterator[None]:
-    """Turn write errors of the HDF5 library within the context into a `DataError` with the reason."""
-    try:
-        yield
-    except (OSError, RuntimeError) as exc:
-        found = re.search(r"errno = (\d+)", str(exc))
-        number = int(found.group(1)) if found else getattr(exc, "errno", None)
-        reason = os.strerror(number) if number else str(exc).split("\n", 1)[0]
-        raise DataError(
-            "HDF file %r can't be written: %s. Free space, or choose another path" % (filename, reason)
-        ) from exc
-
-
-def discard(file: h5py.File, path: str, *, broken: bool) -> None:
-    """Close and remove a file that is not to be completed.
-
-    :param broken: writing it has failed. On closing, the library writes its buffers; if that fails, it crashes at the
-        end of the process; so the buffers go to memory
+    :param filename: the name that the file gets when it is complete
+    :param start: file with whose content it begins
+    :raises OSError: it can't be made
     """
-    if broken:
-        with contextlib.suppress(OSError, RuntimeError):
-            _redirect_to_memory(file)
-    with contextlib.suppress(OSError, RuntimeError):
-        file.close()
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+
+    def __init__(self, filename: str, start: Optional[str] = None) -> None:
+        os.makedirs(os.path.dirname(os.path.abspath(filename)), exist_ok=True)
+        self.filename = filename
+        self.error: Optional[OSError] = None
+        self._temporary = Temporary(filename)
+        try:
+            if start is not None:
+                shutil.copyfile(start, self._temporary.path)
+            self._raw = open(self._temporary.path, "rb+", buffering=0)
+            self.file: Optional[h5py.File] = h5py.File(self, "w" if start is None else "a")
+        except BaseException:
+            self._temporary.remove()
+            raise
+
+    def readinto(self, buffer: Any) -> int:
+        """Read bytes at the position; what was dropped is missing."""
+        return self._raw.readinto(buffer) or 0
+
+    def read(self, size: int = -1) -> bytes:
+        """Read bytes at the position; what was dropped is missing."""
+        return self._raw.read(size) or b""
+
+    def write(self, data: Any) -> int:
+        """Write bytes at the position, or drop them."""
+        self._attempt(lambda: self._write_all(memoryview(data).cast("B")))
+        return len(data)
+
+    def _write_all(self, rest: memoryview) -> None:
+        while rest:
+            rest = rest[self._raw.write(rest) :]
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Set the position."""
+        return self._raw.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._raw.tell()
+
+    def truncate(self, size: Optional[int] = None) -> None:
+        """Set the size of the file."""
+        self._attempt(lambda: self._raw.truncate(size))
+
+    def flush(self) -> None:
+        """Do nothing: there is no buffer."""
+
+    def _attempt(self, job: Callable[[], Any]) -> None:
+        """Run a job that changes the file, unless one has failed before."""
+        if self.error is None:
+            try:
+                job()
+            except OSError as exc:
+                self.error = exc
+
+    @contextlib.contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Turn errors of writing within the context into a `DataError` with the reason."""
+        try:
+            yield
+            if self.error is not None:
+                raise self.error
+        except (OSError, RuntimeError) as exc:
+            raise not_written(self.filename, self.error or exc) from exc
+
+    def complete(self) -> None:
+        """Close the file, and have it on the disk.
+
+        :raises DataError: it can't be written
+        """
+        assert self.file is not None
+        with self.reporting():
+            self.file.close()
+        self.file = None
+        with self.reporting():
+            os.fsync(self._raw.fileno())
+            self._raw.close()
+
+    def publish(self) -> None:
+        """Give the complete file its name.
+
+        :raises DataError: that is impossible
+        """
+        with self.reporting():
+            self._temporary.publish()
+
+    def abort(self) -> None:
+        """Remove what was written, unless it is published."""
+        if self.file is not None:
+            if self.error is None:
+                self.error = OSError("aborted")  # nothing needs to be written any more
+            with contextlib.suppress(OSError, RuntimeError):
+                self.file.close()
+            self.file = None
+        self._raw.close()
+        self._temporary.remove()
 
 
-def _redirect_to_memory(file: h5py.File) -> None:
-    """Redirect further writes of the library to a sparse file in memory: a few MB at most."""
-    if hasattr(os, "memfd_create"):
-        memory = os.memfd_create("discarded")
-        os.ftruncate(memory, file.id.get_filesize())
-        os.dup2(memory, file.id.get_vfd_handle())
-        os.close(memory)
+def not_written(filename: str, exc: Exception) -> DataError:
+    """Return the error for an HDF file that can't be written."""
+    number = getattr(exc, "errno", None)
+    reason = os.strerror(number) if number else str(exc).split("\n", 1)[0]
+    fix = NO_SPACE[number] + ", or choose another path" if number in NO_SPACE else "Choose another path"
+    return DataError("HDF file %r can't be written: %s. %s" % (filename, reason, fix))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import Any, Optional, Union
 
@@ -15,7 +13,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.hdf.growing import GrowingStreams
-from returnn_tf.datasets.hdf.temporary import discard, remove_stale, reporting, temporary_name
+from returnn_tf.datasets.hdf.temporary import Output, not_written
 
 Lengths = Union[SequenceOf[int], NDArray[Any], Mapping[int, Any]]
 
@@ -57,23 +55,16 @@ class HDFWriter:
         self.num_timesteps = 0
         self._extend = extend_existing_file
         self._replace = replace
-        self._broken = False
         self._extra_type = dict(extra_type or {})
         self._keys: Optional[list[str]] = None
         if self.labels and dim is not None and len(self.labels) != dim:
             raise ConfigError("HDFWriter: %d labels for dim %d" % (len(self.labels), dim))
         self._check_target()
-        remove_stale(filename)
-        self._temp = temporary_name(filename)
-        try:
-            os.makedirs(os.path.dirname(os.path.abspath(filename)), exist_ok=True)
-            self._file: Optional[h5py.File] = self._start_file()
-            self._streams: Optional[GrowingStreams] = GrowingStreams(
-                self._file, filename, dim=self.dim, extra_type=self._extra_type, extra_labels=extra_labels or {}
-            )
-        except OSError as exc:
-            reason = exc.strerror or (os.strerror(exc.errno) if exc.errno else exc)
-            raise DataError("HDF file %r can't be written: %s. Choose another path" % (filename, reason)) from exc
+        self._output = self._start_output()
+        assert self._output.file is not None
+        self._streams: Optional[GrowingStreams] = GrowingStreams(
+            self._output.file, filename, dim=self.dim, extra_type=self._extra_type, extra_labels=extra_labels or {}
+        )
 
     def _check_target(self) -> None:
         if os.path.exists(self.filename):
@@ -82,16 +73,17 @@ class HDFWriter:
         elif self._extend:
             raise DataError("HDF file %r does not exist, so it cannot be extended" % self.filename)
 
-    def _start_file(self) -> h5py.File:
+    def _start_output(self) -> Output:
         try:
-            if not self._extend:
-                return h5py.File(self._temp, "w")
-            shutil.copyfile(self.filename, self._temp)
-            file = h5py.File(self._temp, "a")
-            self._read_state(file)
-            return file
-        except Exception:
-            self.remove_temporary()
+            output = Output(self.filename, self.filename if self._extend else None)
+        except OSError as exc:
+            raise not_written(self.filename, exc) from exc
+        try:
+            if self._extend:
+                self._read_state(output.file)
+            return output
+        except BaseException:
+            output.abort()
             raise
 
     def _read_state(self, file: h5py.File) -> None:
@@ -160,7 +152,7 @@ class HDFWriter:
         self._check_keys(targets)
         if frames is None and not targets:
             raise DataError("HDFWriter %r: there is neither main data nor a target" % self.filename)
-        with self._writing():
+        with self._output.reporting():
             columns = [] if frames is None else [streams.append("inputs", frames, None)]
             for key in self._keys or []:
                 columns.append(
@@ -172,16 +164,6 @@ class HDFWriter:
             streams.flush()
         self.num_seqs += len(seq_tag)
         self.num_timesteps += sum(columns[0])
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Turn write errors of the library into a DataError within the context; the file is then incomplete."""
-        try:
-            with reporting(self.filename):
-                yield
-        except DataError as exc:
-            self._broken = isinstance(exc.__cause__, (OSError, RuntimeError))
-            raise
 
     def _axis_lengths(self, inputs: NDArray[Any], seq_len: Lengths, batch: int) -> dict[int, NDArray[Any]]:
         if inputs.ndim != self.ndim + 1 or inputs.shape[0] != batch:
@@ -228,24 +210,21 @@ class HDFWriter:
 
         :raises DataError: nothing was written, or the target has been created meanwhile
         """
-        if self._file is None:
+        if self._streams is None:
             return
         try:
             if not self.num_seqs:
                 raise DataError("HDFWriter %r: nothing was written" % self.filename)
-            with self._writing():
-                self._complete(self._file)
-            self._publish()
+            with self._output.reporting():
+                assert self._output.file is not None
+                self._write_facts(self._output.file)
+            self._streams = None
+            self._output.complete()
+            self._check_target()
+            self._output.publish()
         except BaseException:
             self.abort()
             raise
-
-    def _complete(self, file: h5py.File) -> None:
-        self._write_facts(file)
-        file.flush()
-        self._streams = None
-        file.close()
-        self._file = None
 
     def _write_facts(self, file: h5py.File) -> None:
         """Write what is known at the end only."""
@@ -259,23 +238,10 @@ class HDFWriter:
         if "labels" not in file:
             self._streams.write_labels("labels", [str(name) for name in self.labels])
 
-    def _publish(self) -> None:
-        with open(self._temp, "rb") as handle:
-            os.fsync(handle.fileno())
-        self._check_target()
-        os.replace(self._temp, self.filename)
-
     def abort(self) -> None:
         """Remove what was written; the target stays unchanged."""
-        if self._file is not None:
-            discard(self._file, self._temp, broken=self._broken)
-            self._file = self._streams = None
-        self.remove_temporary()
-
-    def remove_temporary(self) -> None:
-        """Remove the temporary file without closing anything: the process is about to end."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._temp)
+        self._streams = None
+        self._output.abort()
 
     def __enter__(self) -> HDFWriter:
         return self

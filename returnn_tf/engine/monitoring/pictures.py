@@ -7,6 +7,8 @@ import os
 from typing import Any
 
 from returnn_tf.config import ConfigError
+from returnn_tf.engine.support.atomic_files import write_bytes
+from returnn_tf.engine.support.disk_errors import not_writable
 from returnn_tf.util.installing import install_command
 
 
@@ -48,9 +50,11 @@ class Picture:
                 "%r: unknown format; known suffixes: %s" % (path, ", ".join(sorted(known))), topic="commands"
             )
         try:
-            self.figure.savefig(path)
+            with io.BytesIO() as buffer:
+                self.figure.savefig(buffer, format=suffix)
+                write_bytes(path, buffer.getvalue())
         except OSError as exc:
-            raise ConfigError("%r can't be written: %s" % (path, exc.strerror or exc), topic="commands") from None
+            raise not_writable(repr(path), exc, topic="commands") from None
 
     def _repr_png_(self) -> bytes:
         return self.png()

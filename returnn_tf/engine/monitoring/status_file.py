@@ -7,7 +7,6 @@ Its name begins with a dot, as that of the lock: job managers take files ``<mode
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -17,6 +16,8 @@ import time
 from typing import Any, Optional
 
 from returnn_tf.config import DataError
+from returnn_tf.engine.support.atomic_files import read_json
+from returnn_tf.util.temporary import Temporary
 
 SUFFIX = ".status.json"
 MAX_BYTES = 1 << 20
@@ -106,18 +107,14 @@ class StatusFile:
     def _write(self) -> None:
         self._facts["updated"] = time.time()
         facts = {key: value for key, value in self._facts.items() if value is not None}
-        folder, name = os.path.split(self.path)
-        temporary = os.path.join(folder, "%s.tmp-%d" % (name, os.getpid()))  # after a kill, the next run removes it
         try:
-            with open(temporary, "w", encoding="utf8") as file:
-                json.dump(facts, file, indent=1, default=float)  # numbers of numpy
-                file.write("\n")
-            os.replace(temporary, self.path)
+            text = json.dumps(facts, indent=1, default=float) + "\n"  # numbers of numpy
+            with Temporary(self.path, clean=False) as temporary:  # after a kill, the next run removes it
+                temporary.write(text.encode("utf8"), sync=False)
+                temporary.publish()
         except (OSError, TypeError, ValueError) as exc:
             log.warning("%s can't be written, so returnn-tf status will not see this run: %s", self.path, exc)
             self.path = ""
-            with contextlib.suppress(OSError):
-                os.remove(temporary)
         self._due = time.monotonic() + self._interval
 
 
@@ -140,14 +137,9 @@ def read_status(path: str) -> dict[str, Any]:
     :raises DataError: it is missing, too large, or not a status file
     """
     try:
-        with open(path, "rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        facts = read_json(path, MAX_BYTES)
     except OSError as exc:
         raise DataError("%s can't be read: %s" % (path, exc.strerror or exc)) from None
-    if len(content) > MAX_BYTES:
-        raise DataError("%s has more than %d bytes: it is not a status file" % (path, MAX_BYTES))
-    try:
-        facts = json.loads(content.decode("utf8"))
     except (ValueError, RecursionError) as exc:
         raise DataError("%s is not a complete status file: %s" % (path, exc)) from None
     if not isinstance(facts, dict):

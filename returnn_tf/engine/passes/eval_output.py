@@ -13,6 +13,7 @@ from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes.loss_positions import KINDS, LENGTHS, unknown_loss
 from returnn_tf.engine.passes.scored_pass import PassResult
 from returnn_tf.engine.support import atomic_files as files
+from returnn_tf.engine.support.disk_errors import not_writable
 
 _MULTI_LINE_FROM = 40  # characters of all items of a dict
 
@@ -31,10 +32,7 @@ def _write_file(option: str, path: str, text: str) -> None:
     try:
         files.write_text(path, text)
     except OSError as exc:
-        raise ConfigError(
-            "%s = %r can't be written: %s. Choose another path, or fix its folder."
-            % (option, path, exc.strerror or exc)
-        ) from exc
+        raise not_writable("%s = %r" % (option, path), exc, "Choose another path, or fix its folder") from exc
 
 
 def _format(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +9,8 @@ from typing import Any, Callable
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.engine.search.labels import ArrayText
-from returnn_tf.engine.support.atomic_files import sync
+from returnn_tf.engine.support.atomic_files import write_bytes
+from returnn_tf.engine.support.disk_errors import not_writable
 
 #: A text, or with scores the best ones first: [(score, text), ...]
 Entry = Any
@@ -54,21 +54,10 @@ class SearchOutput:
         content = text.encode("utf8")
         if self.path.endswith(".gz"):
             content = gzip.compress(content, mtime=0)  # reproducible: the same content yields the same file
-        temp = "%s.tmp-%i" % (self.path, os.getpid())
         try:
-            with open(temp, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temp, self.path)
+            write_bytes(self.path, content)
         except OSError as exc:
-            raise ConfigError(
-                "search_output_file %r can't be written: %s. Choose another path." % (self.path, exc.strerror or exc)
-            ) from exc
-        finally:
-            with contextlib.suppress(OSError):
-                os.remove(temp)
-        sync(os.path.dirname(os.path.abspath(self.path)))
+            raise not_writable("search_output_file %r" % self.path, exc) from exc
 
 
 def _text(rows: Sequence[tuple[str, Entry]]) -> str:

@@ -6,16 +6,16 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 from returnn_tf.config import DataError
+from returnn_tf.datasets.core.safe_files import open_regular
+from returnn_tf.util.temporary import Temporary
 
 _BLOCK = 1 << 20
 _MAX_MANIFEST = 1 << 28  # it holds all settings of the config
 _CHECKSUM = "manifest_sha256"
-_staged: set[str] = set()
 
 
 def sync(path: str) -> None:
@@ -30,7 +30,7 @@ def sync(path: str) -> None:
 def checksum(path: str) -> str:
     """Return the SHA-256 of the content, hexadecimal."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         for block in iter(lambda: file.read(_BLOCK), b""):
             digest.update(block)
     return digest.hexdigest()
@@ -48,20 +48,10 @@ def write_bytes(path: str, content: bytes, *, owner: str = "") -> None:
     :param content: the new one
     :param owner: name of the model whose runs clean up after a kill; default: the name of the file
     """
-    folder, name = os.path.split(os.path.abspath(path))
-    prefix = ".%s." % owner if owner else ""
-    temp = os.path.join(folder, "%s%s.tmp-%i" % (prefix, name, os.getpid()))
-    try:
-        with open(temp, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temp, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.remove(temp)
-        raise
-    sync(folder)
+    with Temporary(path, owner=owner) as temporary:
+        temporary.write(content)
+        temporary.publish()
+    sync(os.path.dirname(temporary.target))
 
 
 def describe(folder: str, names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -76,13 +66,16 @@ def diff(folder: str, described: dict[str, dict[str, Any]]) -> Optional[str]:
     """Return how the files of a folder differ from what `describe` recorded; None if they do not."""
     for name, facts in described.items():
         path = os.path.join(folder, name)
-        if not os.path.exists(path):
+        try:
+            size = os.path.getsize(path)
+            if size != facts["size"]:
+                return "%s has %i bytes, written were %i" % (name, size, facts["size"])
+            if checksum(path) != facts["sha256"]:
+                return "the checksum of %s is wrong, so its content has changed since it was written" % name
+        except FileNotFoundError:
             return "%s is missing" % name
-        size = os.path.getsize(path)
-        if size != facts["size"]:
-            return "%s has %i bytes, written were %i" % (name, size, facts["size"])
-        if checksum(path) != facts["sha256"]:
-            return "the checksum of %s is wrong, so its content has changed since it was written" % name
+        except OSError as exc:
+            return "%s can't be read: %s" % (name, exc.strerror or exc)
     return None
 
 
@@ -99,7 +92,7 @@ def read_json(path: str, max_bytes: int) -> Any:
     :raises OSError: it can't be read
     :raises ValueError: it is longer, or is not JSON; RecursionError: it is nested too deep
     """
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise ValueError("it has more than %d bytes" % max_bytes)
@@ -116,7 +109,8 @@ def read_manifest(path: str) -> Optional[dict[str, Any]]:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as exc:
-        raise DataError("%s can't be read as manifest of a checkpoint: %s" % (path, exc)) from None
+        reason = getattr(exc, "strerror", None) or exc
+        raise DataError("%s can't be read as manifest of a checkpoint: %s" % (path, reason)) from None
     if not isinstance(manifest, dict) or not _describes_files(manifest.get("files")):
         raise DataError("%s is not the manifest of a checkpoint." % path)
     if _CHECKSUM in manifest and with_checksum(manifest) != manifest:  # those of earlier versions have none
@@ -139,22 +133,12 @@ def _describes_files(described: Any) -> bool:
 
 @contextlib.contextmanager
 def staging(folder: str, name: str) -> Iterator[str]:
-    """Provide a new temporary folder inside ``folder``; it is removed at the end in any case."""
-    path = os.path.join(folder, ".%s.tmp-%i" % (name, os.getpid()))
-    shutil.rmtree(path, ignore_errors=True)
-    os.mkdir(path)
-    _staged.add(path)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        _staged.discard(path)
+    """Provide a new temporary folder inside ``folder``; it is removed at the end in any case.
 
-
-def remove_staged() -> None:
-    """Remove all temporary folders of this process, which is about to end without finishing them."""
-    for path in list(_staged):
-        shutil.rmtree(path, ignore_errors=True)
+    :param name: of what is staged; what killed processes left of it is removed
+    """
+    with Temporary(os.path.join(folder, name), folder=True) as temporary:
+        yield temporary.path
 
 
 def publish(source: str, folder: str, names: list[str]) -> None:

@@ -1,0 +1,229 @@
+"""Temporary files and folders beside their target, those that a killed process left, and locks on files that change.
+
+A name holds machine and process, so that no two processes ever write under the same one. While its process lives, a
+temporary file is locked (``flock``), which processes of other machines and containers see, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import socket
+import time
+import zlib
+from collections.abc import Iterator
+from typing import Any, Optional
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+_NAME = re.compile(r"\.tmp-([0-9a-f]{8})-(\d+)-[0-9a-f]+$")
+_PAUSE = 0.02
+
+#: What to do where there is no space for a file.
+NO_SPACE = {
+    errno.ENOSPC: "Free some space",
+    errno.EDQUOT: "Free some space of your quota",
+    errno.EFBIG: "Raise the limit on the size of files (ulimit -f)",
+}
+_live: set[Temporary] = set()
+
+
+class Temporary:
+    """A new file or folder beside a target, which gets its name when it is complete. Use it as a context manager.
+
+    :param target: path of what it becomes; its folder must exist
+    :param owner: in front of the name, e.g. of the model whose runs remove what killed ones left
+    :param folder: whether it is a folder
+    :param clean: whether to remove those of the same target whose process is dead
+    :raises OSError: it can't be made
+    """
+
+    def __init__(self, target: str, *, owner: str = "", folder: bool = False, clean: bool = True) -> None:
+        self.target = os.path.abspath(target)
+        self._is_folder = folder
+        if clean:
+            remove_leftovers(self.target, owner=owner)
+        while True:
+            self.path = _path(self.target, owner)
+            self._handle = self._create()
+            _flock(self._handle)
+            if _is_still(self.path, self._handle):  # else another process saw it before it was locked
+                break
+            self._close()
+        _live.add(self)
+
+    def _create(self) -> Optional[int]:
+        if not self._is_folder:
+            return os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0), 0o666)
+        os.mkdir(self.path)
+        return os.open(self.path, os.O_RDONLY) if fcntl is not None else None
+
+    def write(self, content: bytes, *, sync: bool = True) -> None:
+        """Write the content.
+
+        :param sync: wait until it is on the disk
+        :raises OSError: e.g. it is full
+        """
+        with open(self.path, "rb+") as file:
+            file.write(content)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+
+    def publish(self, target: Optional[str] = None) -> None:
+        """Give it the name of the target, which is replaced if it exists; nothing remains to be removed.
+
+        :raises OSError: that is impossible
+        """
+        os.replace(self.path, target or self.target)
+        self._close()
+
+    def remove(self) -> None:
+        """Remove it, unless it is published."""
+        if self._is_folder:
+            shutil.rmtree(self.path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                os.remove(self.path)
+        self._close()
+
+    def _close(self) -> None:
+        _live.discard(self)
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Temporary:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.remove()
+
+
+def remove_all() -> None:
+    """Remove all temporary files and folders of this process, which is about to end without finishing them."""
+    for temporary in list(_live):
+        temporary.remove()
+
+
+def remove_leftovers(target: str, *, owner: str = "") -> list[str]:
+    """Remove the temporary files and folders of a target whose processes are dead; return their paths."""
+    folder, name = os.path.split(os.path.abspath(target))
+    start, removed = _start(name, owner), []
+    try:
+        entries = os.listdir(folder)
+    except OSError:
+        return []
+    for entry in entries:
+        path = os.path.join(folder, entry)
+        if entry.startswith(start) and _NAME.fullmatch(entry, len(start) - len(".tmp-")) and _is_left(path):
+            with contextlib.suppress(OSError):
+                shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.remove(path)
+                removed.append(path)
+    return removed
+
+
+@contextlib.contextmanager
+def exclusive(path: str, patience: float) -> Iterator[bool]:
+    """Let no two processes read, change and replace a file at the same time; those who only read it need not wait.
+
+    The lock is on the file itself. A missing one is made, empty, and removed if it is still empty at the end.
+
+    :param patience: seconds to wait at most
+    :return: yields whether the lock is held: not if the file system has none, or another process holds it for too long
+    """
+    end = time.monotonic() + patience
+    while True:
+        handle = _open_to_lock(path)
+        held = _flock(handle, wait_until=end)
+        if not held or _is_still(path, handle):
+            break
+        os.close(handle)  # type: ignore[arg-type]  # it was replaced meanwhile
+    try:
+        yield held
+    finally:
+        if handle is not None:
+            with contextlib.suppress(OSError):
+                if _is_still(path, handle) and not os.fstat(handle).st_size:
+                    os.remove(path)
+            os.close(handle)
+
+
+def _open_to_lock(path: str) -> Optional[int]:
+    """Open a file to lock it; on network file systems it must be open for writing. None if that is impossible."""
+    for flags in (os.O_RDWR | os.O_CREAT, os.O_RDONLY):
+        with contextlib.suppress(OSError):
+            return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
+    return None
+
+
+def _flock(handle: Optional[int], wait_until: float = 0.0) -> bool:
+    """Lock an open file or folder; return whether that has worked."""
+    while fcntl is not None and handle is not None:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError as exc:
+            if exc.errno not in (errno.EAGAIN, errno.EACCES) or time.monotonic() >= wait_until:
+                return False
+        time.sleep(_PAUSE)
+    return False
+
+
+def _is_still(path: str, handle: Optional[int]) -> bool:
+    """Return whether the open file still has its name; True if it can't be opened here."""
+    try:
+        return handle is None or os.path.samestat(os.stat(path), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _is_left(path: str) -> bool:
+    """Return whether the process that made a temporary file is dead."""
+    machine, pid = _NAME.search(path).groups()  # type: ignore[union-attr]
+    is_here = machine == _machine()
+    if is_here and _is_alive(int(pid)):
+        return False
+    handle = None
+    try:
+        handle = os.open(path, (os.O_RDONLY if os.path.isdir(path) else os.O_RDWR) | getattr(os, "O_NONBLOCK", 0))
+        if fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return is_here
+    except BlockingIOError:
+        return False
+    except OSError:  # no locks on this file system, or not for folders
+        return is_here
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user
+        return True
+    return True
+
+
+def _path(target: str, owner: str) -> str:
+    folder, name = os.path.split(target)
+    return os.path.join(folder, "%s%s-%d-%s" % (_start(name, owner), _machine(), os.getpid(), os.urandom(3).hex()))
+
+
+def _start(name: str, owner: str) -> str:
+    return ".%s%s.tmp-" % (owner and owner + ".", name)
+
+
+def _machine() -> str:
+    return "%08x" % zlib.crc32(socket.gethostname().encode("utf8", "surrogateescape"))
