@@ -5,6 +5,7 @@ import glob
 import json
 import math
 import os
+import threading
 
 import numpy
 import pytest
@@ -13,6 +14,7 @@ from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.engine.learning_rate.control import LearningRateControl, choose_measure
 from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, format_epochs, parse, read_file, write_file
 from returnn_tf.engine.learning_rate.schemes import SCHEMES
+from tests.waiting import LONG
 
 DATA = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data")
 CASES = sorted(glob.glob(os.path.join(DATA, "lr_control", "*.json")))
@@ -206,6 +208,63 @@ def test_several_measures():
     assert choose_measure({":meta:x": 3}, []) is None
     assert choose_measure({"b_score": 1.0, "a_score": 2.0}, []) == "a_score"
     assert choose_measure({"dev_score_output/a": 1, "dev_score_output/output_b": 1}, []) == "dev_score_output/output_b"
+
+
+def test_what_others_write_stays(tmp_path):
+    """As of an evaluation beside a training: each adds what it has found to what is in the file then."""
+    path = str(tmp_path / "rates")
+    config = Config({"learning_rate": 0.5, "learning_rate_file": path})
+    training = LearningRateControl.from_config(config)
+    training.set_errors(1, {"train_score": 1.0, "dev_score": 2.0})
+    other = LearningRateControl.from_config(config)
+    training.set_errors(2, {"train_score": 0.5})
+    other.set_errors(1, {"eval_score": 3.0, "dev_score": 4.0})
+    training.set_errors(2, {"dev_score": 1.5})
+    training.set_errors(3, {"train_score": 0.25})
+    other.set_errors(3, {"eval_score": 3.5})
+    found = {epoch: data.error for epoch, data in read_file(path).items()}
+    assert found == {
+        1: {"train_score": 1.0, "dev_score": 4.0, "eval_score": 3.0},
+        2: {"train_score": 0.5, "dev_score": 1.5},
+        3: {"train_score": 0.25, "eval_score": 3.5},
+    }
+    assert training.epochs[1].error["dev_score"] == 2.0  # nothing changes what a run decides
+    os.remove(path)
+    training.set_errors(3, {"dev_score": 1.0})
+    assert sorted(read_file(path)) == [1, 2, 3]
+
+
+def test_many_write_at_once(tmp_path):
+    path = str(tmp_path / "rates")
+    config = Config({"learning_rate": 0.5, "learning_rate_file": path})
+    failed = []
+
+    def write(name):
+        try:
+            control = LearningRateControl.from_config(config)
+            for epoch in range(1, 11):
+                control.set_errors(epoch, {name: 1.0})
+        except Exception as exc:
+            failed.append(exc)
+
+    names = ["%s_score" % name for name in "abcd"]
+    threads = [threading.Thread(target=write, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+    assert not failed and os.listdir(str(tmp_path)) == ["rates"]
+    assert {epoch: sorted(data.error) for epoch, data in read_file(path).items()} == dict.fromkeys(range(1, 11), names)
+
+
+def test_a_file_that_became_unreadable_does_not_end_a_training(tmp_path, capsys):
+    path = tmp_path / "rates"
+    control = LearningRateControl.from_config(Config({"learning_rate": 0.5, "learning_rate_file": str(path)}))
+    control.set_errors(1, {"dev_score": 2.0})
+    path.write_text("{1: Epoch")
+    control.set_errors(2, {"dev_score": 1.0})
+    assert "It is replaced." in " ".join("".join(capsys.readouterr()).split())
+    assert sorted(read_file(str(path))) == [1, 2]
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from returnn_tf.engine.monitoring import run_settings
 from returnn_tf.engine.support.nonfinite import NonFiniteError
 from returnn_tf.network.network import Network
 from returnn_tf.tasks.registry import run_task
+from returnn_tf.util.lazy_tf import tf
 from tests.results import reproducible
 
 EXTERN_DATA: dict[str, Any] = {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}}
@@ -55,8 +57,56 @@ def run(**changes: Any) -> int:
     return run_task(config)
 
 
-def everything(epoch: int) -> dict[str, np.ndarray]:
-    prefix = "net/network.%03i" % epoch
+RATES = "{1: EpochData(learningRate=0.02, error={}),\n2: EpochData(learningRate=%s, error={}),\n}\n"
+
+
+@pytest.mark.parametrize(
+    "rate, message",
+    [
+        ("nan", "the rate of epoch 2, nan, is not a finite number of 32 bits. Correct it, or remove the entry"),
+        ("1e300", "the rate of epoch 2, 1e+300, is not a finite number of 32 bits"),
+        ("float('-inf')", "the rate of epoch 2, -inf, is not a finite number"),
+        ("-0.01", "the rate of epoch 2, -0.01, is negative"),
+    ],
+)
+def test_rates_that_no_training_can_have(rate: str, message: str) -> None:
+    """In the file, in the setting, or made by a function: refused, and no layer is blamed."""
+    pathlib.Path("newbob.data").write_text(RATES % rate)
+    with pytest.raises(DataError, match=re.escape("learning-rate file newbob.data: " + message)):
+        run()
+    assert pathlib.Path("newbob.data").read_text() == RATES % rate and not os.path.exists("net")
+    os.remove("newbob.data")
+    value = float(rate.replace("float('", "").rstrip("')"))
+    with pytest.raises(ConfigError, match="learning_rates.*the rate of epoch 2, "):
+        run(learning_rates=[0.02, value])
+
+    def function(*, network: Any, global_train_step: Any, learning_rate: Any) -> Any:
+        return tf.where(global_train_step == 5, tf.cast(tf.constant(value, "float64"), "float32"), learning_rate)
+
+    with pytest.raises(DataError) as info:
+        run(dynamic_learning_rate=function, save_every_steps=1)
+    text = "Step 5: the learning rate can't be used: that of the epoch is 0.02, and dynamic_learning_rate makes "
+    assert str(info.value).startswith(text) and "NaN" not in str(info.value)
+    last = everything(2, ".step6") if os.path.exists("net/network.002.step6.index") else everything(2, ".step5")
+    assert all(np.isfinite(values).all() for values in last.values())
+
+
+@pytest.mark.parametrize(
+    "interval, message",
+    [
+        (1000, "Warning: accum_grad_multiple_step = 1000: after all 4 steps of the training, no update was due, so"),
+        (3, "accum_grad_multiple_step = 3: the gradients of the last 1 of 4 steps are not applied."),
+        (2, None),
+    ],
+)
+def test_gradients_that_are_left_at_the_end_are_told(interval: int, message: Any, capsys: Any) -> None:
+    run(accum_grad_multiple_step=interval, num_epochs=1)
+    text = " ".join(capsys.readouterr().out.split())
+    assert message in text if message else "accum_grad" not in text
+
+
+def everything(epoch: int, within: str = "") -> dict[str, np.ndarray]:
+    prefix = "net/network.%03i%s" % (epoch, within)
     return {**checkpoint.read(prefix), **checkpoint.read_state(prefix)}
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
 from returnn_tf.config.settings import LearningRateSettings
 from returnn_tf.engine.learning_rate.file import (
     EpochData,
@@ -14,7 +14,8 @@ from returnn_tf.engine.learning_rate.file import (
     prepare_file,
     read_file,
     scores_of,
-    write_file,
+    unusable_rate,
+    update_file,
 )
 from returnn_tf.engine.learning_rate.schemes import PastEpoch, Scheme, scheme_from_config
 from returnn_tf.logging.log import log
@@ -23,8 +24,9 @@ from returnn_tf.logging.log import log
 class LearningRateControl:
     """Computes the learning rate of every epoch and keeps the scores that decide about it.
 
-    ``epochs`` maps an epoch to its `EpochData`. With a file name, existing entries are read at the start, and
-    the file is rewritten (atomically) whenever scores are set.
+    ``epochs`` maps an epoch to its `EpochData`. With a file name, existing entries are read at the start, and the file
+    is rewritten (atomically) whenever scores are set. What other processes write there meanwhile stays in the file, but
+    does not change a run: each decides by the scores it has.
 
     :param scheme: computes rates from scores
     :param given_rates: epochs with a fixed rate, which rates in the file override
@@ -46,8 +48,11 @@ class LearningRateControl:
         self.filename = filename
         self._told_other_measure = False
         self.epochs: dict[int, EpochData] = {}
+        self._changed: dict[int, set[str]] = {}  # names of the scores by epoch, since the file was written
+        self._new_rates: set[int] = set()
         if filename and os.path.exists(filename):
             self.epochs = read_file(filename)
+            _check_rates(filename, self.epochs)
 
     @classmethod
     def from_config(cls, config: Config) -> LearningRateControl:
@@ -73,8 +78,13 @@ class LearningRateControl:
             rate = self.given_rates.get(epoch)
             if rate is None:
                 rate = self.scheme.next_rate(epoch, self._past(epoch))
-            self.epochs[epoch] = EpochData(rate)
+            self.set_rate(epoch, rate)
         return self.epochs[epoch].learning_rate
+
+    def set_rate(self, epoch: int, rate: float) -> None:
+        """Set the rate of an epoch which has none yet."""
+        self.epochs[epoch] = EpochData(rate)
+        self._new_rates.add(epoch)
 
     def _tell_other_measure(self, epoch: int) -> None:
         """Warn once if an epoch has none of the scores that are to decide, so that another one does."""
@@ -115,7 +125,9 @@ class LearningRateControl:
         """
         self.learning_rate(epoch)
         for name, value in (errors or {}).items():
-            self.epochs[epoch].error.update(_flattened(name, value))
+            found = _flattened(name, value)
+            self.epochs[epoch].error.update(found)
+            self._changed.setdefault(epoch, set()).update(found)
         self.save()
 
     def prepare(self) -> None:
@@ -127,9 +139,25 @@ class LearningRateControl:
             prepare_file(self.filename)
 
     def save(self) -> None:
-        """Write the file, if one is configured."""
+        """Write what has changed to the file, if one is configured.
+
+        :raises DataError: the disk is full
+        :raises ConfigError: it can't be written for another reason
+        """
         if self.filename:
-            write_file(self.filename, self.epochs)
+            update_file(self.filename, self._merged)
+            self._changed.clear()
+            self._new_rates.clear()
+
+    def _merged(self, stored: Mapping[int, EpochData]) -> dict[int, EpochData]:
+        """Return all epochs: what this process has changed counts, then what the file has."""
+        merged = dict(stored)
+        for epoch, mine in self.epochs.items():
+            there = stored.get(epoch, EpochData(mine.learning_rate))
+            changed = {name: mine.error[name] for name in self._changed.get(epoch, ())}
+            rate = mine.learning_rate if epoch in self._new_rates else there.learning_rate
+            merged[epoch] = EpochData(rate, {**mine.error, **there.error, **changed})
+        return merged
 
     def error_key(self, epoch: int) -> Optional[str]:
         """Return the name of the deciding score of an epoch; None if it has no scores."""
@@ -210,6 +238,16 @@ def _plain(number: Any) -> Any:
     return number.item() if hasattr(number, "item") else number
 
 
+def _check_rates(filename: str, epochs: Mapping[int, EpochData]) -> None:
+    for epoch, data in sorted(epochs.items()):
+        reason = unusable_rate(data.learning_rate)
+        if reason is not None:
+            raise DataError(
+                "learning-rate file %s: the rate of epoch %d, %s, %s. Correct it, or remove the entry"
+                % (filename, epoch, data.learning_rate, reason)
+            )
+
+
 def given_rates(config: Config) -> dict[int, float]:
     """Return the rates of ``learning_rates`` by epoch."""
     settings = LearningRateSettings(config)
@@ -219,10 +257,13 @@ def given_rates(config: Config) -> dict[int, float]:
     if not isinstance(rates, (dict, list, tuple)):
         rates = [rates]
     items = rates.items() if isinstance(rates, dict) else enumerate(rates, 1)
+    where = settings.describe_source("learning_rates")
     try:
-        return {int(epoch): float(rate) for epoch, rate in items}
-    except (TypeError, ValueError):
-        raise ConfigError(
-            "%s: expected a list of rates or a dict epoch -> rate, got %r"
-            % (settings.describe_source("learning_rates"), rates)
-        ) from None
+        found = {int(epoch): float(rate) for epoch, rate in items}
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError("%s: expected a list of rates or a dict epoch -> rate, got %r" % (where, rates)) from None
+    for epoch, rate in sorted(found.items()):
+        reason = unusable_rate(rate)
+        if reason is not None:
+            raise ConfigError("%s: the rate of epoch %d, %s, %s" % (where, epoch, rate, reason))
+    return found

@@ -12,14 +12,19 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
-from returnn_tf.config import ConfigError, DataError
-from returnn_tf.engine.support.disk_errors import may_pass, retried
+from returnn_tf.config import DataError
+from returnn_tf.datasets.core.safe_files import open_regular
+from returnn_tf.engine.support.disk_errors import not_writable, retried
+from returnn_tf.logging.log import log
+from returnn_tf.util.temporary import Temporary, exclusive
 
 META = ":meta:"
 _MULTI_LINE_FROM = 40
-_MAX_CHARS = 1 << 26
+_MAX_BYTES = 1 << 26
+_LOCK_SECONDS = 30.0
+_LARGEST_RATE = 3.4028234e38  # of float32
 
 
 @dataclass
@@ -36,15 +41,16 @@ def read_file(path: str) -> dict[int, EpochData]:
     :raises DataError: if it can't be read or has invalid contents
     """
     try:
-        with open(path, encoding="utf8") as f:
-            text = f.read(_MAX_CHARS + 1)
+        with open_regular(path) as f:
+            text = f.read(_MAX_BYTES + 1).decode("utf8")
     except FileNotFoundError:
         raise DataError("learning-rate file %r not found" % path) from None
     except (OSError, UnicodeDecodeError) as exc:
-        raise DataError("learning-rate file %r can't be read: %s" % (path, exc)) from None
+        reason = getattr(exc, "strerror", None) or exc
+        raise DataError("learning-rate file %r can't be read: %s" % (path, reason)) from None
     try:
-        if len(text) > _MAX_CHARS:
-            raise DataError("it has more than %d characters" % _MAX_CHARS)
+        if len(text) > _MAX_BYTES:
+            raise DataError("it has more than %d bytes" % _MAX_BYTES)
         return parse(text)
     except DataError as exc:
         raise DataError("learning-rate file %s: %s. Fix it, or remove it to start a new one" % (path, exc)) from None
@@ -130,29 +136,39 @@ def _dotted(node: ast.expr) -> str:
     return ""
 
 
-def write_file(path: str, epochs: Mapping[int, EpochData]) -> None:
-    """Write the file atomically: under a temporary name first, so that nobody reads a partial one.
+def update_file(path: str, change: Callable[[dict[int, EpochData]], Mapping[int, EpochData]]) -> None:
+    """Replace the file by what a function makes of its content, under a lock: nothing of other processes gets lost.
 
+    The file appears under its name when it is complete, so that nobody reads a partial one.
+
+    :param change: old epochs -> new ones. Those of a file that has become unreadable are none, with a warning
     :raises DataError: the disk is full, even after retries
     :raises ConfigError: it can't be written for another reason
     """
     try:
-        retried(lambda: _replace(path, format_epochs(epochs)))
+        with exclusive(path, _LOCK_SECONDS) as held:
+            if not held:
+                log.write(4, "%s can't be locked: scores that another process writes now may get lost" % path)
+            try:
+                before = read_file(path) if os.path.exists(path) else {}
+            except DataError as exc:
+                log.warn("%s. It is replaced." % exc)
+                before = {}
+            text = format_epochs(change(before))
+            retried(lambda: _replace(path, text))
     except OSError as exc:
         raise _not_writable(path, exc) from exc
 
 
+def write_file(path: str, epochs: Mapping[int, EpochData]) -> None:
+    """Write the file, whatever it holds, see `update_file`."""
+    update_file(path, lambda _: epochs)
+
+
 def _replace(path: str, text: str) -> None:
-    temporary = path + ".new_tmp"
-    try:
-        with open(temporary, "w", encoding="utf8") as f:
-            f.write(text)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        _remove(temporary)
-        raise
+    with Temporary(path, clean=False) as temporary:
+        temporary.write(text.encode("utf8"))
+        temporary.publish()
 
 
 def prepare_file(path: str) -> None:
@@ -160,31 +176,17 @@ def prepare_file(path: str) -> None:
 
     :raises ConfigError: it can't be written
     """
-    temporary = path + ".new_tmp"
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         if os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        with open(temporary, "w", encoding="utf8"):
-            pass
+        Temporary(path).remove()
     except OSError as exc:
         raise _not_writable(path, exc) from exc
-    finally:
-        _remove(temporary)
 
 
 def _not_writable(path: str, exc: OSError) -> Exception:
-    text = "learning_rate_file %r can't be written: %s. " % (path, exc.strerror or exc)
-    if may_pass(exc):
-        return DataError(text + "Free some space and run the same command to resume; or choose another path.")
-    return ConfigError(text + "Choose another path or fix its permissions.")
-
-
-def _remove(path: str) -> None:
-    try:
-        os.remove(path)
-    except OSError:
-        pass  # it was never there
+    return not_writable("learning_rate_file %r" % path, exc)
 
 
 def format_epochs(epochs: Mapping[int, EpochData]) -> str:
@@ -211,6 +213,13 @@ def _joined(left: str, items: list[str], right: str) -> str:
     if sum(map(len, items)) >= _MULTI_LINE_FROM:
         return "%s\n%s%s" % (left, "".join(item + ",\n" for item in items), right)
     return left + ", ".join(items) + right
+
+
+def unusable_rate(rate: float) -> Optional[str]:
+    """Return why no training can have a learning rate; None if one can."""
+    if not abs(rate) <= _LARGEST_RATE:  # NaN, too
+        return "is not a finite number of 32 bits"
+    return "is negative" if rate < 0 else None
 
 
 def scores_of(error: Mapping[str, Any]) -> dict[str, Any]:

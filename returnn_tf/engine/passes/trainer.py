@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.settings import LearningRateSettings, NetworkSettings
 from returnn_tf.engine.distributed.ranks import ranks_for
 from returnn_tf.engine.distributed.world import World, start
@@ -43,6 +44,7 @@ class Trainer:
             raise ConfigError("jit_compile: XLA can't exchange gradients between processes. Remove jit_compile.")
         self.updater = Updater(net, config)
         self._default_rate = LearningRateSettings(config).learning_rate
+        self._has_dynamic_rate = LearningRateSettings(config).dynamic_learning_rate is not None
         self._guard = UpdateGuard(config)
         self._scaling = LossScaling(config)
         self._normalized = frozenset(normalized_losses(net))
@@ -95,7 +97,7 @@ class Trainer:
         :return: the objective before the update, losses, errors and the norm of the gradient
         :raises NonFiniteError: loss or gradient is NaN or Inf; with ``stop_on_nonfinite_train_score = False``
             the result has ``finite = False`` instead, and the parameters stay unchanged
-        :raises DataError: a spike of the loss or too many skipped steps, see `UpdateGuard`
+        :raises DataError: a spike of the loss or too many skipped steps, see `UpdateGuard`; a rate that can't be used
         :raises ConfigError: the feed does not fit, or the network has no loss
         """
         tensors = self.tensors(feed)
@@ -118,6 +120,7 @@ class Trainer:
         result = self._packer.unpack(vector, sinks)
         self.steps_started += 1
         self.ranks.after_step(result)
+        self._check_rate(result, value)
         if not result.finite and self._guard.stops_on_nonfinite:
             assert result.step is not None
             error = NonFiniteError(result.step, result.total_loss, result.grad_norm, result.losses)
@@ -126,6 +129,21 @@ class Trainer:
             raise error
         self._guard.check(result)
         return result
+
+    def _check_rate(self, result: StepResult, of_epoch: float) -> None:
+        """Check that the update had a rate. It is the same on all ranks.
+
+        :param of_epoch: the rate before ``dynamic_learning_rate``
+        :raises DataError: it is negative, NaN or Inf, so this step changed no parameter
+        """
+        rate = result.learning_rate
+        assert rate is not None
+        if not (math.isfinite(rate) and rate >= 0):
+            changed = "" if not self._has_dynamic_rate else ", and dynamic_learning_rate makes %s of it" % rate
+            raise DataError(
+                "Step %s: the learning rate can't be used: that of the epoch is %s%s. The parameters were not changed "
+                "by this step." % (result.step, of_epoch, changed)
+            )
 
     def _rate(self, value: float) -> Any:
         if value not in self._rates:
@@ -145,10 +163,9 @@ class Trainer:
         meta = self.ranks.reduce_meta(self.updater.meta_gradients(graph, share), inputs)
         rate = self.updater.learning_rate(rate, step)
         grads, graph, total_loss, common = self.ranks.reduce(grads, graph, self.updater.total_loss(graph), inputs)
-        if self.updater.tolerates_nonfinite:
-            finite = tf.constant(True)
-        else:
-            finite = tf.logical_and(tf.math.is_finite(grads.norm), tf.math.is_finite(total_loss))
+        finite = usable = tf.logical_and(tf.math.is_finite(rate), rate >= 0)
+        if not self.updater.tolerates_nonfinite:
+            finite = tf.reduce_all([usable, tf.math.is_finite(grads.norm), tf.math.is_finite(total_loss)])
         measured = {"loss": _mean_loss(graph, self._normalized), "grad_norm": grads.norm}
         good, spike, counts = self._guard.emit(finite, measured)
         overflow = self._scaling.emit(factor, finite, total_loss)

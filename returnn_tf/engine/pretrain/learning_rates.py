@@ -6,7 +6,6 @@ from typing import Optional
 
 from returnn_tf.config.settings import LearningRateSettings
 from returnn_tf.engine.learning_rate.control import LearningRateControl, given_rates
-from returnn_tf.engine.learning_rate.file import EpochData
 from returnn_tf.engine.pretrain.schedule import EpochNetwork
 
 
@@ -15,7 +14,7 @@ def rate_of_epoch(control: LearningRateControl, entry: EpochNetwork, epoch: int)
     if epoch not in control.epochs:
         rate = _decided(control, entry, epoch)
         if rate is not None:
-            control.epochs[epoch] = EpochData(rate)
+            control.set_rate(epoch, rate)
     return control.learning_rate(epoch)
 
 

@@ -138,6 +138,21 @@ class Engine:
                 self._end_early("%s; after epoch %d" % (reasons[0], epoch))
                 return
         self._parts.callbacks.train_end("")
+        if self.first_epoch <= self.last_epoch:
+            self._tell_unapplied()
+
+    def _tell_unapplied(self) -> None:
+        """Tell of gradients that were accumulated in the last steps, but not applied."""
+        steps = self.trainer.step_count
+        left, interval = self.trainer.updater.unapplied(steps)
+        text = "accum_grad_multiple_step = %d: " % interval
+        if left and left == steps:
+            log.warn(
+                text + "after all %d steps of the training, no update was due, so parameters have their initial "
+                "values. Set a smaller number, or train longer." % steps
+            )
+        elif left:
+            log.write(3, text + "the gradients of the last %d of %d steps are not applied." % (left, steps))
 
     def _end_early(self, reason: str) -> None:
         self.ended_early = "Training ends early: %s." % reason

@@ -95,6 +95,13 @@ class Updater:
             result.update(group.optimizer.state_of_tf1(stored, step // group.interval))
         return result
 
+    def unapplied(self, step: int) -> tuple[int, int]:
+        """Return of how many steps gradients are accumulated, but not applied, and after how many steps they will be.
+
+        :param step: number of steps done
+        """
+        return max((step % group.interval, group.interval) for group in self._groups) if self._groups else (0, 1)
+
     def reset_before(self, number: int) -> bool:
         """Reset the state if it is due before a step, see ``reset_updater_vars_mod_step``; return whether it was.
 
