@@ -96,8 +96,9 @@ def checkpoints(model: str) -> list[tuple[str, Optional[str]]]:
 
     Sizes are checked; checksums are not, since that means reading everything.
     """
-    found: dict[tuple[int, float], str] = {(epoch, math.inf): path for epoch, path in find_checkpoints(model).items()}
-    found.update({(epoch, float(step)): path for (epoch, step), path in find_step_checkpoints(model).items()})
+    epochs, steps = find_checkpoints(model, damaged=True), find_step_checkpoints(model, damaged=True)
+    found: dict[tuple[int, float], str] = {(epoch, math.inf): path for epoch, path in epochs.items()}
+    found.update({(epoch, float(step)): path for (epoch, step), path in steps.items()})
     return [(os.path.basename(found[key]), _defect(found[key])) for key in sorted(found, reverse=True)]
 
 

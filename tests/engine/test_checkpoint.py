@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -90,8 +91,11 @@ def test_a_damaged_newest_checkpoint_is_explained_and_the_one_before_taken(
     reports: list[tuple[str, str]] = []
     choice = model_dir.choose_intact(Config({"model": model}), lambda *args: reports.append(args))
     assert (choice.epoch, choice.path, choice.start_epoch) == (2, good, 3)
-    if suffix != ".index" or damage is not os.remove:  # without .index nobody sees a checkpoint at all
-        assert [prefix for prefix, _ in reports] == [bad] and message in reports[0][1]
+    assert [prefix for prefix, _ in reports] == [bad] and message in reports[0][1]
+    for asked in ({"load_epoch": 3}, {"start_epoch": 4}, {"task": "eval", "load_epoch": 3}):
+        with pytest.raises(DataError, match="The checkpoint %s can't be used: .*" % re.escape(bad)) as info:
+            model_dir.choose_intact(Config({"model": model, **asked}), lambda *args: reports.append(args))
+        assert message in str(info.value) and len(reports) == 1  # it is not said that another one is used
 
 
 def test_a_digit_which_changes_in_the_manifest_is_found(tmp_path: pathlib.Path) -> None:
@@ -125,6 +129,31 @@ def test_if_all_are_damaged_nothing_is_started_anew(tmp_path: pathlib.Path) -> N
     asked = Config({"task": "eval", "load": str(tmp_path / "net.001")})
     with pytest.raises(DataError, match="net.001 can't be used: net.001.index has"):
         model_dir.choose_intact(asked, lambda prefix, reason: None)
+
+
+@pytest.mark.parametrize("deletes", ["validate", "read"])
+def test_what_is_deleted_meanwhile_is_chosen_anew(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, deletes: str
+) -> None:
+    """By a training, for example, with newer ones after it."""
+    model, reports = str(tmp_path / "net"), []
+    write(model + ".003")
+    function = getattr(checkpoint, deletes)
+
+    def deleting(prefix: str) -> Any:
+        number = int(prefix[-3:])
+        if number < 6:
+            write("%s.%03d" % (model, number + 1))
+            checkpoint.delete(prefix)
+        return function(prefix)
+
+    monkeypatch.setattr(checkpoint, deletes, deleting)
+    config = Config({"task": "eval", "model": model})
+    choice, values = model_dir.read_intact(config, lambda *args: reports.append(args))
+    assert choice.epoch == 6 and values and not reports
+    asked = Config({"task": "eval", "model": model, "load_epoch": 5})
+    with pytest.raises(ConfigError, match="there is no checkpoint of epoch 5; there are checkpoints of: 6"):
+        model_dir.read_intact(asked, lambda *args: None)
 
 
 @pytest.mark.parametrize("stop_at", range(1, 6))

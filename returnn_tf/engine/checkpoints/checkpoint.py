@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,7 @@ from typing import Any, Optional
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
+from returnn_tf.datasets.core.safe_files import check_regular
 from returnn_tf.engine.support import atomic_files as files
 from returnn_tf.engine.support.disk_errors import RETRY_WAITS, may_pass
 from returnn_tf.util.lazy_tf import tf
@@ -28,6 +30,7 @@ _FORMAT = 1
 _BUNDLE = (".data-00000-of-00001", ".index")
 _STATE = ".state"
 _MANIFEST = ".manifest.json"
+_OP_MARKS = re.compile(r"\{\{function_node [^}]*\}\} ?|\{\{node [^}]*\}\} ?| ?\[Op:\w+\]")
 
 
 @dataclass(frozen=True)
@@ -142,11 +145,19 @@ def read(prefix: str, names: Optional[Sequence[str]] = None) -> dict[str, NDArra
     if not os.path.exists(prefix + ".index"):
         raise DataError("There is no checkpoint %s (file %s.index)." % (prefix, prefix))
     try:
+        for path in _bundle_files(prefix):
+            check_regular(path)
         reader = tf.train.load_checkpoint(prefix)
         stored = reader.get_variable_to_shape_map()
         return {name: reader.get_tensor(name) for name in sorted(stored) if names is None or name in names}
     except Exception as exc:  # the reader raises what comes out of its parsing: OpError, IndexError, RuntimeError, ...
         raise DataError("The checkpoint %s is damaged: %s" % (prefix, _reason(exc))) from exc
+
+
+def _bundle_files(prefix: str) -> list[str]:
+    folder, name = os.path.split(os.path.abspath(prefix))
+    pattern = re.compile(re.escape(name) + r"\.(index|data-\d+-of-\d+)")
+    return [os.path.join(folder, found) for found in os.listdir(folder) if pattern.fullmatch(found)]
 
 
 def step_of(values: Mapping[str, Any]) -> int:
@@ -191,4 +202,8 @@ def _may_pass(exc: Exception) -> bool:
 
 
 def _reason(exc: Exception) -> str:
-    return str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
+    """Return the first line of an error, without the marks of TensorFlow: which op, in which function."""
+    if isinstance(exc, OSError) and exc.strerror:
+        return exc.strerror
+    text = _OP_MARKS.sub("", str(exc)).strip()
+    return text.splitlines()[0] if text else type(exc).__name__

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
-from typing import Any, Callable, Optional
+import time
+from collections.abc import Container, Mapping
+from typing import Any, Callable, Optional, TypeVar
+
+from numpy.typing import NDArray
 
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.settings import CheckpointSettings, TaskSettings, TrainingSettings
@@ -22,6 +27,10 @@ from returnn_tf.engine.support.start_epoch import start_epoch_fixed
 
 #: Suffixes after the name of the model in temporary names; strict, so as not to match files of other models.
 _TEMPORARY = r"(\.(pretrain\.)?\d+(\.step\d+)?(\.meta)?|\.probe|\.checkpoint|\.lock|\.status\.json|\.settings\.json)?"
+
+_Key = TypeVar("_Key")
+_UNFINISHED = "its manifest is missing, so writing it was not completed"
+_PAUSE_SECONDS = 0.1  # more than a process needs to delete or publish the files of a checkpoint
 
 
 def written_model(config: Config) -> str:
@@ -42,31 +51,91 @@ def prefix_of_step(model: str, epoch: int, step: int) -> str:
 def choose_intact(config: Config, on_defect: Callable[[str, str], None]) -> ModelChoice:
     """Return the choice of `choose_model`, but skip damaged own checkpoints in favour of the newest intact one.
 
+    A run may write or delete checkpoints at the same time.
+
     :param on_defect: called with path prefix and reason for each skipped checkpoint
     :raises ConfigError: the config selects a checkpoint which does not exist
     :raises DataError: the checkpoint selected by the config, or every own one, is damaged
     """
     model = CheckpointSettings(config).model
-    own, steps = find_checkpoints(model), find_step_checkpoints(model)
-    _forget_unfinished(own, on_defect)
-    _forget_unfinished(steps, on_defect)
-    bad: list[str] = []
+    skipped: dict[str, str] = {}
     while True:
-        choice = select_model(config, own, checkpoint_exists, steps)
-        if choice.path is None:
-            if bad:
+        own = _without(find_checkpoints(model, damaged=True), skipped)
+        steps = _without(find_step_checkpoints(model, damaged=True), skipped)
+        try:
+            choice = select_model(config, own, checkpoint_exists, steps)
+        except ConfigError:
+            if skipped:  # it was chosen by the config
+                raise DataError(_unusable(*list(skipped.items())[-1])) from None
+            raise
+        reason = None if choice.path is None else _defect(choice.path)
+        if choice.path is None or reason is None:
+            for path, why in skipped.items():
+                on_defect(path, why)
+            bad = [path for path, why in skipped.items() if why != _UNFINISHED]
+            if bad and choice.path is None:
                 raise DataError(
                     "None of the checkpoints %s can be used. Restore one from a backup, or delete them to start over."
                     % ", ".join(sorted(os.path.basename(path) for path in bad))
                 )
             return choice
-        reason = checkpoint.validate(choice.path)
-        if reason is None:
-            return choice
-        if not (_drop(own, choice.path) if choice.step is None else _drop(steps, choice.path)):
-            raise DataError("The checkpoint %s can't be used: %s." % (choice.path, reason))
-        on_defect(choice.path, reason)
-        bad.append(choice.path)
+        if _is_changing(choice.path):
+            continue
+        if choice.path not in (_newest(own), _newest(steps)):
+            raise DataError(_unusable(choice.path, reason))
+        skipped[choice.path] = reason
+
+
+def read_intact(config: Config, on_defect: Callable[[str, str], None]) -> tuple[ModelChoice, dict[str, NDArray[Any]]]:
+    """Return the choice of `choose_intact` and the values of its bundle; empty without a checkpoint.
+
+    If a run deletes the checkpoint before it is read, another one is chosen.
+
+    :raises ConfigError: see `choose_intact`; DataError: likewise
+    """
+    while True:
+        choice = choose_intact(config, on_defect)
+        if choice.path is None:
+            return choice, {}
+        try:
+            return choice, checkpoint.read(choice.path)
+        except DataError:
+            if checkpoint_exists(choice.path):
+                raise
+
+
+def _without(found: Mapping[_Key, str], skipped: Container[str]) -> dict[_Key, str]:
+    return {key: path for key, path in found.items() if path not in skipped}
+
+
+def _defect(path: str) -> Optional[str]:
+    return _UNFINISHED if checkpoint.unfinished(path) else checkpoint.validate(path)
+
+
+def _unusable(path: str, reason: str) -> str:
+    return "The checkpoint %s can't be used: %s." % (path, reason.rstrip("."))
+
+
+def _newest(found: Mapping[Any, str]) -> Optional[str]:
+    return found[max(found)] if found else None
+
+
+def _is_changing(path: str) -> bool:
+    """Return whether a checkpoint with a defect is gone, or is being written or deleted."""
+    before = _state_of(path)
+    if before:
+        time.sleep(_PAUSE_SECONDS)
+    return not before or _state_of(path) != before
+
+
+def _state_of(path: str) -> list[tuple[str, int, int]]:
+    """Return names, sizes and times of the files of a checkpoint."""
+    found = []
+    for name in checkpoint.file_names(path):
+        with contextlib.suppress(FileNotFoundError):
+            status = os.stat(name)
+            found.append((name, status.st_size, status.st_mtime_ns))
+    return found
 
 
 def leftover_warning(config: Config, choice: ModelChoice) -> Optional[str]:
@@ -97,22 +166,6 @@ def leftover_warning(config: Config, choice: ModelChoice) -> Optional[str]:
         "the last one is, a run without start_epoch would resume from that one. If it should not, delete or move them."
         % (where, ", ".join(map(str, again)))
     )
-
-
-def _drop(found: dict[Any, str], path: str) -> bool:
-    """Remove the newest entry if it has this path; return whether it had."""
-    newest = bool(found) and found[max(found)] == path
-    if newest:
-        del found[max(found)]
-    return newest
-
-
-def _forget_unfinished(found: dict[Any, str], on_defect: Callable[[str, str], None]) -> None:
-    """Leave out checkpoints which a killed process did not finish writing, as if they did not exist."""
-    for key, path in list(found.items()):
-        if checkpoint.unfinished(path):
-            on_defect(path, "its manifest is missing, so writing it was not completed")
-            del found[key]
 
 
 def prepare(model: str) -> None:

@@ -165,35 +165,39 @@ def step_of_path(path: str) -> Optional[int]:
     return int(match.group(2)) if match and match.group(2) else None
 
 
-def find_checkpoints(model: str) -> dict[int, str]:
+def find_checkpoints(model: str, *, damaged: bool = False) -> dict[int, str]:
     """Return the checkpoints ``<model>.<epoch>`` on disk: epoch -> path without ".index".
 
     Checkpoints of pretraining, ``<model>.pretrain.<epoch>``, are used for epochs which have no other.
 
     :param model: path prefix, as the setting ``model``
+    :param damaged: also those with a manifest, but without ".index"
     """
-    found = _paths(model, r"\.(\d+)")
-    pretrain = _paths(model, r"\.pretrain\.(\d+)")
+    found = _paths(model, r"\.(\d+)", damaged)
+    pretrain = _paths(model, r"\.pretrain\.(\d+)", damaged)
     return {epoch: path for (epoch,), path in {**pretrain, **found}.items()}
 
 
-def find_step_checkpoints(model: str) -> dict[tuple[int, int], str]:
+def find_step_checkpoints(model: str, *, damaged: bool = False) -> dict[tuple[int, int], str]:
     """Return the mid-epoch checkpoints ``<model>.<epoch>.step<global step>``: (epoch, step) -> path.
 
     :param model: path prefix, as the setting ``model``
+    :param damaged: also those with a manifest, but without ".index"
     """
-    return {(epoch, step): path for (epoch, step), path in _paths(model, r"\.(\d+)\.step(\d+)").items()}
+    return {(epoch, step): path for (epoch, step), path in _paths(model, r"\.(\d+)\.step(\d+)", damaged).items()}
 
 
-def _paths(model: str, numbers: str) -> dict[tuple[int, ...], str]:
+def _paths(model: str, numbers: str, damaged: bool) -> dict[tuple[int, ...], str]:
     """Return paths without ".index" by the numbers in their names."""
     folder, base = os.path.split(model)
     if not base or not os.path.isdir(folder or "."):
         return {}
-    pattern = re.compile(re.escape(base) + numbers + r"\.index$")
-    matches = [(pattern.match(name), name) for name in os.listdir(folder or ".")]
+    pattern = re.compile(
+        "(%s%s)%s" % (re.escape(base), numbers, r"\.(?:index|manifest\.json)" if damaged else r"\.index")
+    )
+    matches = [pattern.fullmatch(name) for name in os.listdir(folder or ".")]
     return {
-        tuple(int(number) for number in match.groups()): os.path.join(folder, name[: -len(".index")])
-        for match, name in matches
+        tuple(int(number) for number in match.groups()[1:]): os.path.join(folder, match.group(1))
+        for match in matches
         if match
     }

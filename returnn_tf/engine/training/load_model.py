@@ -39,7 +39,7 @@ def load_network(
     :raises DataError: it is damaged or does not fit the network
     """
     schedule = NetworkSchedule(config)
-    choice = model_dir.choose_intact(config, report_invalid)
+    choice, values = model_dir.read_intact(config, report_invalid)
     # a checkpoint without epoch in its name has the network after all pretraining
     last = max(TrainingSettings(config).num_epochs, schedule.pretrain_epochs + 1)
     first = choice.path is None and CheckpointSettings(config).allow_random_model_init
@@ -48,7 +48,6 @@ def load_network(
     net_config = with_outputs(with_beam_size(entry.config) if search else entry.config, outputs)
     net = Network.from_config(net_config, train=losses and not search, search=search)
     log_templates(net.plan)
-    values = {} if choice.path is None else checkpoint.read(choice.path)
     lacking = {name: variable for name, variable in net.stored_params.items() if name not in values}
     loaded = {**preload.load_on_init(net.plan, lacking), **preload.load(config, net.stored_params)}
     rest = {name: variable for name, variable in net.stored_params.items() if name not in loaded}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Callable, Optional
 
 from returnn_tf.config import Config
 from returnn_tf.config.settings import CheckpointSettings, TrainingSettings, check_settings
@@ -26,7 +26,6 @@ from returnn_tf.engine.pretrain.checks import needed_data, planned_networks
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.pretrain.training_setup import TrainingSetup
 from returnn_tf.engine.support import devices
-from returnn_tf.engine.support.atomic_files import remove_staged
 from returnn_tf.engine.support.product_speed import report_speed
 from returnn_tf.engine.support.signals import StopRequest
 from returnn_tf.engine.support.start_epoch import start_epoch_fixed
@@ -35,6 +34,7 @@ from returnn_tf.engine.training.callbacks import Callbacks, callbacks_of
 from returnn_tf.engine.training.resume_point import ResumePoint
 from returnn_tf.engine.training.step_boundary import StepBoundary
 from returnn_tf.logging.log import log
+from returnn_tf.util.temporary import remove_all
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,11 @@ class TrainingParts:
         self.world = world
         self._stop = stop
         self._resources = contextlib.ExitStack()
+        self._tell_end: Callable[[BaseException], None] = lambda exc: None  # until the status file is begun
         try:
             self._set_up()
-        except BaseException:
+        except BaseException as exc:
+            self._tell_end(exc)
             self.close()
             raise
 
@@ -147,8 +149,8 @@ class TrainingParts:
         self._lock = ModelLock(written_model(self.config), wanted=self.world.is_chief)
         self._lock.acquire()
         self._resources.callback(self._lock.release)
-        self._stop.on_abort += [remove_staged, self._lock.release]
-        self.world.on_abort += [remove_staged, self._lock.release]
+        self._stop.on_abort += [remove_all, self._lock.release]
+        self.world.on_abort += [remove_all, self._lock.release]
 
     def _find_start(self) -> None:
         """Find the epoch to start with, the checkpoint to load, and the networks by epoch."""
@@ -216,6 +218,7 @@ class TrainingParts:
         )
         self._resources.callback(self.saver.close)
         self.status = RunStatus(self.config, self.world, self._stop)
+        self._tell_end = self.status.ended
         fixed = start_epoch_fixed(self.config)
         self.boundary = StepBoundary(self.saver, self._stop, self._lock, self.world, start_epoch_fixed=fixed)
         self.reports.prepare()
