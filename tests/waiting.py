@@ -6,7 +6,7 @@ import time
 from typing import Any, Callable
 
 #: Seconds that a machine under load, or a disk that stalls, may take for anything: only against hanging.
-LONG = 300.0
+LONG = 60.0
 
 
 def until(

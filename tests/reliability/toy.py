@@ -162,7 +162,7 @@ class Warm:
         self._running.add(pid)
         return pid
 
-    def wait(self, pid: int, seconds: float = 600.0) -> int:
+    def wait(self, pid: int, seconds: float = LONG) -> int:
         """Wait for the end of a run; return its exit code, negative for a signal."""
         end = time.monotonic() + seconds
         while pid not in self._codes:
@@ -186,7 +186,7 @@ class Warm:
         self._codes[pid] = code
         self._running.discard(pid)
 
-    def _event(self, kind: str, seconds: float = 600.0) -> tuple[int, int]:
+    def _event(self, kind: str, seconds: float = LONG) -> tuple[int, int]:
         """Return the next message of a kind; ends of runs that come before are kept."""
         assert self._server.stdout is not None
         while True:

@@ -1,0 +1,85 @@
+"""Evaluations, status, reports and refused starts beside a training: nothing ends, nothing gets lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+from typing import Any
+
+import pytest
+
+from returnn_tf.cli.main import main
+from tests.reliability import toy
+from tests.waiting import until
+
+#: Short epochs, all of which is saved, and deleted as soon as possible.
+BUSY = {
+    "num_epochs": 10000,
+    "save_every_steps": 1,
+    "cleanup_old_models": {"keep_last_n": 1, "keep_best_n": 0, "keep": []},
+    "train": {"class": "Task12AXDataset", "num_seqs": 30, "seq_ordering": "random"},
+    "network": {"output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}},
+}
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(50, marks=pytest.mark.long)])
+def test_many_tasks_beside_a_training_that_saves_every_step(
+    warm: toy.Warm, tmp_path: pathlib.Path, capsys: Any, count: int
+) -> None:
+    toy.write_config(tmp_path, **BUSY)
+    training = warm.start(tmp_path)
+    toy.wait_for_text(warm, training, tmp_path, "Saved net/toy.002")
+    model = str(tmp_path / "net" / "toy")
+    for number in range(count):
+        data = {"n%d" % number: {"class": "Task12AXDataset", "num_seqs": 2, "fixed_random_seed": number}}
+        assert warm.run(tmp_path, task="eval", eval_datasets=data) == 0, toy.text_of(tmp_path)
+        assert warm.run(tmp_path) == 2, toy.text_of(tmp_path)
+        capsys.readouterr()
+        assert main(["status", "--json", model]) == 0
+        assert json.loads(capsys.readouterr().out)[0]["alive"]
+        assert main(["report", model, "--no-model", "--force", "--output", str(tmp_path / "report.html")]) == 0
+        assert warm.poll(training) is None, toy.text_of(tmp_path)
+    os.kill(training, signal.SIGTERM)
+    assert warm.wait(training) == 143, toy.text_of(tmp_path)
+    scores = toy.scores(tmp_path)
+    found = {name for _, errors in scores.values() for name in errors if name.endswith("_score")}
+    assert found == {"train_score", "dev_score", *("n%d_score" % number for number in range(count))}
+    trained = [epoch for epoch, (_, errors) in scores.items() if "train_score" in errors]
+    assert trained == list(range(1, len(trained) + 1)) and len(trained) >= len(scores) - 1
+    assert "is skipped" not in toy.text_of(tmp_path) and "Traceback" not in toy.text_of(tmp_path)
+    files = [name for folder in (tmp_path, tmp_path / "net") for name in os.listdir(folder)]
+    assert [name for name in files if ".tmp" in name or "lock" in name] == []
+
+
+def _files(folder: pathlib.Path) -> dict[str, tuple[int, int]]:
+    """Return inode and time of all files below a folder, but not of the log of our own."""
+    paths = [path for path in folder.rglob("*") if path.name != "log.txt"]
+    return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in paths}
+
+
+def _all_stopped(pid: int) -> bool:
+    """Return whether no thread of a process runs any more."""
+    stats = pathlib.Path("/proc/%d/task" % pid).glob("*/stat")
+    return all(path.read_text().rpartition(")")[2].split()[0] == "T" for path in stats)
+
+
+@pytest.mark.parametrize("changes", [{}, {"learning_rate_file": "new/rates", "tf_log_dir": "events"}])
+def test_a_refused_start_leaves_no_trace(warm: toy.Warm, tmp_path: pathlib.Path, changes: dict[str, Any]) -> None:
+    toy.write_config(tmp_path, **BUSY)
+    training = warm.start(tmp_path)
+    toy.wait_for_text(warm, training, tmp_path, "Saved net/toy.001")
+    os.kill(training, signal.SIGSTOP)
+    try:
+        until(lambda: _all_stopped(training), "its threads have not stopped")
+        before = _files(tmp_path)
+        assert warm.run(tmp_path, **changes) == 2, toy.text_of(tmp_path)
+        after = _files(tmp_path)
+        folder = str(tmp_path / "net")  # where the name of the lock was tried
+        assert before.pop(folder)[0] == after.pop(folder)[0]
+        assert before == after
+    finally:
+        os.kill(training, signal.SIGCONT)
+    os.kill(training, signal.SIGTERM)
+    assert warm.wait(training) == 143, toy.text_of(tmp_path)
