@@ -1,4 +1,4 @@
-"""``returnn-tf my.config ++key value``: reads configs, sets up the log, runs the task."""
+"""``returnn-tf my.config ++key value`` and ``returnn-tf train``: reads configs, sets up the log, runs the task."""
 
 from __future__ import annotations
 
@@ -44,6 +44,30 @@ def run(args: list[str]) -> int:
         )
     with StopRequest(signals=_EARLY, idle="exiting before the task has begun") as stop:
         return _run(args, stop)
+
+
+@register_command(
+    "train",
+    "CONFIG ... [++key value ...]",
+    "train the model of a config, or resume its training",
+    details="The same as returnn-tf CONFIG ++task train. Why a network does not learn: returnn-tf run CONFIG --sanity.",
+    group="train",
+)
+def train(args: list[str]) -> int:
+    """Run the task "train", whatever task the config names.
+
+    :param args: as of `run`
+    :return: the exit code of the task
+    :raises ConfigError: there is no config, or another task is asked for
+    """
+    parsed = parse_arguments(args)
+    if not parsed.files:
+        raise ConfigError("train: which config? returnn-tf train my.config")
+    tasks = [value for key, value in parsed.overrides if key == "task" and value != "train"]
+    if tasks:
+        instead = "--sanity" if tasks[0] == "sanity" else "++task " + tasks[0]
+        raise ConfigError("train: for another task: returnn-tf run %s %s" % (" ".join(parsed.files), instead))
+    return run([*args, "++task", "train"])
 
 
 def _run(args: list[str], stop: StopRequest) -> int:

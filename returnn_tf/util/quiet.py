@@ -5,10 +5,50 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 
 log = logging.getLogger(__name__)
+
+
+#: Lines of Abseil's log: informational ones, and what precedes the first line of any level while a library is loaded.
+_INFO = ("/^I[0-9][0-9][0-9][0-9] /d", "/^WARNING: All log messages before absl::InitializeLog() /d")
+_PATIENCE = 5.0
+
+
+@contextlib.contextmanager
+def without_info_lines() -> Iterator[None]:
+    """Leave informational lines of C++ libraries out of what this process writes to file descriptor 2.
+
+    A process filters, not a thread or a file: if a library ends this process by a signal, its last words are shown.
+    """
+    program = shutil.which("sed")
+    command = [program or "", "-u", *(word for script in _INFO for word in ("-e", script))]
+    read, write = os.pipe()
+    try:
+        saved = os.dup(2)
+        # in a session of its own: Ctrl-C is not for it
+        process = subprocess.Popen(command, stdin=read, stdout=saved, stderr=subprocess.DEVNULL, start_new_session=True)
+    except OSError:  # no sed, or stderr is closed
+        process, saved = None, -1
+    os.close(read)
+    if process is None:
+        os.close(write)
+        yield
+        return
+    os.dup2(write, 2)
+    os.close(write)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        try:
+            process.wait(_PATIENCE)  # until all is shown
+        except subprocess.TimeoutExpired:  # a process that was started meanwhile still writes there
+            log.debug("another process keeps the stderr of an import open")
 
 
 @contextlib.contextmanager
