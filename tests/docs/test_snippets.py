@@ -7,9 +7,15 @@ import pathlib
 import re
 import subprocess
 import sys
+from typing import Any
 
+import numpy as np
 import pytest
 
+from returnn_tf.config import Config
+from returnn_tf.engine.checkpoints.of_network import save_checkpoint
+from returnn_tf.engine.training.load_model import load_network
+from returnn_tf.network.network import Network
 from tests.docs.run_page import blocks_of, is_run, same
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -38,6 +44,37 @@ def test_blocks() -> None:
     found = [(block.mark, block.language, block.text, block.line) for block in blocks_of(page)]
     assert found == [("file: a.config", "python", "x = 1\n", 5), ("", "console", "$ returnn-tf layers\n", 11)]
     assert [is_run(block) for block in blocks_of(page)] == [False, True]
+
+
+def test_language_model_in_a_search(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parameters of a language model that is a network of its own get into the loop of the page."""
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs/guide/search-and-transducers.md").read_text(encoding="utf8")
+    (block,) = [block for block in blocks_of(page) if "preload_from_files" in block.text]
+    shown: dict[str, Any] = {}
+    exec(block.text, shown)
+    labels = {"dim": 1001, "sparse": True}
+    lm = {
+        "embedding": {"class": "linear", "activation": None, "with_bias": False, "n_out": 256, "from": "data"},
+        "lstm": {"class": "rec", "unit": "nativelstm2", "n_out": 1024, "from": "embedding"},
+        "output": {"class": "softmax", "n_out": 1001, "from": "lstm"},
+    }
+    trained = Network.from_config(Config({"network": lm, "extern_data": {"data": labels}}))
+    save_checkpoint(trained, "lm/net.020")
+    prob = {"class": "softmax", "n_out": 1001, "from": "prev:output"}
+    end = {"class": "compare", "from": "output", "value": 0}
+    loop = {"class": "rec", "from": [], "max_seq_len": 3, "unit": {**shown["unit"], "prob": prob, "end": end}}
+    config = Config(
+        {
+            "network": {"output": loop},
+            "extern_data": {"data": {"dim": 3}, "labels": {**labels, "available_for_inference": False}},
+            "preload_from_files": shown["preload_from_files"],
+            "allow_random_model_init": True,
+        }
+    )
+    found = load_network(config, search=True)[0].get_param_values()
+    for name, value in trained.get_param_values().items():
+        np.testing.assert_array_equal(found["output/rec/lm_" + name], value)
 
 
 @pytest.mark.parametrize(

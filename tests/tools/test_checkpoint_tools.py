@@ -48,6 +48,7 @@ def average(*args):
         (["--checkpoints", "001,002"], [1.5, 3.0], 2),
         (["--checkpoints", "001,007,003,008"], [2.0, 5.0], 3),  # missing ones are left out
         (["--checkpoints", "002.index"], [2.0, 4.0], 2),
+        (["--checkpoints", "1,02"], [1.5, 3.0], 2),  # epochs, as get-best-model-epoch writes them
         (["--num_last_checkpoints", "2"], [2.5, 6.0], 3),
     ],
 )
@@ -99,6 +100,11 @@ def test_mistakes_in_averages(models, args, code, message, capsys):
     assert average(*args) == code
     error = capsys.readouterr().err
     assert message in error and error.partition("\nMore: ")[0].strip().count("\n") == 0 and not os.path.exists("avg")
+
+
+def test_what_is_left_out_of_an_average_is_told(models, capsys):
+    assert average("--checkpoints", "1,7,08") == 0
+    assert "left out, as they are not there: models/epoch.7, models/epoch.08\n" in capsys.readouterr().out
 
 
 def test_averages_other_shapes_are_refused(models, capsys):

@@ -10,12 +10,12 @@ from returnn_tf.cli.tool.shared.arguments import check_sources
 from returnn_tf.config import DataError
 from returnn_tf.engine.checkpoints import averaging
 from returnn_tf.engine.checkpoints.checkpoint import strip_suffix
-from returnn_tf.engine.checkpoints.selection import checkpoint_exists
+from returnn_tf.engine.checkpoints.selection import checkpoint_exists, find_checkpoints
 
 _DOC = """
 Average checkpoints: the mean of each parameter. Integers, such as global_step, are those of the last checkpoint.
 
-    returnn-tf tool tf-avg-checkpoints --prefix models/epoch. --checkpoints 018,019,020 --output_path models/average
+    returnn-tf tool tf-avg-checkpoints --prefix models/epoch. --checkpoints 18,19,20 --output_path models/average
     returnn-tf tool tf-avg-checkpoints --prefix models/epoch. --num_last_checkpoints 4 --output_path models/average
 
 Writes OUTPUT.index, OUTPUT.data-00000-of-00001 and OUTPUT.meta, and the file "checkpoint" beside them; those of an
@@ -28,7 +28,9 @@ def parser() -> CommandParser:
     result = CommandParser("tool tf-avg-checkpoints", _DOC)
     result.add_argument("--prefix", default="", help="what all names of checkpoints begin with: models/epoch.")
     result.add_argument(
-        "--checkpoints", metavar="A,B,...", help="their names after the prefix; those which are not there are left out"
+        "--checkpoints",
+        metavar="A,B,...",
+        help="their names after the prefix, or epochs; those which are not there are left out",
     )
     result.add_argument("--num_last_checkpoints", metavar="N", type=positive, help="the last N of the folder")
     result.add_argument("--output_path", metavar="OUTPUT", required=True, help="name of the checkpoint to write")
@@ -61,8 +63,16 @@ def _chosen(parsed: argparse.Namespace) -> list[str]:
     if parsed.num_last_checkpoints:
         return averaging.last_of_folder(parsed.prefix, parsed.num_last_checkpoints)
     names = [name.strip() for name in parsed.checkpoints.split(",")]
-    given = [strip_suffix(parsed.prefix + name) for name in names if name]
+    epochs = find_checkpoints(parsed.prefix[:-1]) if parsed.prefix.endswith(".") else {}
+    given = []
+    for name in filter(None, names):
+        path = strip_suffix(parsed.prefix + name)
+        by_number = epochs.get(int(name)) if name.isdecimal() else None
+        given.append(by_number if by_number is not None and not checkpoint_exists(path) else path)
     found = [path for path in given if checkpoint_exists(path)]
     if not found:
         raise DataError("none of the checkpoints is there: %s" % ", ".join(path + ".index" for path in given))
+    absent = [path for path in given if path not in found]
+    if absent:
+        print("left out, as they are not there: %s" % ", ".join(absent))
     return found
