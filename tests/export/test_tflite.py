@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any, Optional
 
@@ -30,6 +31,41 @@ def test_one_sequence_needs_no_tensorflow(tmp_path: Path, name: str, frames: Opt
     facts = _export(network(NETS[name]), tmp_path / "out", frames=frames)
     assert facts["tf_ops"] == [] == flex_ops((tmp_path / "out" / "model.tflite").read_bytes())
     assert (facts["batch"], facts["frames"]) == (1, frames)
+
+
+_CONV = {"class": "conv", "n_out": 8, "filter_size": (3,), "from": "data"}
+#: convolutions and pooling of any number of frames, whose channels the converter has to know
+WINDOWS: dict[str, dict[str, Any]] = {
+    "unpadded": {**_CONV, "padding": "valid"},
+    "strides": {**_CONV, "padding": "same_static", "strides": 2, "use_time_mask": True},
+    "dilated strides": {**_CONV, "padding": "same_static", "strides": 2, "dilation_rate": 2},
+    "depthwise": {**_CONV, "padding": "same", "groups": 4},
+    "grouped": {**_CONV, "padding": "same", "groups": 2},
+    "two axes": {**_CONV, "filter_size": (3, 3), "strides": (2, 2), "padding": "same_static",
+                 "input_add_feature_dim": True},
+    "other axes": {**_CONV, "padding": "same_static", "input_add_feature_dim": True, "in_spatial_dims": ["T"]},
+    "pooling": {"class": "pool", "mode": "max", "pool_size": (3,), "padding": "same_static", "from": "data"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_over_any_number_of_frames(tmp_path: Path, name: str) -> None:
+    net = network({"output": {**WINDOWS[name], "is_output_layer": True}})
+    for number, options in enumerate([{}, {"batch": 0, "quantize": "dynamic_range"}]):
+        assert _export(net, tmp_path / str(number), **options)["tf_ops"] == []
+
+
+@pytest.mark.parametrize("quantize", ["none", "dynamic_range"])
+def test_conformer_of_the_cookbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantize: str) -> None:
+    """Strides over time and features, relative positions, depthwise convolutions."""
+    folder = Path(returnn_tf.__file__).parents[1] / "docs" / "cookbook"
+    shutil.copy(folder / "generated.py", tmp_path)
+    config = (folder / "conformer.config").read_text(encoding="utf8").replace("NUM_BLOCKS = 2", "NUM_BLOCKS = 1")
+    (tmp_path / "conformer.config").write_text(config)
+    monkeypatch.chdir(tmp_path)
+    net = returnn_tf.Network.from_config(returnn_tf.Config.from_file("conformer.config"))
+    facts = _export(net, tmp_path / "out", outputs=["log_posteriors"], quantize=quantize)
+    assert facts["tf_ops"] == []
 
 
 @pytest.mark.parametrize("name", ["convolution", "transformer"])

@@ -18,7 +18,7 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.sequence.alignments import acceptor_alignment, acceptor_path, best_alignment, soft_alignment
 from returnn_tf.layers.sequence.rasr_automata import acceptors_of_rasr, check_sprint_opts
 from returnn_tf.ops.cross_entropy import safe_log
-from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.ops.frames.shape import transpose, with_sizes
 from returnn_tf.ops.sequence.fast_bw import Topology, chain_topology, ctc_topology, label_topology
 from returnn_tf.ops.sequence.fsa import Acceptors, acceptors_by_function
 from returnn_tf.tensor import SEQ_TAG, Data, Dim, DimKind
@@ -137,7 +137,7 @@ class FastBaumWelchLayer(Layer):
             posteriors, total = soft_alignment(scores, lens, topology)
         loss = tf.where(tf.equal(total, float("-inf")), tf.zeros_like(total), -total)  # NaN stays visible
         ctx.set_aux(self.node, OUTPUT_LOSS, loss)
-        return tf.ensure_shape(posteriors, data.static_shape)
+        return with_sizes(posteriors, data.static_shape)
 
     def _acceptors(self, ctx: EmitContext) -> Acceptors:
         if self.seq_tags is not None:

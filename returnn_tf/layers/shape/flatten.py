@@ -15,7 +15,7 @@ from returnn_tf.layers.math.cast import is_int
 from returnn_tf.layers.shared.axis_marks import with_feature_default
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer, concat_template
 from returnn_tf.ops.frames.packing import frame_indices, pack, unflatten, unpack
-from returnn_tf.ops.frames.shape import merge_axes, split_axis, transpose
+from returnn_tf.ops.frames.shape import merge_axes, split_axis, transpose, with_sizes
 from returnn_tf.tensor import Data, Dim, DimKind
 from returnn_tf.util.lazy_tf import tf
 
@@ -201,7 +201,7 @@ class UnflattenNdLayer(ConcatInputLayer):
             text = "Layer %r: num_axes is %d, but the number of sizes is:" % (ctx.node.path, self.num_axes)
             count = tf.shape(values)[1]
             with tf.control_dependencies([tf.debugging.Assert(tf.equal(count, self.num_axes), [text, count])]):
-                values = tf.ensure_shape(tf.identity(values)[:, : self.num_axes], [None, self.num_axes])
+                values = with_sizes(tf.identity(values)[:, : self.num_axes], [None, self.num_axes])
         for i, dim in enumerate(self.new_dims):
             if not ctx.has_lens(dim):
                 ctx.define_lens(dim, values[:, i])

@@ -14,7 +14,7 @@ from returnn_tf.layers.shared.axis_marks import with_feature_default
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.numbers import need_numbers
 from returnn_tf.ops.frames.gather import scatter_add
-from returnn_tf.ops.frames.shape import to_layout, transpose
+from returnn_tf.ops.frames.shape import to_layout, transpose, with_sizes
 from returnn_tf.tensor import Data, Dim, DimKind
 from returnn_tf.tensor.match import common_layout, match_axes
 from returnn_tf.util.lazy_tf import tf
@@ -100,4 +100,4 @@ class ScatterNdLayer(ConcatInputLayer):
             batch_dims=len(lead),
             drop_invalid=self.filter_invalid_indices,
         )
-        return tf.ensure_shape(transpose(y, [order.index(a) for a in range(layout.rank)]), ctx.output.static_shape)
+        return with_sizes(transpose(y, [order.index(a) for a in range(layout.rank)]), ctx.output.static_shape)

@@ -11,7 +11,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.ops.frames.pad import pad_array
-from returnn_tf.ops.frames.shape import size_of
+from returnn_tf.ops.frames.shape import size_of, with_sizes
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
@@ -85,7 +85,7 @@ class SliceLayer(ConcatInputLayer):
             missing[axis] = tf.maximum(self.slice_end - size_of(x, axis), 0)
             x = pad_array(x, [0] * data.rank, missing)
         x = x[self._index(self.slice_start, self.slice_end, self.slice_step)]
-        return tf.ensure_shape(x, [d.size for d in ctx.output.dims]) if new.size is not None else x
+        return with_sizes(x, [d.size for d in ctx.output.dims]) if new.size is not None else x
 
     def _index(self, start: Optional[int], end: Optional[int], step: Optional[int]) -> Any:
         return (slice(None),) * self.sliced + (slice(start, end, step),)

@@ -9,7 +9,7 @@ from typing import Any, Optional, Union
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.ops.dense.convolution import AxisPadding
-from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.ops.frames.shape import transpose, with_sizes
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
@@ -73,7 +73,7 @@ def to_lead_form(x: Any, count: int) -> Any:
         return x[None]
     shape = tf.shape(x)
     y = tf.reshape(x, tf.concat([[-1], shape[count:]], axis=0))
-    return tf.ensure_shape(y, [None] + x.shape.as_list()[count:])
+    return with_sizes(y, [None] + x.shape.as_list()[count:])
 
 
 def spatial_axes(ctx: PlanContext, data: Data, given: Any, count: int, what: str) -> SpatialAxes:

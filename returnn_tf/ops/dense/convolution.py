@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Optional, Union
 
-from returnn_tf.ops.frames.shape import size_of, sizes_of, transpose
+from returnn_tf.ops.frames.shape import size_of, sizes_of, transpose, with_sizes
 from returnn_tf.util.lazy_tf import tf
 
 #: "same", "valid", or frames (before, after).
@@ -81,7 +81,7 @@ def pad_spatial(
     if all(isinstance(p, int) and p == 0 for pair in pads for p in pair):
         return x, frames
     y = tf.pad(x, [(0, 0)] + pads + [(0, 0)], constant_values=value)
-    return tf.ensure_shape(y, [x.shape[0]] + [None] * len(pads) + [x.shape[-1]]), frames
+    return with_sizes(y, [x.shape[0]] + [None] * len(pads) + [x.shape[-1]]), frames
 
 
 def cut_spatial(y: Any, frames: Sequence[Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -68,6 +69,24 @@ def sizes_of(x: Any) -> list[Any]:
             dynamic = tf.shape(x)
         result.append(dynamic[axis] if static is None else static)  # type: ignore[index]
     return result
+
+
+def with_sizes(x: Any, sizes: Sequence[Optional[int]]) -> Any:
+    """Tell what sizes the axes have, where TensorFlow loses them, by an op that every format of graphs has.
+
+    ``tf.ensure_shape`` has no form in TFLite; what ``set_shape`` and ``tf.pad`` tell is lost when a graph is saved.
+
+    :param x: tensor of this rank
+    :param sizes: None where a size is unknown
+    """
+    known = x.shape.as_list() if x.shape.rank is not None else [None] * len(sizes)
+    sizes = [size if other is None else other for size, other in zip(sizes, known)]
+    dynamic, parts, axis = tf.shape(x), [], 0
+    for is_known, run in itertools.groupby(sizes, lambda size: size is not None):  # TFLite's converter follows slices
+        given = list(run)
+        parts.append(tf.constant(given, tf.int32) if is_known else dynamic[axis : axis + len(given)])
+        axis += len(given)
+    return tf.reshape(x, tf.concat(parts, axis=0) if len(parts) > 1 else parts[0])
 
 
 def merge_axes(x: Any, first: int, count: int) -> tuple[Any, Any]:
