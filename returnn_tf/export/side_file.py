@@ -57,10 +57,20 @@ def _in_one_line(part: re.Match[str]) -> str:
 
 
 def _states(model: StreamingModel) -> dict[str, Any]:
-    """Describe the states by the names of their inputs: "next" is the output to feed in the next call."""
+    """Describe the states by the names of their inputs.
+
+    "next" is the output to feed in the next call. "first_shape" is the shape of the zeros that begin a sequence: null
+    is the number of sequences, an axis that grows is 0.
+    """
     infos = model.input_infos
     return {
-        name: {"next": after, "layer": infos[name].layer, "shape": list(infos[name].shape), "dtype": infos[name].dtype}
+        name: {
+            "next": after,
+            "layer": infos[name].layer,
+            "shape": list(infos[name].shape),
+            "first_shape": list(infos[name].first_shape),
+            "dtype": infos[name].dtype,
+        }
         for name, after in model.states.items()
     }
 

@@ -14,6 +14,8 @@ from returnn_tf.export.sample import random_batch
 from returnn_tf.export.streaming import StreamingModel
 from returnn_tf.export.tensor_info import VALUE, TensorInfo, graph_name
 from returnn_tf.graph.node import Node
+from returnn_tf.layers.loops.loop_nodes import ExitLayer
+from returnn_tf.layers.loops.loop_run import LoopRunLayer
 from returnn_tf.util.lazy_tf import tf
 
 #: Sizes of the blocks in which the sample is fed, in multiples of the smallest one.
@@ -27,10 +29,15 @@ def check_stream(model: StreamingModel, block: int) -> None:
     """Compare blocks of a ragged sample with its whole sequences.
 
     :param block: number of frames that blocks are multiples of
-    :raises ConfigError: they differ; names the first layer that does, and why
+    :raises ConfigError: they differ; names the first layer that does, and why. Or there is no state
     """
     if _fault(model, block) is None:
-        return
+        if model.states:
+            return
+        raise ConfigError(
+            "Export with state: none of the layers is recurrent, a frame of the outputs depends on this frame alone.%s "
+            "Export without." % _moved_out(model)
+        )
     for nodes in ([_layers(model)], [[node] for node in _layers(model)]):
         for group in nodes:
             found = _first_wrong(model, group, block)
@@ -45,14 +52,21 @@ def _layers(model: InferenceModel) -> list[Node]:
     return [n for n in model.net.plan.nodes if n in needed and n.extern_key is None and not n.layer.is_connector]
 
 
+def _moved_out(model: InferenceModel) -> str:
+    """Return a sentence on the loops of which no layer is left in a loop; "" if there are none."""
+    needed = model.net.plan.needed(model.nodes)
+    loops = {node.path.rpartition("/")[0] for node in needed if isinstance(node.layer, ExitLayer)}
+    loops -= {node.layer.loop.path for node in needed if isinstance(node.layer, LoopRunLayer)}
+    if not loops:
+        return ""
+    names = " and ".join(map(repr, sorted(loops)))
+    return " No layer of %s needs an earlier step, so that all are computed for all frames at once." % names
+
+
 def _first_wrong(model: StreamingModel, nodes: Sequence[Node], block: int) -> Optional[str]:
     """Return an error that names the first layer that differs; None if none does, or several can't be run at once."""
     start = "Layer %r (class %r) can't go on from block to block of frames: "
-    try:
-        part = StreamingModel(model.net, [node.path for node in nodes])
-    except ConfigError:
-        part = None  # nothing in it is recurrent
-    fault = _fault(InferenceModel(model.net, [node.path for node in nodes]) if part is None else part, block)
+    fault = _fault(StreamingModel(model.net, [node.path for node in nodes]), block)
     if fault is None:
         return None
     name, text = fault

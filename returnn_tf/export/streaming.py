@@ -29,7 +29,7 @@ class StreamingModel(InferenceModel):
 
     :param net: the network
     :param outputs: paths of layers; default: the outputs of the network
-    :raises ConfigError: nothing is recurrent, or a layer can't go on from block to block; names it
+    :raises ConfigError: a layer can't go on from block to block; names it
     """
 
     def __init__(self, net: Network, outputs: Sequence[str] = ()) -> None:
@@ -42,8 +42,6 @@ class StreamingModel(InferenceModel):
             self._state_names[base] = name
             self.input_infos[base] = _state_info(base, spec)
             self.outputs[base + NEXT] = _state_info(base + NEXT, spec)
-        if not self._state_names:
-            raise ConfigError("Export with state: none of the layers is recurrent. Export without.")
 
     @property
     def states(self) -> dict[str, str]:

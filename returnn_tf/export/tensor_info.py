@@ -45,6 +45,11 @@ class TensorInfo:
     beam: Optional[int] = None
     axis: Optional[int] = None
 
+    @property
+    def first_shape(self) -> tuple[Optional[int], ...]:
+        """Return the shape of a state before the first frame: None for the batch axis, 0 where an axis grows."""
+        return tuple(None if kind == "B" else 0 if size is None else size for kind, size in zip(self.axes, self.shape))
+
 
 #: What the outputs of an exported graph are described by.
 OutputInfo = TensorInfo

@@ -104,12 +104,19 @@ class EmitContext(Lengths):
 
     def kept(self, key: str) -> Any:
         """Return what was kept after the last batch, see `PlanContext.keep`; zeros in the first one."""
-        spec = self.node.kept[key]
-        return self.lowering.kept.value(spec, [0 if d.is_dynamic else self.size(d) for d in spec.data.dims])
+        return self.kept_of(self.node.kept[key])
 
     def keep(self, key: str, value: Any) -> None:
         """Keep a value for the next batch."""
-        spec, kept = self.node.kept[key], self.lowering.kept
+        self.keep_of(self.node.kept[key], value)
+
+    def kept_of(self, spec: KeptSpec) -> Any:
+        """Return what was kept; see `kept`."""
+        return self.lowering.kept.value(spec, [0 if d.is_dynamic else self.size(d) for d in spec.data.dims])
+
+    def keep_of(self, spec: KeptSpec, value: Any) -> None:
+        """Keep a value for the next batch."""
+        kept = self.lowering.kept
         if self.continues:
             kept.assign(spec, value)  # an output of the graph
         else:

@@ -266,6 +266,10 @@ class LayerBase(LayerFacts):
         """Return the name that graphs for decoders give to a state, which is carried from step to step of a loop."""
         return key
 
+    def carries_history(self) -> bool:
+        """Return whether a layer with a history that grows in a loop carries it on from block to block of frames."""
+        return bool(self.node.kept)
+
     @property
     def initializer(self) -> Any:
         """Return what initialises a variable with the value of this layer; None if the value is no constant."""

@@ -90,6 +90,8 @@ class Lowering:
     in_place: bool = False
     #: In a searching loop: matrices that are packed once, by what provides them; see `returnn_tf.layers.shared.packed`.
     packed: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    #: In the step of a loop: whether the loop goes on where the last block of frames ended, see `LoopStream`.
+    continues_in_step: bool = False
     #: In the step of any other loop: bool [batch], the sequences that ended before this step; None if none can end.
     ended: Any = None
     #: Final scores [batch, beam] by path of the loop, and the dims whose lengths differ among the hypotheses of a beam.
@@ -100,7 +102,7 @@ class Lowering:
 
     def child(self) -> Lowering:
         """Return a lowering for the body of a loop: it sees everything, and what is added to it stays inside."""
-        copies: dict[str, Any] = {"updates": [], "is_child": True}
+        copies: dict[str, Any] = {"updates": [], "is_child": True, "continues_in_step": False}
         for field in dataclasses.fields(self):
             if field.default_factory is dict:
                 copies[field.name] = dict(getattr(self, field.name))

@@ -12,6 +12,7 @@ from returnn_tf.export.saved_model.loader import load
 from returnn_tf.export.side_file import read_side_file
 from returnn_tf.export.stream_check import check_stream
 from returnn_tf.export.streaming import StreamingModel
+from returnn_tf.util.lazy_tf import tf
 
 FEATURES, LABELS = {"dim": 4}, {"dim": 7, "sparse": True}
 SOFTMAX = {"class": "softmax", "n_out": 5, "from": "in"}
@@ -44,6 +45,27 @@ MASKED = {
 }
 ATTENTION = {"class": "self_attention", "num_heads": 2, "total_key_dim": 4, "n_out": 4, "attention_left_only": True}
 
+
+def transformer(source, *, positions=True):
+    """Return the layers of a Transformer language model."""
+    layers = {"emb": {"class": "linear", "activation": None, "n_out": 4, "with_bias": False, "from": source}}
+    if positions:
+        layers["pos"] = {"class": "positional_encoding", "add_to_input": True, "from": "emb"}
+    last = "pos" if positions else "emb"
+    for i in range(2):
+        att, ff = "att%d" % i, "ff%d" % i
+        layers[att] = {**ATTENTION, "from": last}
+        layers[att + "_sum"] = {"class": "combine", "kind": "add", "from": [last, att]}
+        layers[ff] = {"class": "linear", "activation": "relu", "n_out": 4, "from": att + "_sum"}
+        last = ff
+    return {**layers, "output": {"class": "softmax", "n_out": 7, "from": last}}
+
+
+def history(path):
+    """Return the names of the states of an attention layer."""
+    return {"state_%s_%s" % (path, name) for name in ("k_left", "v_left", "mask")}
+
+
 STREAMS = {
     "lstm": ({"l": rec("lstm"), "output": {**SOFTMAX, "from": "l"}}, FEATURES, {"state_l_c", "state_l_h"}),
     "gru, and an LSTM that begins with parameters": (
@@ -72,6 +94,65 @@ STREAMS = {
     ),
     "masked frames": (MASKED, FEATURES, {"state_h_output_c", "state_h_output_h", "state_output_held"}),
     "sum over frames": ({"output": {"class": "cumsum", "from": "data"}}, FEATURES, {"state_output_sum"}),
+    "Transformer language model": (
+        transformer("data"),
+        LABELS,
+        history("att0") | history("att1") | {"state_pos_position"},
+    ),
+    "its layers in a loop, and moved out of it": (
+        {"output": {"class": "rec", "from": "data", "unit": transformer("data:source")}},
+        LABELS,
+        history("output_att0") | history("output_att1") | {"state_output_pos_position"},
+    ),
+    "its layers in a loop, step by step": (
+        {
+            "output": {
+                "class": "rec",
+                "from": "data",
+                "optimize_move_layers_out": False,
+                "unit": transformer("data:source"),
+            }
+        },
+        LABELS,
+        history("output_att0") | history("output_att1") | {"state_output_pos_position"},
+    ),
+    "attention in a loop that needs its steps": (
+        {
+            "output": {
+                "class": "rec",
+                "from": "data",
+                "unit": {
+                    "in": {"class": "linear", "activation": "tanh", "n_out": 4, "from": ["data:source", "prev:output"]},
+                    "pos": {"class": "positional_encoding", "add_to_input": True, "from": "in"},
+                    "output": {**ATTENTION, "from": "pos"},
+                },
+            }
+        },
+        FEATURES,
+        history("output_output") | {"state_output_pos_position", "state_output_output_prev"},
+    ),
+    "attention to what is kept, in a loop": (
+        {
+            "output": {
+                "class": "rec",
+                "from": "data",
+                "optimize_move_layers_out": False,
+                "unit": {"output": {**ATTENTION, "from": "data:source", "initial_state": "keep_over_epoch_no_init"}},
+            }
+        },
+        FEATURES,
+        None,
+    ),
+    "positions with an offset": (
+        {
+            "last": {"class": "cast", "dtype": "int32", "from": "sum"},
+            "sum": {"class": "reduce", "mode": "sum", "axes": "F", "from": "total"},
+            "total": {"class": "cumsum", "from": "data"},
+            "output": {"class": "positional_encoding", "add_to_input": True, "offset": "last", "from": "data"},
+        },
+        FEATURES,
+        {"state_total_sum", "state_output_position"},
+    ),
     "attention to what is kept": (
         {"output": {**ATTENTION, "from": "data", "initial_state": "keep_over_epoch_no_init"}},
         FEATURES,
@@ -116,6 +197,10 @@ REFUSED = {
         },
         "Layer 'conv' .class 'conv'. can't go on .* depend on more than the frames before",
     ),
+    "convolution, and nothing recurrent": (
+        {"output": {"class": "conv", "filter_size": (3,), "padding": "same", "n_out": 2, "from": "data"}},
+        "Layer 'output' .class 'conv'. can't go on .* depend on more than the frames before",
+    ),
     "convolution that shortens": (
         {
             "conv": {"class": "conv", "filter_size": (3,), "padding": "valid", "n_out": 2, "from": "data"},
@@ -124,7 +209,11 @@ REFUSED = {
         "Layer 'conv' .class 'conv'. can't go on",
     ),
     "attention": (
-        {"l": rec("lstm"), "att": {**ATTENTION, "from": "l"}, "output": {**SOFTMAX, "from": "att"}},
+        {
+            "l": rec("lstm"),
+            "att": {**ATTENTION, "attention_left_only": False, "from": "l"},
+            "output": {**SOFTMAX, "from": "att"},
+        },
         "Layer 'att' .class 'self_attention'. can't go on",
     ),
     "subsampling": (
@@ -141,6 +230,10 @@ REFUSED = {
         "':i' counts|/:i' counts",
     ),
     "nothing recurrent": ({"output": {**SOFTMAX, "from": "data"}}, "none of the layers is recurrent"),
+    "all layers moved out of a loop": (
+        {"output": {"class": "rec", "from": "data", "unit": {"output": {**SOFTMAX, "from": "data:source"}}}},
+        "none of the layers is recurrent.* No layer of 'output' needs an earlier step",
+    ),
 }  # fmt: skip
 
 
@@ -168,20 +261,60 @@ def test_other_formats(tmp_path, to, package):
     assert all(name in facts["inputs"] and entry["next"] in facts["outputs"] for name, entry in facts["states"].items())
 
 
-@pytest.mark.parametrize("to", ["saved_model", "frozen"])
-def test_exported(tmp_path, to):
+def onnx_runner(folder):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(folder + "/model.onnx", providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda **fed: dict(zip(names, session.run(names, fed)))
+
+
+def tflite_runner(folder):
+    return tf.lite.Interpreter(model_path=folder + "/model.tflite").get_signature_runner()
+
+
+RUNNERS = {"saved_model": load, "frozen": load, "onnx": onnx_runner, "tflite": tflite_runner}
+
+
+@pytest.mark.parametrize(
+    ("name", "to"),
+    [
+        ("language model", "saved_model"),
+        ("language model", "frozen"),
+        *(("Transformer language model", to) for to in RUNNERS),
+        *(("its layers in a loop, step by step", to) for to in ("saved_model", "onnx")),
+    ],
+)
+def test_exported(tmp_path, name, to):
     """Another program feeds the states that it got, by the names of model.json; a state of zeros begins a sequence."""
-    layers, data, _ = STREAMS["language model"]
+    if to == "onnx":
+        pytest.importorskip("tf2onnx")
+    layers, data, _ = STREAMS[name]
     model = model_of(layers, data)
     folder = str(tmp_path / "out")
-    returnn_tf.export(model.net, folder, to=to, state=True, portable=True)
+    returnn_tf.export(model.net, folder, to=to, state=True, **({"portable": True} if RUNNERS[to] is load else {}))
     states = read_side_file(folder)["states"]
-    labels = numpy.array([[3, 1, 4, 1]], "int32")
-    whole = model.net.run({"data": labels, "data/size0": numpy.array([4], "int32")}).layers["output"].value
-    fed = {name: numpy.zeros([1, *entry["shape"][1:]], entry["dtype"]) for name, entry in states.items()}
-    run = load(folder)
-    for block in (slice(0, 3), slice(3, 4)):
-        frames = labels[:, block]
-        got = run(data=frames, data_size0=numpy.array([frames.shape[1]], "int32"), **fed)
-        numpy.testing.assert_allclose(got["output"], whole[:, block], rtol=1e-5, atol=1e-6)
-        fed = {name: got[entry["next"]] for name, entry in states.items()}
+    labels = numpy.random.RandomState(1).randint(0, 7, [1, 10]).astype("int32")
+    whole = model.net.run({"data": labels, "data/size0": numpy.array([10], "int32")}).layers["output"].value
+    run = RUNNERS[to](folder)
+    for size in (1, 3, 7):
+        fed = {
+            name: numpy.zeros([1 if n is None else n for n in entry["first_shape"]], entry["dtype"])
+            for name, entry in states.items()
+        }
+        for begin in range(0, 10, size):
+            frames = labels[:, begin : begin + size]
+            got = run(data=frames, data_size0=numpy.array([frames.shape[1]], "int32"), **fed)
+            numpy.testing.assert_allclose(got["output"], whole[:, begin : begin + size], rtol=1e-5, atol=1e-6)
+            fed = {name: got[entry["next"]] for name, entry in states.items()}
+
+
+def test_shapes_at_the_beginning(tmp_path):
+    """Beside the batch axis, one that grows has no size either: model.json tells which is which."""
+    layers, data, _ = STREAMS["Transformer language model"]
+    returnn_tf.export(model_of(layers, data).net, str(tmp_path / "out"), state=True, portable=True)
+    states = read_side_file(str(tmp_path / "out"))["states"]
+    shapes = {name: (entry["shape"], entry["first_shape"]) for name, entry in states.items()}
+    assert shapes["state_att0_k_left"] == ([None, None, 2, 2], [None, 0, 2, 2])
+    assert shapes["state_att0_mask"] == ([None, None], [None, 0])
+    assert shapes["state_pos_position"] == ([None], [None])

@@ -90,8 +90,9 @@ class PositionalEncodingLayer(ConcatInputLayer):
         data = ctx.output
         n_out = data.dim
         assert n_out is not None and data.feature_dim is not None
-        signal = sinusoids(self._positions(ctx), n_out)
-        layout = self._position.with_axis(self._position.rank, data.feature_dim, feature=True)
+        layout, positions = self._positions(ctx)
+        signal = sinusoids(positions, n_out)
+        layout = layout.with_axis(layout.rank, data.feature_dim, feature=True)
         signal = to_layout(signal, layout, data)
         if not self.add_to_input:
             return tf.broadcast_to(signal, _shape(ctx, data))
@@ -101,25 +102,34 @@ class PositionalEncodingLayer(ConcatInputLayer):
         """Return True: it adds to each frame what depends on its position."""
         return not self.dropout or self.drops_by_frame()
 
-    def _positions(self, ctx: EmitContext) -> Any:
-        """Return int positions, [axes of the template for positions]."""
-        position = self._counter(ctx)
+    def _positions(self, ctx: EmitContext) -> tuple[Data, Any]:
+        """Return the positions, and their template."""
+        steps, position = self._counter(ctx)
         if self.constant >= 0:
             position = tf.fill(tf.shape(position), self.constant)
         if self.offset is None:
-            return position
+            return steps, position
         if not isinstance(self.offset, Node):
-            return tf.cast(position, float_dtype()) + float(self.offset)
-        position = to_layout(position, self._steps, self._position)
-        return position + tf.cast(to_layout(ctx.value(self.offset), self.offset.output, self._position), tf.int32)
+            return steps, tf.cast(position, float_dtype()) + float(self.offset)
+        layout = common_layout([steps, self._position], allow_broadcast_all=True)
+        position = to_layout(position, steps, layout)
+        return layout, position + tf.cast(to_layout(ctx.value(self.offset), self.offset.output, layout), tf.int32)
 
-    def _counter(self, ctx: EmitContext) -> Any:
-        """Return the position of each frame; in a step of a loop, the step of each sequence."""
-        if self._axis is not None:
-            return tf.range(ctx.size(self._steps.dims[0]))
-        position = ctx.loop_state("position")
-        ctx.set_loop_state("position", position + 1)
-        return position
+    def _counter(self, ctx: EmitContext) -> tuple[Data, Any]:
+        """Return the position of each frame with its template; in a step of a loop, the step of each sequence."""
+        if self._axis is None:
+            position = ctx.loop_state("position")
+            ctx.set_loop_state("position", position + 1)
+            return self._steps, position
+        dim = self._steps.dims[0]
+        position = tf.range(ctx.size(dim))
+        if not ctx.continues or not dim.is_dynamic or self.constant >= 0:
+            return self._steps, position
+        batch = self._frames.batch_axis
+        seqs = Data(() if batch is None else (self._frames.dims[batch],), "int32")
+        before = ctx.state_before("position", seqs, tf.zeros(_shape(ctx, seqs), tf.int32))
+        ctx.state_after("position", seqs, before + ctx.lens(dim))
+        return Data((*seqs.dims, dim), "int32"), tf.expand_dims(before, -1) + position
 
 
 def _shape(ctx: EmitContext, data: Data) -> Any:

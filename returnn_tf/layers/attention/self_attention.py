@@ -14,14 +14,14 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.history import count_step, extended, history_mask
 from returnn_tf.layers.attention.in_place_step import attended_in_place, first_in_place, stays_in_place
-from returnn_tf.layers.attention.kept_history import kept_history
+from returnn_tf.layers.attention.kept_history import KeptHistory, kept_history, streamed_history
 from returnn_tf.layers.attention.key_shift import check_shift, shift_energy, shift_table
 from returnn_tf.layers.attention.projection import projected
 from returnn_tf.layers.loops.in_place import InPlace
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.loop_axis import check_lengths_of, frames_of
 from returnn_tf.native.attention import attention_ops, native_attention
-from returnn_tf.ops.dense.attention import empty_history, left_only_mask
+from returnn_tf.ops.dense.attention import empty_history, growing, left_only_mask
 from returnn_tf.ops.frames.shape import expand_at
 from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.ops.softmax import masked_softmax
@@ -113,10 +113,30 @@ class SelfAttentionLayer(ConcatInputLayer):
         }
         self._heads = ctx.new_spatial(self.num_heads, "heads")
         self._kept = kept_history(ctx, self, parts, in_step=self._single_step)
+        self._streamed = streamed_history(self, parts) if self._can_stream() else None
         if self._single_step:
             for part, data in parts.items():
                 ctx.loop_state(part, data, functools.partial(self._first_history, part, data))
         return layout.with_feature(layout.feature_axis, out).replace(vocab=None)
+
+    def _can_stream(self) -> bool:
+        """Return whether the frames see those before them alone, of sequences that may come block by block."""
+        if self._kept is not None or self.key_shift is not None or not (self.attention_left_only or self._in_loop):
+            return False
+        rows = self._rows.dims if self._single_step else self._rows.dims[:-1]
+        by_sequence = bool(rows) and rows[0].is_batch and not any(dim.is_dynamic for dim in rows[1:])
+        return by_sequence and (self._single_step or self._rows.dims[-1].is_dynamic)
+
+    def carries_history(self) -> bool:
+        """Return whether it does: with an ``initial_state``, and without one where nothing forbids it."""
+        return self._kept is not None or (self._streamed is not None and not self.history_masks)
+
+    def _history(self, ctx: EmitContext) -> Optional[KeptHistory]:
+        """Return the frames of earlier batches, or in a stream of earlier blocks; None: there are none."""
+        if self._kept is not None:
+            return self._kept
+        goes_on = ctx.lowering.continues_in_step if self._single_step else ctx.continues
+        return self._streamed if goes_on else None
 
     def factors(self) -> Mapping[str, bool]:
         """Return the projection."""
@@ -147,12 +167,14 @@ class SelfAttentionLayer(ConcatInputLayer):
         """Return the keys or values before the first step of a loop."""
         if stays_in_place(ctx, self):
             return first_in_place(ctx, self.num_heads, self._key, self._value, keys=part == _PARTS[0])
-        return self._empty(ctx, data) if self._kept is None else ctx.kept(part)
+        history = self._history(ctx)
+        return self._empty(ctx, data) if history is None else growing(history.before(ctx, part), data.rank - 3)
 
     def keep_history(self, ctx: EmitContext, parts: dict[str, Any], lens: Any) -> None:
         """Keep the keys and values after the last step of a loop for the next batch, see `KeptHistory.keep`."""
-        assert self._kept is not None
-        self._kept.keep(ctx, parts, lens)
+        history = self._streamed if self._kept is None else self._kept
+        assert history is not None
+        history.keep(ctx, parts, lens)
 
     def _empty(self, ctx: EmitContext, data: Data) -> Any:
         axis = data.rank - 3
@@ -183,8 +205,8 @@ class SelfAttentionLayer(ConcatInputLayer):
         if self._single_step:
             q = tf.expand_dims(q, -3)
             k, v = (extended(ctx, part, x, x.shape.rank - 2) for part, x in zip(_PARTS, (k, v)))
-        elif self._kept is not None:
-            k, v = (self._kept.extended(ctx, part, x) for part, x in zip(_PARTS, (k, v)))
+        elif (history := self._history(ctx)) is not None:
+            k, v = (history.extended(ctx, part, x) for part, x in zip(_PARTS, (k, v)))
         weights = self._weights(ctx, q, k, table)
         if ctx.train:
             weights = ctx.dropout(weights, self.attention_dropout, seed="attention")
@@ -226,12 +248,14 @@ class SelfAttentionLayer(ConcatInputLayer):
 
     def emit_weights(self, ctx: EmitContext) -> Any:
         """Emit the projection and the softmax."""
+        if self._history(ctx) is not None:
+            raise ConfigError("Layer %r: its keys are also those of other blocks of frames." % self.node.path)
         q, k, _ = self._split(self._by_head(ctx, projected(ctx, self, self._frames, self._perm, "QKV")))
         return self._weights(ctx, q, k, self._table(ctx))
 
     def _fits_blocks(self, ctx: EmitContext, qkv: Any, table: Optional[Any]) -> bool:
         """Return whether the native op computes this: all frames at once, a batch of sequences, float32."""
-        if self._single_step or self._kept is not None or qkv.shape.rank != 4 or self._rows.batch_axis != 0:
+        if self._single_step or self._history(ctx) is not None or qkv.shape.rank != 4 or self._rows.batch_axis != 0:
             return False
         if ctx.differs_by_frame(self._rows.dims[-1]) or (self.key_shift is not None and table is None):
             return False
@@ -251,19 +275,20 @@ class SelfAttentionLayer(ConcatInputLayer):
 
     def _mask(self, ctx: EmitContext, keys: Any) -> Optional[Any]:
         """Return the mask of valid keys, broadcastable to [..., head, queries, keys]; None: all."""
+        history = self._history(ctx)
         if self._single_step:
-            mask = history_mask(ctx, keys) if self._kept is None else self._kept.mask_of_step(ctx, keys)
+            mask = history_mask(ctx, keys) if history is None else history.mask_of_step(ctx, keys)
             count_step(ctx)
             if mask is not None and mask.shape.rank == 2:  # [batch, keys]
                 mask = expand_at(mask, range(1, self._rows.rank + 2))
             return mask
         current = self._mask_of_frames(ctx)
-        if self._kept is None:
+        if history is None:
             return current
         dim = self._rows.dims[-1]
         frames = tf.sequence_mask(ctx.lens(dim), ctx.size(dim))
         frames = tf.broadcast_to(frames, tf.stack([ctx.size(self._rows.dims[0]), ctx.size(dim)]))
-        return self._kept.mask(ctx, frames, current, self._rows.rank + 2)
+        return history.mask(ctx, frames, current, self._rows.rank + 2)
 
     def _mask_of_frames(self, ctx: EmitContext) -> Optional[Any]:
         """Return the mask of valid keys among the frames of this batch; None: all."""

@@ -31,19 +31,25 @@ def hold_after_end(loop: LoopPlan, state: Lowering, nodes: Sequence[Node], lens:
             )
 
 
-def keep_states(ctx: EmitContext, nodes: Sequence[Node], states: Sequence[Any], beam: int, lens: Any) -> None:
+def keep_states(
+    ctx: EmitContext, nodes: Sequence[Node], states: Sequence[Any], beam: int, lens: Any, *, in_stream: bool
+) -> None:
     """Keep the last states of layers for the next batch; after a search, those of the best hypothesis.
 
     :param ctx: of the loop
     :param states: the values of all states of the nodes after the last step
     :param lens: int32 [batch] or scalar: the number of steps of each sequence
+    :param in_stream: whether the loop goes on from block to block of frames
     """
     keys = [(node, key) for node in nodes for key in node.loop_states]
     by_key = dict(zip(keys, states))
     for node in nodes:
-        last = {key: _of_best(by_key[node, key], spec.data.batch_axis, beam) for key, spec in node.kept.items()
-                if key in node.loop_states}  # fmt: skip
         inner, layer = EmitContext(node, ctx.lowering), cast(Any, node.layer)
+        carried = set(node.kept)
+        if layer.history_grows and in_stream and layer.carries_history():
+            carried = set(node.loop_states)
+        last = {key: _of_best(by_key[node, key], data.batch_axis, beam) for key, (data, _) in node.loop_states.items()
+                if key in carried}  # fmt: skip
         if last and layer.history_grows:
             layer.keep_history(inner, last, lens)
             continue

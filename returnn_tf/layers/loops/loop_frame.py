@@ -60,6 +60,7 @@ class LoopFrame:
         #: In search: the hypotheses at the end of the step, once it is emitted.
         self._last: Optional[Hypotheses] = None
         self._stream = LoopStream(loop, ctx)
+        self._inner.lowering.continues_in_step = self._stream.active
 
     def run(self) -> Any:
         """Emit the loop and return the number of steps. The collected values become further outputs of the node."""
@@ -272,7 +273,8 @@ class LoopFrame:
         loop, lens = self._loop, self._lens()
         lens = search["lens"] if lens is None else lens
         lens = lens[:: loop.beam_size] if lens.shape.rank else lens
-        keep_states(self._ctx, self._node.inner, states[len(loop.prevs) :], loop.beam_size, lens)
+        values, in_stream = states[len(loop.prevs) :], self._stream.active
+        keep_states(self._ctx, self._node.inner, values, loop.beam_size, lens, in_stream=in_stream)
         self._stream.leave(states)
 
     def _lens(self) -> Any:

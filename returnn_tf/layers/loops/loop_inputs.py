@@ -57,6 +57,7 @@ def begin_step(loop: LoopPlan, outer: Lowering, index: Any, inputs: Mapping[Any,
     :param inputs: what the step reads: by node the slices and the values of ``prev:``, by key the states
     """
     state = outer.child()
+    state.continues_in_step = outer.continues_in_step
     state.loop_index = state.loop_indices[loop.loop_dim] = index
     state.loop_inputs.update(inputs)
     return state

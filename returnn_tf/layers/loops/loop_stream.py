@@ -25,8 +25,9 @@ class LoopStream:
 
     def __init__(self, loop: LoopPlan, ctx: EmitContext) -> None:
         self._loop, self._ctx = loop, ctx
-        self._active = ctx.continues and loop.ending.end is None and loop.loop_dim.is_dynamic
-        if self._active:
+        #: Whether the graph computes sequences block by block, and this loop runs over their frames.
+        self.active = ctx.continues and loop.ending.end is None and loop.loop_dim.is_dynamic
+        if self.active:
             self._check(ctx.node.inner)
 
     def _check(self, nodes: Sequence[Node]) -> None:
@@ -36,7 +37,7 @@ class LoopStream:
         for node in nodes:
             if isinstance(node.layer, StepIndexLayer):
                 raise ConfigError("%r counts the steps of a call, not those of all blocks of frames." % node.path)
-            if node.layer.history_grows and not node.kept:
+            if node.layer.history_grows and not node.layer.carries_history():
                 raise ConfigError(
                     "Layer %r (class %r) refers to all steps so far, so it can't go on from block to block of frames."
                     % (node.path, node.layer.class_name)
@@ -45,11 +46,11 @@ class LoopStream:
     def _carried(self) -> list[tuple[Node, str, Data, bool]]:
         """Return (layer, name of the value, template, whether the stream carries it on) for all that the loop carries.
 
-        What a layer declares to keep from batch to batch is carried on by that.
+        What a layer declares to keep from batch to batch is carried on by that, and a history by its layer.
         """
         prevs = [(of, "prev", prev.output, True) for prev, of, _ in self._loop.prevs]
         states = [
-            (node, node.layer.state_name(key), data, key not in node.kept)
+            (node, node.layer.state_name(key), data, key not in node.kept and not node.layer.history_grows)
             for node in self._ctx.node.inner
             for key, (data, _) in node.loop_states.items()
         ]
@@ -60,7 +61,7 @@ class LoopStream:
 
         :param first: those before the first step of a sequence: of ``prev:``, then states
         """
-        if not self._active:
+        if not self.active:
             return list(first)
         found = []
         for value, (node, name, data, mine) in zip(first, self._carried()):
@@ -74,7 +75,7 @@ class LoopStream:
         :param state: of the step
         :param lens: int32 [batch] or scalar: the number of steps
         """
-        if not self._active:
+        if not self.active:
             return list(after)
         found = []
         for old, new, (_, _, data, mine) in zip(before, after, self._carried()):
@@ -86,7 +87,7 @@ class LoopStream:
 
     def leave(self, last: Sequence[Any]) -> None:
         """Pass on the values after the last step."""
-        for value, (node, name, data, mine) in zip(last, self._carried() if self._active else ()):
+        for value, (node, name, data, mine) in zip(last, self._carried() if self.active else ()):
             if mine:
                 self._of(node).state_after(name, data, value)
 

@@ -36,8 +36,17 @@ def empty_history(shape: Sequence[Any], axis: int, dtype: str) -> Any:
 
     :param shape: sizes of all axes, ints or scalars; the entry of ``axis`` is ignored
     """
-    # A constant 0 would be part of the static shape, which the loop would require to stay the same.
+    # A constant 0 would be part of the static shape, see `growing`.
     nothing = tf.raw_ops.PlaceholderWithDefault(input=tf.constant(0), shape=[])
     sizes = list(shape)
     sizes[axis] = nothing
     return tf.zeros(tf.stack(sizes), dtype)
+
+
+def growing(x: Any, axis: int) -> Any:
+    """Return the tensor without a static size on one axis, which a ``tf.while_loop`` would require to stay the same."""
+    if x.shape[axis] is None:
+        return x
+    shape = x.shape.as_list()
+    shape[axis] = None
+    return tf.raw_ops.PlaceholderWithDefault(input=x, shape=shape)
