@@ -14,7 +14,7 @@ from returnn_tf.logging.log import Log
 from returnn_tf.logging.memory import process_memory
 from returnn_tf.logging.progress_bar import ProgressBar
 from returnn_tf.logging.terminal import paint, wants_color
-from returnn_tf.logging.text import bytes_text, hms
+from returnn_tf.logging.text import bytes_text, hms, printable
 
 
 class Terminal(io.StringIO):
@@ -51,6 +51,40 @@ def test_hms(seconds, text):
 def test_bytes(count, text):
     """Sizes for people."""
     assert bytes_text(count) == text
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("a b ü 語 \U0001f600", "a b ü 語 \U0001f600"),
+        ("\x1b]0;title\x07", "\\x1b]0;title\\x07"),
+        ("a\nerror: b\r\x08\x7f", "a\\nerror: b\\r\\x08\\x7f"),
+        ("\x9b31m", "\\x9b31m"),
+        ("\u202egnp.exe", "\\u202egnp.exe"),
+        ("a\u2028b\u2066", "a\\u2028b\\u2066"),
+        ("\udcff", "\\udcff"),
+        ("co\u00adop \u0645\u200c\u0646", "co\u00adop \u0645\u200c\u0646"),
+    ],
+)
+def test_printable(text, shown):
+    """What controls a terminal is shown; letters of all scripts stay."""
+    assert printable(text) == shown and printable(shown) == shown
+    assert printable("a\n\t\r", keep="\n\t") == "a\n\t\\r"
+
+
+def test_a_line_does_not_control_the_terminal(log, capsys):
+    """Not even if what it says comes from data; it may have several lines of its own."""
+    log.write(1, "first \x1b[2J\r\x07\n\tsecond")
+    assert "first \\x1b[2J\\r\\x07\n\tsecond" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin1"])
+def test_a_stream_that_lacks_letters(log, monkeypatch, encoding):
+    """They are written as escapes: a line of the log ends no run."""
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding=encoding))
+    log.write(1, "layer 語 \u0142")
+    assert raw.getvalue().startswith(b"layer \\u8a9e \\u0142")
 
 
 def test_process_memory():

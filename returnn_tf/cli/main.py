@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import itertools
 import os
 import shutil
@@ -23,6 +24,7 @@ from returnn_tf.config.user_code import error_in_config
 from returnn_tf.logging.levels import STEP_LEVEL
 from returnn_tf.logging.log import log
 from returnn_tf.logging.terminal import paint, wants_color
+from returnn_tf.logging.text import printable
 from returnn_tf.util.installing import install_command
 
 EXIT_BAD_CONFIG = 2
@@ -102,7 +104,10 @@ def _failed_import_or_file(exc: Exception) -> int:
 
 
 def open_standard_streams() -> None:
-    """Open the standard streams that the caller has closed, so that no other file gets their descriptors."""
+    """Open the standard streams that the caller has closed, so that no other file gets their descriptors.
+
+    What their encoding lacks, e.g. in ASCII or Latin-1, is written as an escape.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -110,6 +115,9 @@ def open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))
+        stream = getattr(sys, name)
+        if number and isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _flushed(code: int) -> int:
@@ -158,6 +166,7 @@ def _failed(message: str, code: int, cause: Optional[BaseException] = None, topi
     log.write(1, "error: " + message, terminal=False)
     if log.label:
         message = "%s: %s" % (log.label, message)
+    message = printable(message, keep="\n\t")
     more = pointer(topic)
     _to_stderr("%s %s\n%s" % (paint("error:", "red", wants_color(sys.stderr)), message, more and more + "\n"))
     return code
@@ -170,7 +179,7 @@ def _to_stderr(text: str) -> None:
 
 
 def _crashed() -> int:
-    text = traceback.format_exc()
+    text = printable(traceback.format_exc(), keep="\n\t")
     log.write(1, text.rstrip(), terminal=False)
     _to_stderr(text + "This looks like a bug in returnn_tf %s, not in your config.\n" % __version__)
     return EXIT_BUG

@@ -18,7 +18,7 @@ from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_
 from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, read_file, scores_of
 from returnn_tf.engine.monitoring import status_file
 from returnn_tf.engine.support import atomic_files as files
-from returnn_tf.logging.text import hms
+from returnn_tf.logging.text import hms, printable
 
 USAGE = "returnn-tf status MODEL_DIR_OR_PREFIX ... [--json | --point]"
 _NO_RUN = "status: no run %s%r: neither .*%s nor checkpoints"
@@ -55,7 +55,7 @@ def run(args: list[str]) -> int:
         json.dump(_finite(found), sys.stdout, indent=1, allow_nan=False)
         print()
     else:
-        print("\n\n".join("\n".join(report(facts)) for facts in found))
+        print("\n\n".join("\n".join(map(printable, report(facts))) for facts in found))
     return 0
 
 

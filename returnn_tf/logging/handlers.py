@@ -11,6 +11,7 @@ from typing import IO, Callable, Optional
 
 from returnn_tf.logging.levels import DEFAULT_LEVEL, SCORE_LEVEL, WARNING_LEVEL, is_warning, level_of, standard_level
 from returnn_tf.logging.terminal import paint, wants_color
+from returnn_tf.logging.text import printable
 
 PACKAGE = "returnn_tf"  # the name of the package's logger
 LOG_FORMATS = ("default", "timed", "raw", "verbose")
@@ -29,7 +30,7 @@ class LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, without its end."""
-        text = record.getMessage()
+        text = printable(record.getMessage(), keep="\n\t")
         return self._prefix(record) + ("Warning: " + text if is_warning(record.levelno) else text)
 
     def _prefix(self, record: logging.LogRecord) -> str:
@@ -80,14 +81,16 @@ class TargetHandler(StreamHandler):
         super().__init__(text, standard_level(level))
         self._process: Optional[subprocess.Popen[str]] = None
         if command is not None:
-            self._process = subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, text=True)
+            self._process = subprocess.Popen(
+                command, shell=True, stdin=subprocess.PIPE, text=True, errors="backslashreplace"
+            )
             assert self._process.stdin
             self._stream: IO[str] = self._process.stdin
         else:
             folder = os.path.dirname(name)
             if folder:
                 os.makedirs(folder, exist_ok=True)
-            self._stream = open(name, "a", encoding="utf8")  # closed by `close`
+            self._stream = open(name, "a", encoding="utf8", errors="backslashreplace")  # closed by `close`
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line."""
@@ -137,7 +140,10 @@ class TerminalHandler(StreamHandler):
 def write_to(stream: IO[str], text: str) -> Optional[str]:
     """Write and flush; return the reason if that fails, else None. A closed pipe is not a failure."""
     try:
-        stream.write(text)
+        try:
+            stream.write(text)
+        except UnicodeEncodeError as exc:
+            stream.write(text.encode(exc.encoding, "backslashreplace").decode(exc.encoding))
         stream.flush()
     except BrokenPipeError:
         pass

@@ -1,8 +1,13 @@
-"""Durations and sizes as text."""
+"""Durations, sizes and texts of others as text for a line."""
 
 from __future__ import annotations
 
 import math
+import unicodedata
+
+#: Characters that control terminals, or the order in which they show letters.
+_CONTROLS = ("Cc", "Cf", "Cs", "Zl", "Zp")
+_HARMLESS = "\u00ad\u200c\u200d"  # within words of some scripts
 
 
 def hms(seconds: float) -> str:
@@ -23,3 +28,20 @@ def bytes_text(count: float) -> str:
             return "%.1f%s" % (count, unit) if unit != "B" else "%d%s" % (count, unit)
         count /= 1024
     return "%.1fGB" % count
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return a text of a file or a config as it may be printed: control characters as the escapes of Python.
+
+    Else a tag or a label could change a terminal, hide what was printed before, or look like a line of this program.
+
+    :param keep: characters that stay
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        letter.encode("unicode_escape").decode("ascii")
+        if unicodedata.category(letter) in _CONTROLS and letter not in _HARMLESS and letter not in keep
+        else letter
+        for letter in text
+    )

@@ -6,11 +6,13 @@ import os
 import sys
 
 _INIT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__init__.py")
-# The package is loaded from its file: in an editable install its folder is not in sys.path, and a returnn_tf.py beside
-# the config would be found in its place.
+# What a terminal can't show is written as an escape, as by the program itself. The package is loaded from its file: in
+# an editable install its folder is not in sys.path, and a returnn_tf.py beside the config would be found in its place.
 _START = """\
 import sys
 sys.path[:] = %s
+if sys.stdout and sys.stdout.errors == "strict":
+    sys.stdout.reconfigure(errors="backslashreplace")
 import importlib.util
 _spec = importlib.util.spec_from_file_location("returnn_tf", %s)
 sys.modules["returnn_tf"] = importlib.util.module_from_spec(_spec)

@@ -133,6 +133,26 @@ def test_dump(labelled, tmp_path, capsys):
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
 
 
+NASTY = "\x1b]0;title\x07\nerror: fake\r\u202e"
+
+
+def test_what_controls_terminals_is_escaped(tmp_path, capsys):
+    """In tags, labels and names of keys, wherever data is shown."""
+    path = str(tmp_path / "a.hdf")
+    types = {"k" + NASTY: (2, 1, "int32")}
+    with HDFWriter(path, dim=2, extra_type=types, extra_labels={"k" + NASTY: ["a" + NASTY, "b"]}) as writer:
+        extra = {"k" + NASTY: [np.zeros(2, "int32")]}
+        writer.insert_batch(np.zeros([1, 3, 2], "float32"), [3], ["s" + NASTY], extra)
+    tool = [["tool", "dump-dataset", path, "--type", kind] for kind in ("stdout", "print_tag", "print_shape")]
+    for command in (["data", "dump", path], ["data", "info", path], *tool):
+        assert main(command) == 0
+        captured = capsys.readouterr()
+        shown = captured.out + captured.err
+        assert not set("\x1b\x07\r\u202e") & set(shown), command
+        assert not [line for line in shown.splitlines() if line.startswith("error")], command
+        assert "\\x1b]0;title" in shown, command
+
+
 def content(path: str) -> list[tuple]:
     """Return tags and data of all sequences."""
     dataset = Dataset.from_config({"class": "HDFDataset", "files": [path]})

@@ -2,9 +2,11 @@
 
 import errno
 import logging
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -315,6 +317,34 @@ def test_standard_streams_that_are_closed_or_full(redirection, args, code, messa
     done = subprocess.run(command, shell=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert done.returncode == code and done.stdout == ""
     assert message in done.stderr and "Traceback" not in done.stderr and (message or not done.stderr)
+
+
+LETTERS = """
+print("a config that says ü")
+train = dev = {"class": "Task12AXDataset", "num_seqs": 4}
+extern_data = {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}}
+network = {
+    "hidden ü": {"class": "linear", "n_out": 3, "from": "data"},
+    "output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "hidden ü"},
+}
+batch_size = 1000
+num_epochs = 1
+learning_rate = 0.1
+device = "cpu"
+model = "nä t/ü"
+tf_log_dir = None
+log_verbosity = 5
+"""
+
+
+@pytest.mark.parametrize("args", ["check my.config", "my.config"])
+def test_a_terminal_that_lacks_letters(args, tmp_path):
+    """They are shown as escapes, and end no run."""
+    (tmp_path / "my.config").write_text(LETTERS, "utf8")
+    env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "returnn_tf", *args.split()]
+    done = subprocess.run(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0 and b"\\xfc" in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize(

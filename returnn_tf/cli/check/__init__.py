@@ -16,6 +16,7 @@ from returnn_tf.config import Config, ConfigError, nearest_name
 from returnn_tf.config.settings import CheckpointSettings
 from returnn_tf.engine.pretrain.checks import describe
 from returnn_tf.logging.terminal import paint, wants_color
+from returnn_tf.logging.text import printable
 from returnn_tf.network.describe import describe_config
 from returnn_tf.tasks.setting_checks import contradictions, settings_without_effect
 
@@ -56,7 +57,7 @@ def run(args: list[str]) -> int:
     with _silent("returnn_tf.config") if MIGRATE in flags else contextlib.nullcontext():
         check.run()
     for text in warnings(check.config) + check.notes:
-        print(paint("Warning: " + text, "yellow", wants_color(sys.stderr)), file=sys.stderr)
+        print(paint("Warning: " + printable(text, keep="\n\t"), "yellow", wants_color(sys.stderr)), file=sys.stderr)
     found = migration(check.config) if {MIGRATE, STRICT} & flags else []
     if check.schedule is not None and check.planned is not None and MIGRATE not in flags:
         print(_describe(check, graph))

@@ -18,6 +18,7 @@ from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.logging.text import printable
 
 _DOC = """
 Print sequences of a dataset: shapes, values, names of the labels.
@@ -53,7 +54,8 @@ def run(args: list[str]) -> int:
     count = 0
     for sequence in _chosen(found.dataset, keys, parsed):
         count += 1
-        print("\n".join(describe(sequence, keys, found.dataset.data_specs, parsed.values)), flush=True)
+        lines = describe(sequence, keys, found.dataset.data_specs, parsed.values)
+        print("\n".join(map(printable, lines)), flush=True)
         if parsed.plot:
             path = os.path.join(parsed.plot, file_name(sequence.tag) + ".png")
             _make_folder(parsed.plot)
@@ -112,9 +114,8 @@ def as_text(value: NDArray[Any], spec: DataSpec) -> Optional[str]:
 
 
 def _labels(value: NDArray[Any], names: tuple[str, ...], limit: int) -> str:
-    shown = [
-        "%d=%s" % (index, names[index]) if 0 <= index < len(names) else str(index) for index in map(int, value[:limit])
-    ]
+    labels = map(int, value[:limit])
+    shown = ["%d=%s" % (i, names[i]) if 0 <= i < len(names) else str(i) for i in labels]
     return " ".join(shown) + _rest(len(value), limit)
 
 

@@ -16,6 +16,7 @@ from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.logging.text import printable
 
 _DOC = """
 Read a dataset and describe it: sequences, duration, data keys; lengths with a histogram; labels by frequency; values.
@@ -55,7 +56,7 @@ def run(args: list[str]) -> int:
             statistics[key].add(value)
     if not count:
         raise DataError("%s has no sequences" % found.title)
-    print("\n".join(_describe(found, statistics, count, parsed)))
+    print("\n".join(printable(line, keep="\n") for line in _describe(found, statistics, count, parsed)))
     found.close()
     return 0
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.datasets.core.data_spec import DataSpec, num_frames
+from returnn_tf.logging.text import printable
 
 _COUNTED_TOGETHER = 1 << 20  # labels or values
 
@@ -104,7 +105,7 @@ class KeyStatistics:
         spec = self.spec
         form = "text" if self.holds_text else "labels" if spec.sparse and spec.dim else "values"
         axes = ["T"] * self.has_time + [str(size) if size is not None else "?" for size in spec.shape]
-        cells = [self.key, "%s [%s]" % (form, ", ".join(axes)), str(spec.dim or "-")]
+        cells = [printable(self.key), "%s [%s]" % (form, ", ".join(axes)), str(spec.dim or "-")]
         cells += ["string" if spec.is_text else spec.dtype, str(sum(self.lengths))]
         if not self.has_time:
             return (*cells, "-", "-", "-", "-")

@@ -14,6 +14,7 @@ from returnn_tf.cli.tool.shared.datasets import of_config
 from returnn_tf.config import DataError
 from returnn_tf.engine.passes.layer_values import LayerValues, layers_with_values, whole_batches
 from returnn_tf.engine.training.load_model import load_network
+from returnn_tf.logging.text import printable
 
 _DOC = """
 Print the values of all layers for some sequences, with the checkpoint that the config names.
@@ -59,7 +60,7 @@ def run(args: list[str]) -> int:
             break
         if number < parsed.startseq:
             continue
-        print("seq %d %s" % (number, batch.seq_tags[0]))
+        print("seq %d %s" % (number, printable(batch.seq_tags[0])))
         for name, (value, _) in values.run(batch.feed)[0].items():
             print("  %s: %s" % (name, values.output(name)))
             with np.printoptions(precision=5, linewidth=120, threshold=100):

@@ -14,6 +14,7 @@ from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.logging.text import printable
 
 _DOC = """
 Print the names, types and shapes of the values in a checkpoint, and values with statistics.
@@ -52,9 +53,9 @@ def run(args: list[str]) -> int:
         values = {parsed.tensor_name: values[parsed.tensor_name]}
     with np.printoptions(**options):
         for name, value in values.items():
-            print(name, value.dtype.name if value.dtype.kind != "O" else "string", list(value.shape))
+            print(printable(name), value.dtype.name if value.dtype.kind != "O" else "string", list(value.shape))
             if parsed.tensor_name is not None or parsed.all_tensors:
-                print("\n".join("  " + line for line in _details(value)))
+                print("\n".join("  " + printable(line) for line in _details(value)))
     return 0
 
 

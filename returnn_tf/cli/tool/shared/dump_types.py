@@ -15,6 +15,7 @@ from returnn_tf.cli.tool.shared.datasets import OpenDataset
 from returnn_tf.cli.tool.shared.text_files import write_file
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.epoch_reader import EpochReader
+from returnn_tf.logging.text import printable
 
 
 class DumpOptions(NamedTuple):
@@ -54,10 +55,11 @@ class Stdout(DumpType):
     def add(self, reader: EpochReader, position: int) -> None:
         """Print a sequence."""
         sequence = reader.sequence(position)
-        print("\n".join(describe(sequence, reader.keys, self._specs, self.options.limit)))
+        lines = describe(sequence, reader.keys, self._specs, self.options.limit)
+        print("\n".join(map(printable, lines)))
         if self.options.as_bytes:
             for key in reader.keys:
-                print("  %s as bytes: %r" % (key, _as_bytes(sequence.data[key], self._specs[key])))
+                print("  %s as bytes: %r" % (printable(key), _as_bytes(sequence.data[key], self._specs[key])))
 
 
 class PrintShape(DumpType):
@@ -68,7 +70,7 @@ class PrintShape(DumpType):
         data = reader.sequence(position).data
         types = {key: "string" if value.dtype.kind in "OSU" else value.dtype.name for key, value in data.items()}
         shapes = ["%s %s %s" % (key, types[key], list(value.shape)) for key, value in data.items()]
-        print("seq %d %s: %s" % (position, reader.tag(position), ", ".join(shapes)))
+        print(printable("seq %d %s: %s" % (position, reader.tag(position), ", ".join(shapes))))
 
 
 class PrintTag(DumpType):
@@ -78,7 +80,7 @@ class PrintTag(DumpType):
 
     def add(self, reader: EpochReader, position: int) -> None:
         """Print the tag of a sequence."""
-        print("seq %d %s" % (position, reader.tag(position)))
+        print("seq %d %s" % (position, printable(reader.tag(position))))
 
 
 class DumpTag(DumpType):
@@ -151,7 +153,7 @@ class Plot(DumpType):
         """Draw a sequence."""
         path = "%s%d.png" % (self.options.prefix, position)
         draw_sequence(reader.sequence(position), reader.keys, self._specs, path)
-        print("seq %d %s: drawn to %s" % (position, reader.tag(position), path))
+        print("seq %d %s: drawn to %s" % (position, printable(reader.tag(position)), path))
 
 
 class Interactive(DumpType):
