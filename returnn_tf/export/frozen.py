@@ -26,7 +26,8 @@ class FrozenExporter(StreamingExporter):
     """A frozen GraphDef: one file with parameters as constants, without functions, for sessions of TensorFlow."""
 
     portable: bool = option(
-        False, help="no native ops: the graph needs no library and runs on other machines, but LSTMs are slower"
+        False,
+        help="no native ops: the graph needs no library and runs on other machines, but recurrent layers are slower",
     )
 
     def write(self, model: InferenceModel, folder: str) -> None:

@@ -6,22 +6,27 @@ import contextlib
 import os
 import platform
 import shutil
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from returnn_tf.native.library import libraries_with
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.native.toolchain import cpu_features
+from returnn_tf.ops.cells.fused_lstm import BLOCK_LSTM, fused_lstm_ops
 from returnn_tf.util.lazy_tf import tf
 
 #: Folder of the libraries, within that of the export.
 FOLDER = "native"
 
 
-def maybe_portable(portable: bool) -> AbstractContextManager[None]:
-    """Return the context in which a graph is traced."""
-    return portable_ops() if portable else contextlib.nullcontext()
+@contextlib.contextmanager
+def maybe_portable(portable: bool) -> Iterator[None]:
+    """Let what is traced use the ops that the graph may have."""
+    if not portable:
+        yield
+        return
+    with portable_ops(), fused_lstm_ops(BLOCK_LSTM):
+        yield
 
 
 def copy_libraries(types: Iterable[str], folder: str) -> dict[str, Any]:

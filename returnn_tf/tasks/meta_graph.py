@@ -7,7 +7,6 @@ from typing import Optional
 
 from returnn_tf.engine.checkpoints.meta_graphs import BuildGraph
 from returnn_tf.export.meta.graph_builder import GraphBuilder
-from returnn_tf.native.portable import portable_ops
 from returnn_tf.network.planning.plan import Plan
 
 #: The environment variable that disables the files for all trainings, whatever their configs say.
@@ -26,8 +25,7 @@ def meta_graph(plan: Plan) -> bytes:
 
     :param plan: as for training
     """
-    with portable_ops():
-        builder = GraphBuilder(plan)
-        builder.emit_network()
+    builder = GraphBuilder(plan, portable=True)
+    builder.emit_network()
     content: bytes = builder.meta_graph().SerializeToString()
     return content

@@ -30,7 +30,8 @@ class MetaExporter(Exporter):
     """A meta graph with a checkpoint: names and collections as decoders such as RASR know them from RETURNN."""
 
     portable: bool = option(
-        False, help="no native ops: the graph needs no library and runs on other machines, but LSTMs are slower"
+        False,
+        help="no native ops: the graph needs no library and runs on other machines, but recurrent layers are slower",
     )
 
     def write(self, model: InferenceModel, folder: str) -> None:

@@ -22,7 +22,7 @@ from returnn_tf.export.streaming_exporter import StreamingExporter
 from returnn_tf.export.tensor_info import TensorInfo
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.network.network import Network
-from returnn_tf.ops.cells.fused_lstm import fused_lstm_ops
+from returnn_tf.ops.cells.fused_lstm import CUDNN_LSTM, fused_lstm_ops
 from returnn_tf.util.lazy_tf import tf
 
 FILE = "model.onnx"
@@ -84,7 +84,7 @@ class OnnxExporter(StreamingExporter):
         ]
 
         def emit(*inputs: Any) -> dict[str, Any]:
-            with portable_ops(), fused_lstm_ops():
+            with portable_ops(), fused_lstm_ops(CUDNN_LSTM):
                 values = model.emit(dict(zip(model.input_infos, inputs)))
             return {names[name]: value for name, value in values.items()}
 

@@ -27,7 +27,8 @@ class SavedModelExporter(StreamingExporter):
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {"": {}, "--portable": {"portable": True}}
 
     portable: bool = option(
-        False, help="no native ops: the graph needs no library and runs on other machines, but LSTMs are slower"
+        False,
+        help="no native ops: the graph needs no library and runs on other machines, but recurrent layers are slower",
     )
 
     def write(self, model: InferenceModel, folder: str) -> None:

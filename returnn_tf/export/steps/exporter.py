@@ -44,7 +44,8 @@ class StepsExporter(Exporter):
         choices=(None, GRAPH, DECODER),
     )
     portable: bool = option(
-        False, help="no native ops: the graph needs no library and runs on other machines, but LSTMs are slower"
+        False,
+        help="no native ops: the graph needs no library and runs on other machines, but recurrent layers are slower",
     )
 
     @property

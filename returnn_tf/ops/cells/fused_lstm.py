@@ -1,60 +1,69 @@
-"""An LSTM over whole sequences as one op of TensorFlow, for converters to formats that have such an op.
-
-TensorFlow itself runs this op on GPUs only, so it is used in graphs that are converted and never run.
-"""
+"""An LSTM over whole sequences as one op of TensorFlow, in graphs without native ops."""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
 from collections.abc import Iterator
-from typing import Optional
+from typing import Callable, NamedTuple, Optional
 
 from returnn_tf.ops.cells.base import Cell, Params, State, all_lengths
 from returnn_tf.ops.cells.lstm import LstmCell
+from returnn_tf.ops.cells.time_axis import state_at
 from returnn_tf.util.lazy_tf import tf
 
-_FUSED: contextvars.ContextVar[bool] = contextvars.ContextVar("fused_lstm_ops", default=False)
+Weights = tuple["tf.Tensor", "tf.Tensor", "tf.Tensor"]
+"""Input weights [in, 4 n], bias [4 n] and recurrent weights [n, 4 n]; gates in the order j, i, f, o."""
+
+
+class FusedForm(NamedTuple):
+    """An op that runs an LSTM over all frames.
+
+    :param run: function of x [time, batch, in], weights, lengths (int [batch], or None if all sequences fill the array)
+        and state (c and h [batch, n]), which returns outputs [time, batch, n], and c and h after the last frame of each
+        sequence; output frames after the end of a sequence may hold anything
+    :param most_weights: in + n times n, from which on a loop is faster; None: the op is better at any size
+    """
+
+    run: Callable[[tf.Tensor, Weights, Optional[tf.Tensor], State], tuple[tf.Tensor, State]]
+    most_weights: Optional[int] = None
+
+
+_FORM: contextvars.ContextVar[Optional[FusedForm]] = contextvars.ContextVar("fused_lstm", default=None)
 
 
 @contextlib.contextmanager
-def fused_lstm_ops() -> Iterator[None]:
-    """Emit LSTMs as single ops ``CudnnRNNV3``, in this thread, while the context is open."""
-    token = _FUSED.set(True)
+def fused_lstm_ops(form: FusedForm) -> Iterator[None]:
+    """Emit LSTMs in this form, in this thread, while the context is open."""
+    token = _FORM.set(form)
     try:
         yield
     finally:
-        _FUSED.reset(token)
+        _FORM.reset(token)
 
 
-def fused_weights(cell: Cell, params: Params, x: tf.Tensor) -> Optional[tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
-    """Return input weights [in, 4 n], bias [4 n] and recurrent weights [n, 4 n]; gates in the order j, i, f, o.
+def fused_form(
+    cell: Cell, params: Params, x: tf.Tensor, seed: Optional[tf.Tensor]
+) -> Optional[tuple[FusedForm, Weights]]:
+    """Return the form in which a cell is to run, and its weights.
 
     :param x: the input
-    :return: None if the cell is to run in another form: outside of `fused_lstm_ops`, or as the op can't express it
+    :param seed: see `Cell.prepare`
+    :return: None if the cell is to run in another way: outside of `fused_lstm_ops`, or as the op can't express it
     """
-    if not _FUSED.get() or not isinstance(cell, LstmCell) or not cell.is_plain or x.dtype != tf.float32:
+    form = _FORM.get()
+    if form is None or not isinstance(cell, LstmCell) or not cell.is_plain or x.dtype != tf.float32:
+        return None
+    if form.most_weights is not None and (cell.in_dim + cell.n_out) * cell.n_out > form.most_weights:
         return None
     weights = cell.input_weights(params)
     if weights is None or weights[1] is None:
         return None
-    return weights[0], weights[1], cell.recurrent_weights(params, None)
+    return form, (weights[0], weights[1], cell.recurrent_weights(params, seed))
 
 
-def fused_lstm(
-    x: tf.Tensor,
-    weights: tuple[tf.Tensor, tf.Tensor, tf.Tensor],
-    lengths: Optional[tf.Tensor],
-    state: State,
-) -> tuple[tf.Tensor, State]:
-    """Run an LSTM over all frames.
-
-    :param x: [time, batch, in]
-    :param weights: see `fused_weights`
-    :param lengths: int [batch], or None if all sequences fill the array
-    :param state: c and h [batch, n]
-    :return: outputs [time, batch, n], and c and h after the last frame of each sequence
-    """
+def _cudnn_lstm(x: tf.Tensor, weights: Weights, lengths: Optional[tf.Tensor], state: State) -> tuple[tf.Tensor, State]:
+    """Run an LSTM over all frames; see `FusedForm`."""
     w, bias, w_re = weights
     n, c0, h0 = w_re.shape[0], *state
 
@@ -73,3 +82,26 @@ def fused_lstm(
     )  # fmt: skip
     out.output.set_shape([x.shape[0], x.shape[1], n])
     return out.output, (tf.squeeze(out.output_c, 0), tf.squeeze(out.output_h, 0))
+
+
+#: For converters to formats that have an LSTM. TensorFlow itself runs this op on GPUs only.
+CUDNN_LSTM = FusedForm(_cudnn_lstm)
+
+
+def _block_lstm(x: tf.Tensor, weights: Weights, lengths: Optional[tf.Tensor], state: State) -> tuple[tf.Tensor, State]:
+    """Run an LSTM over all frames; see `FusedForm`. A sequence goes on after its end, where nothing is read."""
+    w, bias, w_re = weights
+    n, c0, h0 = w_re.shape[0], *state
+    j, i, f, o = tf.split(tf.concat([w, w_re, tf.expand_dims(bias, 0)], axis=0), 4, axis=1)
+    in_order, peephole = tf.concat([i, f, j, o], axis=1), tf.zeros([n], x.dtype)
+    out = tf.raw_ops.BlockLSTMV2(
+        seq_len_max=tf.cast(tf.shape(x)[0], tf.int64), x=x, cs_prev=c0, h_prev=h0, w=in_order[:-1], b=in_order[-1],
+        wci=peephole, wcf=peephole, wco=peephole,
+    )  # fmt: skip
+    ends = tf.fill([tf.shape(x)[1]], tf.shape(x)[0]) if lengths is None else lengths
+    c, h = (state_at(tf.concat([[first], after], axis=0), ends) for first, after in ((c0, out.cs), (h0, out.h)))
+    return out.h, (c, h)
+
+
+#: For graphs that TensorFlow runs. The op multiplies the input frame by frame, which takes longer with many units.
+BLOCK_LSTM = FusedForm(_block_lstm, most_weights=1 << 16)

@@ -6,7 +6,7 @@ from typing import Optional
 
 from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.ops.cells.base import Cell, NativeKernel, Params, State
-from returnn_tf.ops.cells.fused_lstm import fused_lstm, fused_weights
+from returnn_tf.ops.cells.fused_lstm import fused_form
 from returnn_tf.ops.cells.kernels import kernel_for
 from returnn_tf.ops.cells.time_axis import reverse_sequences, zero_padding
 from returnn_tf.util.lazy_tf import tf
@@ -33,7 +33,7 @@ def run_cell(
     :return: outputs [time, batch, n], which are 0 after the end of a sequence, and the state of each sequence after the
         frame that ran last (the initial state if there is none)
     """
-    fused = fused_weights(cell, params, x)
+    fused = fused_form(cell, params, x, seed)
     native = None if fused else _whole_kernel(cell, params, x)
     # A plain kernel has one direction only: the narrower array of x and z is reversed for it.
     reverse = direction == -1
@@ -49,7 +49,8 @@ def run_cell(
     else:
         z = _reversed(z, lengths) if reverse and not reverse_x else z
         if fused:
-            outputs, state = fused_lstm(z, fused, lengths, initial_state)
+            form, weights = fused
+            outputs, state = form.run(z, weights, lengths, initial_state)
         else:
             outputs, state = kernel_for(cell)(cell, params, z, lengths, initial_state, seed)
         outputs = _reversed(outputs, lengths) if reverse else outputs

@@ -11,7 +11,7 @@ from returnn_tf.export.onnx.conversion import check_model, convert, remove_unuse
 from returnn_tf.export.onnx.stateful.emission import StepFunctions
 from returnn_tf.export.onnx.stateful.reachable import used_inputs
 from returnn_tf.native.portable import portable_ops
-from returnn_tf.ops.cells.fused_lstm import fused_lstm_ops
+from returnn_tf.ops.cells.fused_lstm import CUDNN_LSTM, fused_lstm_ops
 from returnn_tf.util.lazy_tf import tf
 
 #: RASR's names.
@@ -106,7 +106,7 @@ class StatefulModels:
         """
 
         def emit(*given: Any) -> Any:
-            with portable_ops(), fused_lstm_ops():
+            with portable_ops(), fused_lstm_ops(CUDNN_LSTM):
                 return function(*given)
 
         plan = self._model.net.plan
