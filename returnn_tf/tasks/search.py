@@ -6,6 +6,7 @@ from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.config.settings import DataSettings, NetworkSettings, TaskSettings
 from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
 from returnn_tf.engine.distributed import world
+from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.search.errors import ErrorReport, decided_layers
 from returnn_tf.engine.search.labels import labels_of
 from returnn_tf.engine.search.output import SearchOutput
@@ -13,6 +14,7 @@ from returnn_tf.engine.search.search_pass import SearchPass
 from returnn_tf.engine.search.searcher import Searcher
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.logging.log import log
+from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.tasks.registry import register_task
 
 ERROR_TOPIC = "search"
@@ -22,7 +24,12 @@ ERROR_TOPIC = "search"
 def search(config: Config) -> int:
     """Search ``search_data``; write the hypotheses of ``search_output_layer`` to ``search_output_file``."""
     settings, target = TaskSettings(config), NetworkSettings(config).target
-    layers, name = output_layers(config), _dataset_name(config)
+    layers = output_layers(config)
+    try:
+        name = _dataset_name(config)
+    except ConfigError as exc:
+        _check_searches(config, exc)
+        raise
     path = settings.search_output_file
     output = SearchOutput(path, settings.search_output_file_format, layers) if path else None
     members = world.start(config)
@@ -49,9 +56,25 @@ def search(config: Config) -> int:
     one_pass.log_errors()
     if output is not None and source.world.is_chief:
         rows = one_pass.rows()
-        output.write((tag, {layer: texts[layer] for layer in layers}) for tag, texts in rows)
-        log.write(3, "Wrote %s: %s for %i sequences" % (path, ", ".join(layers), len(rows)))
+        output.write(rows)
+        text = "Wrote %s: %s for %i sequences, %s" % (path, ", ".join(layers), len(rows), output.content)
+        log.write(3, text)
     return 0
+
+
+def _check_searches(config: Config, cause: ConfigError) -> None:
+    """Check that the network has something to search, if its dataset is missing: that would not help.
+
+    :raises ConfigError: it chooses no labels, or is wrong
+    """
+    schedule = NetworkSchedule(config)
+    plan = plan_from_config(schedule.at(schedule.pretrain_epochs + 1).config, search=True)
+    if decided_layers(plan) or any(node.output.sparse or node.output.beam for node in plan.roots()):
+        return
+    raise ConfigError(
+        "The network does not search: it has no layer 'choice' in a loop with 'decide' after it, nor another output of "
+        "labels. For its scores, ++task eval; for the values of a layer, ++task forward."
+    ) from cause
 
 
 def _nothing_kept(config: Config) -> str:

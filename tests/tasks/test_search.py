@@ -24,6 +24,7 @@ from returnn_tf.tasks.registry import run_task
 from returnn_tf.tensor import extern_data_options, parse_extern_data
 
 REFERENCE = pathlib.Path(__file__).parent.parent / "data/outputs/search"
+BEAMS: dict[str, list[Any]] = ast.literal_eval((REFERENCE / "search_beam_py.txt").read_text())
 NAMES = ["</s>", "one", "two", "three"]
 PAIRS = [([1, 2, 3], [1, 2, 0]), ([4, 4], [3, 0]), ([0, 1, 2, 3, 4], [2, 2, 1, 0]), ([2], [0])]
 SEQS = [{"data": np.array(a, "int32"), "classes": np.array(b, "int32")} for a, b in PAIRS]
@@ -123,6 +124,28 @@ def test_beams_as_a_dict_are_those_of_the_reference() -> None:
     assert [line.split(",")[0][:4] for line in got.splitlines()] == [
         line.split(",")[0][:4] for line in expected.splitlines()
     ]
+
+
+@pytest.mark.parametrize("layer, hypotheses", [("decision", 1), ("output", 3), ("enc", 1)])
+def test_lines_with_tags_and_scores(layer: str, hypotheses: int) -> None:
+    """The best of each beam, or all of it; what is not the result of a search has no score."""
+    text = run(search_output_layer=layer, search_output_file_format="tsv")
+    rows = [line.split("\t") for line in text.splitlines()]
+    assert [tag for tag, _, _ in rows] == [tag for tag in BEAMS for _ in range(hypotheses)]
+    if layer == "enc":
+        assert all(score == "" and len(ast.literal_eval(values)) == 5 for _, score, values in rows)
+        return
+    expected = [pair for found in BEAMS.values() for pair in found[:hypotheses]]
+    assert_same_beams([(float(score), text) for _, score, text in rows], expected)
+
+
+def test_tabs_in_lines_with_tags(capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(
+        search_output_layer="decision", search_output_file_format="tsv",
+        extern_data=vocab(labels=["</s>", "a\tb", "c\nd", "e"]),
+    )  # fmt: skip
+    assert text.splitlines()[0].split("\t")[2] == "a\\tb c\\nd"
+    assert "Wrote out: decision for 4 sequences, a line each: tag, log score, text" in capsys.readouterr().out
 
 
 def test_compressed_output_without_targets() -> None:
@@ -272,6 +295,9 @@ def test_search_data_may_be_a_dataset() -> None:
     assert text == (REFERENCE / "search_decision_txt.txt").read_text()
 
 
+SCORES = {"class": "softmax", "from": "data", "loss": "ce", "target": "classes"}
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -293,6 +319,7 @@ def test_search_data_may_be_a_dataset() -> None:
         ({"search_output_layer": ["output", "decision"]}, "search_output_file_format = 'py'"),
         ({"eval": WITHOUT_TARGETS}, "no data key 'classes'.* search_do_eval = False"),
         ({"eval": None}, "no dataset 'eval' to search"),
+        ({"eval": None, "network": {"output": SCORES}}, "does not search: it has no layer 'choice'"),
         ({"search_data": 3}, "search_data must be the name of a dataset such as 'dev', or a dataset, not 3"),
         ({"search_output_file": "", "search_do_eval": False}, "would keep nothing: set search_output_file"),
         (

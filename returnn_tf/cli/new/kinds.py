@@ -38,7 +38,7 @@ class Kind:
         return inspect.getsource(self.data)
 
 
-_RECOGNISE = ("++task search", "labels of the dev data -> out/recognised.txt, and their error rate")
+_RECOGNISE = ("++task search", "labels of the dev data -> out/recognised.tsv, and their error rate")
 KINDS = {
     kind.name: kind
     for kind in [
@@ -48,7 +48,7 @@ KINDS = {
         Kind("lm", "language model of words: LSTM", text_data, 20, ("++task eval", "perplexity on the dev data")),
         Kind(
             "mt", "translation: Transformer", pairs_data, 40,
-            ("++task search", "translations of the dev data -> out/translations.txt, and their error rate"),
+            ("++task search", "translations of the dev data -> out/translations.tsv, and their error rate"),
         ),
         Kind(
             "hybrid", "states of a hidden Markov model in each frame: bidirectional LSTM", speech_data, 15,

@@ -68,4 +68,9 @@ class TaskSettings(SettingGroup):
         None, help="layer that task search writes, or a list of them; 'output' by default"
     )
     search_output_file: str = setting("", help="file that task search writes")
-    search_output_file_format: str = setting("txt", help="format of search_output_file", choices=["txt", "py"])
+    search_output_file_format: str = setting(
+        "txt",
+        help="format of search_output_file: lines of texts alone; a Python dict from tag to text; or lines of tag, log "
+        "score and text, separated by tabs",
+        choices=["txt", "py", "tsv"],
+    )

@@ -5,23 +5,35 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.engine.search.labels import ArrayText
 from returnn_tf.engine.support.atomic_files import write_bytes
 from returnn_tf.engine.support.disk_errors import not_writable
 
-#: A text, or with scores the best ones first: [(score, text), ...]
+#: A text, or with a beam the best ones first: [(score, text), ...]
 Entry = Any
-Rows = Iterable[tuple[str, dict[str, Entry]]]  # sequence tag, layer -> entry
+
+
+class Found(NamedTuple):
+    """The result for one sequence.
+
+    :param entries: by layer
+    :param scores: log score of the best hypothesis by layer; None if there was no search
+    """
+
+    tag: str
+    entries: dict[str, Entry]
+    scores: dict[str, Any]
 
 
 class SearchOutput:
     """Writer of ``search_output_file`` in the format ``search_output_file_format``.
 
     :param path: compressed if it ends in ``.gz``
-    :param file_format: ``txt``: a line for each sequence; ``py``: a dict from tag to text
+    :param file_format: ``txt``: a line for each sequence; ``py``: a dict from tag to text; ``tsv``: lines of tag, score
+        and text, with a beam one for each hypothesis
     :param layers: with several, each entry is a dict from layer to its text; py only
     :raises ConfigError: the file exists, its folder does not, or the format is unknown or unsuitable for the layers
     """
@@ -44,13 +56,16 @@ class SearchOutput:
                 "search_output_file %r: the folder %r can't be written. Create it first." % (path, folder)
             )
         self.path = path
-        self._format = _FORMATS[file_format]
+        self._format, self.content = _FORMATS[file_format]
         self._layers = list(layers)
 
-    def write(self, rows: Rows) -> None:
-        """Write the file atomically."""
-        several = len(self._layers) > 1
-        text = self._format([(tag, found if several else found[self._layers[0]]) for tag, found in rows])
+    def write(self, rows: Iterable[Found]) -> None:
+        """Write the file atomically.
+
+        :param rows: with the layers of the file, and maybe others
+        """
+        first = self._layers[0]
+        text = self._format([(row.tag, self._entry(row.entries), row.scores[first]) for row in rows])
         content = text.encode("utf8")
         if self.path.endswith(".gz"):
             content = gzip.compress(content, mtime=0)  # reproducible: the same content yields the same file
@@ -59,9 +74,10 @@ class SearchOutput:
         except OSError as exc:
             raise not_writable("search_output_file %r" % self.path, exc) from exc
 
-
-def _text(rows: Sequence[tuple[str, Entry]]) -> str:
-    return "".join(_line(entry) + "\n" for _, entry in rows)
+    def _entry(self, entries: dict[str, Entry]) -> Entry:
+        if len(self._layers) > 1:
+            return {layer: entries[layer] for layer in self._layers}
+        return entries[self._layers[0]]
 
 
 def _line(entry: Entry) -> str:
@@ -94,4 +110,31 @@ def _quoted(text: str) -> str:
     return str(text) if isinstance(text, ArrayText) else repr(text)
 
 
-_FORMATS: dict[str, Callable[[list[tuple[str, Entry]]], str]] = {"txt": _text, "py": as_python_dict}
+#: A result, its entry in the file, and its score.
+_Rows = Sequence[tuple[str, Entry, Any]]
+
+
+def _lines(rows: _Rows) -> str:
+    return "".join(_line(entry) + "\n" for _, entry, _ in rows)
+
+
+def _dict(rows: _Rows) -> str:
+    return as_python_dict([(tag, entry) for tag, entry, _ in rows])
+
+
+def _table(rows: _Rows) -> str:
+    lines = []
+    for tag, entry, best in rows:
+        for score, text in [(best, entry)] if isinstance(entry, str) else entry:
+            columns = (tag, "" if score is None else str(score), text)
+            lines.append("\t".join(column.translate(_ESCAPED) for column in columns) + "\n")
+    return "".join(lines)
+
+
+_ESCAPED = str.maketrans({"\t": "\\t", "\n": "\\n"})
+#: By name: what makes the text of the file, and what it holds, for the log.
+_FORMATS: dict[str, tuple[Callable[[_Rows], str], str]] = {
+    "txt": (_lines, "in the order of the dataset, without tags (search_output_file_format 'tsv' or 'py' has them)"),
+    "py": (_dict, "as a Python dict by tag"),
+    "tsv": (_table, "a line each: tag, log score, text"),
+}

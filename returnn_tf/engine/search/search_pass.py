@@ -17,6 +17,7 @@ from returnn_tf.engine.passes.dump import dump_of
 from returnn_tf.engine.passes.progress import PassState
 from returnn_tf.engine.search.errors import ErrorReport
 from returnn_tf.engine.search.labels import Labels
+from returnn_tf.engine.search.output import Found
 from returnn_tf.engine.search.searcher import Hypothesis, Searcher, SearchResult
 from returnn_tf.engine.support.scores import ERROR, Scores, added_sums, batch_means
 from returnn_tf.logging.lines import eval_line, phase_text
@@ -40,7 +41,7 @@ class SearchPass:
         self._world = source.world
         self._scores = Scores()
         self._not_ended: dict[str, int] = {}  # loop -> sequences
-        self._texts: dict[int, tuple[str, dict[str, Any]]] = {}  # position in the corpus -> tag, layer -> text(s)
+        self._texts: dict[int, Found] = {}  # by position in the corpus
 
     def run(self, epoch: int) -> None:
         """Search all sequences.
@@ -107,8 +108,8 @@ class SearchPass:
         for index, report in enumerate(self._reports):
             report.merge([part[3][index] for part in parts])
 
-    def rows(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return (tag, layer -> text, or [(score, text), ...] best first with a beam) in corpus order."""
+    def rows(self) -> list[Found]:
+        """Return the results in corpus order."""
         return [self._texts[index] for index in sorted(self._texts)]
 
     def log_errors(self) -> None:
@@ -128,7 +129,8 @@ class SearchPass:
     def _add(self, batch: Any, result: SearchResult) -> None:
         for row, (index, tag) in enumerate(zip(batch.seq_indices, batch.seq_tags)):
             texts = {name: self._entry(name, found[row]) for name, found in result.hypotheses.items()}
-            self._texts[index] = (tag, texts)
+            scores = {name: found[row][0].score for name, found in result.hypotheses.items()}
+            self._texts[index] = Found(tag, texts, scores)
         for path, count in result.not_ended.items():
             self._not_ended[path] = self._not_ended.get(path, 0) + count
         if result.losses is not None:
@@ -153,7 +155,7 @@ class SearchPass:
 
     def _entry(self, name: str, found: Sequence[Hypothesis]) -> Any:
         labels = self._labels[name]
-        if found[0].score is None:
+        if self._searcher.nodes[name].output.beam is None:
             return labels.text(found[0].labels)
         return [(hypothesis.score, labels.text(hypothesis.labels)) for hypothesis in found]
 

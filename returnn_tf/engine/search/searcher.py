@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.engine.support.step_result import Packer, StepResult
 from returnn_tf.graph.node import Node
+from returnn_tf.layers.search.decide import scores_of
 from returnn_tf.network.network import Network
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.ops.frames.shape import transpose
@@ -18,7 +19,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 class Hypothesis(NamedTuple):
-    """Label indices [labels], or other values [frames, ...], and their log score if there is a beam."""
+    """Label indices [labels], or other values [frames, ...], and their log score if they are the result of a search."""
 
     labels: NDArray[Any]
     score: Optional[np.float32] = None
@@ -88,7 +89,10 @@ class Searcher:
         return found, given, packed, dict(graph.lowering.not_ended), graph.sinks
 
     def _hypotheses(self, graph: Any, node: Node) -> tuple[Any, Any, Any]:
-        """Return labels [batch * beam, labels], their lengths [batch * beam], scores [batch, beam] or None."""
+        """Return labels [batch * beam, labels], their lengths [batch * beam], and scores [batch, beam] or None.
+
+        Without a beam, the scores are those of the decision, [batch, 1].
+        """
         output = node.output
         batch = output.batch_axis
         assert batch is not None
@@ -102,8 +106,7 @@ class Searcher:
             (count,) = lens.values()
         else:
             count = tf.shape(labels)[1]
-        scores = None if output.beam is None else graph.lowering.beam_scores[output.beam.of]
-        return labels, tf.broadcast_to(count, rows), scores
+        return labels, tf.broadcast_to(count, rows), scores_of(graph.lowering, node)
 
 
 def searched_node(plan: Plan, name: str) -> Node:
