@@ -100,7 +100,8 @@ def test_report_of_a_folder(
     """From another folder: config, data and checkpoint are found by what the run has recorded."""
     monkeypatch.chdir(tmp_path)
     assert main(["report", str(trained / "net"), "--examples", "2"]) == 0
-    assert "wrote report.html" in capsys.readouterr().out and os.getcwd() == str(tmp_path)
+    out = capsys.readouterr().out
+    assert "evaluating 4 sequences of 'dev'" in out and "wrote report.html" in out and os.getcwd() == str(tmp_path)
     text = (tmp_path / "report.html").read_text(encoding="utf8")
     page = Page(text)
     assert page.open == [] and not re.search(
@@ -115,8 +116,28 @@ def test_report_of_a_folder(
     ):  # fmt: skip
         assert words in page.text, words
     assert text.count("<svg") >= 2 + 2 * 2 + 1 + 1
+    drawings = re.findall(r"<figure>(<svg.*?>)", text, flags=re.S)
+    assert len(drawings) >= 5 and all("viewBox" in tag for tag in drawings)  # so that they scale with the page
     assert main(["report", str(trained / "net")]) == 2
     assert "'report.html' exists already. --force replaces it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "errors, listed, told",
+    [
+        ([{"e": 0.5}, {"e": 0.0}, {"e": 0.1}, {"e": 0.0}, {"e": 0.0}], ["s0", "s2"], "2 have errors"),
+        ([{"e": 0.0}] * 5, ["s0", "s1", "s2"], "0 have errors"),
+        ([{}] * 5, ["s0", "s1", "s2", "s3", "s4"], ""),
+    ],
+)
+def test_worst_sequences(
+    errors: list[dict[str, float]], listed: list[str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those with errors; where there are errors of none, only a few are of interest."""
+    monkeypatch.setattr("returnn_tf.cli.report.details._texts", lambda model: [])
+    found = [SeqReport("s%d" % i, 3, {"l": 1.0 / (i + 1)}, each) for i, each in enumerate(errors)]
+    body = worst(types.SimpleNamespace(data="dev"), found).body  # type: ignore[arg-type]
+    assert re.findall(r">(s\d)<", body) == listed and told in body and ("have errors" in body) == bool(told)
 
 
 def test_report_of_a_config(trained: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,15 +30,20 @@ from returnn_tf.util.html import folded, paragraph, shortened, table
 _MOST_CLASSES = 40  # of a matrix; with more, the most frequent confusions are listed
 _LISTED = 20
 _WORST = 15
+_WITHOUT_ERRORS = 3  # sequences that are listed if none has errors
 
 
 def worst(model: Model, found: Sequence[SeqReport]) -> Section:
-    """Return the sequences with the highest losses."""
+    """Return the sequences with the highest losses: those with errors, if there are any."""
     names = list(dict.fromkeys(name for each in found for name in each.losses))
     errors = list(dict.fromkeys(name for each in found for name in each.errors))
     texts = _texts(model)
     rows = []
-    for each in sorted(found, key=lambda one: -one.badness)[:_WORST]:
+    ranked = sorted(found, key=lambda one: -one.badness)
+    wrong = [each for each in ranked if any(each.errors.values())]
+    if errors:
+        ranked = wrong or ranked[:_WITHOUT_ERRORS]
+    for each in ranked[:_WORST]:
         numbers = ["%.4g" % each.losses[name] if name in each.losses else "" for name in names]
         numbers += ["%.4g" % each.errors[name] if name in each.errors else "" for name in errors]
         rows.append([each.tag, each.frames, *numbers, *(shortened(text_of(each), 120) for _, text_of in texts)])
@@ -46,6 +51,7 @@ def worst(model: Model, found: Sequence[SeqReport]) -> Section:
     header += [title for title, _ in texts]
     numbers_at = range(1, 2 + len(names) + len(errors))
     note = "Of %d sequences of %r, evaluated one by one without dropout; losses and errors as in the scores."
+    note += " %d have errors." % len(wrong) if errors else ""
     body = wide(table(header, rows, numbers=numbers_at), texts=True)
     return Section("Worst sequences", paragraph(note % (len(found), model.data)) + body)
 

@@ -40,8 +40,9 @@ _SHADES = 32
 
 _HOW_TO_READ = (
     "A row is a query, a column a key: the darker, the more weight. In drawings of several layers and of single heads, "
-    "black is the median of the highest weights of the rows, or more. The number of keys with a head is exp of the "
-    "entropy of its weights, the mean of all queries: 1 if each query has all its weight on a single key."
+    "black is the median of the highest weights of the rows, or more. The number of keys of a head is how many "
+    "it attends to on average over the queries: the exponential of the entropy of its weights. It is 1 if each query "
+    "puts all its weight on one key."
 )
 
 

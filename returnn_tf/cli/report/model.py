@@ -22,6 +22,7 @@ from returnn_tf.engine.passes.evaluator import normalized_losses
 from returnn_tf.engine.passes.layer_values import whole_batches
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.training.load_model import load_network
+from returnn_tf.logging.log import log
 from returnn_tf.network.network import Network
 from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.network.planning.plan import Plan
@@ -163,6 +164,8 @@ def sequences(model: Model, count: int) -> list[SeqReport]:
         order = np.sort(np.unique(model.dataset.seq_order(1)))
         chosen = np.unique(np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int))
         options["seq_order"] = order[chosen]
+        count = len(chosen)
+    log.write(3, "evaluating %d sequences of %r one by one ..." % (count, model.data))
     keys = net.data_keys([*net.plan.roots(), *net.fetch_nodes(fetch), *(layer.node for layer in model.attention)])
     found = []
     for batch in whole_batches(model.dataset, 1, keys, **options):

@@ -19,7 +19,11 @@ p { margin: 6px 0; }
 .lead { color: #57606a; overflow-wrap: anywhere; }
 nav { margin: 14px 0 0; font-size: 0.93em; display: flex; flex-wrap: wrap; gap: 2px 14px; }
 nav a { color: #0550ae; text-decoration: none; white-space: nowrap; }
-.wide { overflow-x: auto; margin: 8px 0; }
+.wide { overflow-x: auto; margin: 8px 0; /* a shadow at each side where there is more to see */
+  background: linear-gradient(to right, #fff 30%, #fff0) left, linear-gradient(to left, #fff 30%, #fff0) right,
+    linear-gradient(to right, #1b1f2440, #1b1f2400) left, linear-gradient(to left, #1b1f2440, #1b1f2400) right;
+  background-repeat: no-repeat; background-size: 40px 100%, 40px 100%, 16px 100%, 16px 100%;
+  background-attachment: local, local, scroll, scroll; }
 .wide > table { width: max-content; min-width: min(100%, 20em); }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th { background: #f6f8fa; font-weight: 600; }
@@ -41,7 +45,7 @@ figcaption { color: #57606a; font-size: 0.92em; }
 summary { cursor: pointer; color: #0550ae; margin: 6px 0; }
 @media screen and (max-width: 640px) {
   main { padding: 14px 12px 40px; } body { font-size: 14px; }
-  figure { overflow-x: auto; } figure > svg { min-width: 560px; }
+  figure > svg { width: 100%; }
 }
 @media print {
   nav { display: none; } main { max-width: none; padding: 0; } h2, h3 { break-after: avoid; }
