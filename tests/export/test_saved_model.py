@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 
@@ -9,11 +10,12 @@ import numpy
 import pytest
 
 import returnn_tf
+from returnn_tf.config import DataError
 from returnn_tf.export.data_facts import feature_settings, label_facts
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.sample import random_batch
 from returnn_tf.export.saved_model.exporter import SavedModelExporter
-from returnn_tf.export.saved_model.loader import check_machine
+from returnn_tf.export.saved_model.loader import check_machine, load
 from returnn_tf.export.saved_model.run import run_in_process
 from returnn_tf.export.side_file import read_side_file
 
@@ -48,6 +50,36 @@ def test_lstm_natively_and_portable(tmp_path, portable):
     numpy.testing.assert_allclose(got["output"][1, :4], expected.value[1, :4], rtol=1e-5, atol=1e-6)
     assert got["output_size0"].tolist() == [7, 4]
     assert os.listdir(tmp_path) == ["out"]  # nothing is left of the staging folder
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (
+            lambda facts: facts["native"].update(libraries=["/tmp/evil.so"]),
+            "names a file outside of the export: '/tmp/evil.so'",
+        ),
+        (lambda facts: facts["native"].update(libraries=["native/../../evil.so"]), "outside of the export"),
+        (lambda facts: facts["native"].update(libraries=[7]), "outside of the export: 7"),
+        (lambda facts: facts.pop("native"), "model.json lacks the entry 'native'"),
+        (lambda facts: facts["native"].pop("libraries"), "lacks the entry 'libraries'"),
+        (lambda facts: facts.update(native=[]), "is not the side file of an export"),
+        (lambda facts: facts.pop("signature"), "lacks the entry 'signature'"),
+    ],
+)
+def test_a_side_file_that_is_not_ours(tmp_path, capfd, change, message):
+    """Its libraries are those in the folder of the export, and what is missing is one line."""
+    net = network({"output": {"class": "copy", "from": "data"}})
+    folder = tmp_path / "out"
+    returnn_tf.export(net, str(folder), portable=True)
+    facts = read_side_file(str(folder))
+    change(facts)
+    (folder / "model.json").write_text(json.dumps(facts))
+    feed = {"data": numpy.zeros([1, 2, 4], "float32"), "data_size0": numpy.array([2], "int32")}
+    with pytest.raises(ValueError, match=message):
+        load(str(folder))(**feed)
+    with pytest.raises(DataError, match=message):
+        run_in_process(str(folder), feed)
 
 
 def test_an_output_with_the_name_of_an_input(tmp_path):

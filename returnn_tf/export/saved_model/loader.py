@@ -28,18 +28,42 @@ def load(folder: str) -> Run:
 
     :param folder: of the export
     :return: function of arrays by the names of the inputs, which returns the outputs as arrays by name
-    :raises ValueError: the libraries are for another version of TensorFlow, or another CPU
+    :raises ValueError: ``model.json`` is not that of such an export; the libraries are for another version of
+        TensorFlow, or another CPU
     """
     import tensorflow as tf
 
-    with open(os.path.join(folder, "model.json"), encoding="utf8") as file:
-        facts = json.load(file)
+    facts = read_facts(folder)
     native = facts["native"]
     if native["libraries"]:
         check_machine(native, tf.version.VERSION)
     for library in native["libraries"]:
         tf.load_op_library(os.path.join(folder, library))
     return _frozen(tf, folder, facts) if "graph" in facts else _saved_model(tf, folder, facts)
+
+
+class _Facts(dict[str, Any]):
+    """An object in ``model.json``: a missing entry is an error that names it."""
+
+    def __missing__(self, key: str) -> Any:
+        raise ValueError("model.json lacks the entry %r of such an export" % key)
+
+
+def read_facts(folder: str) -> dict[str, Any]:
+    """Return the content of ``model.json``. The files that it names lie in the folder of the export.
+
+    :raises ValueError: it is not the file of an export that can be run, or names files elsewhere, e.g. libraries
+    """
+    path = os.path.join(folder, "model.json")
+    with open(path, encoding="utf8") as file:
+        facts = json.load(file, object_hook=_Facts)
+    if not isinstance(facts, dict) or not isinstance(facts["native"], dict):
+        raise ValueError("%s is not the side file of an export" % path)
+    names = [facts[key] for key in ("graph", "meta_graph", "checkpoint") if key in facts]
+    for name in [*facts["native"]["libraries"], *names]:
+        if not isinstance(name, str) or os.path.isabs(name) or os.pardir in name.replace(os.sep, "/").split("/"):
+            raise ValueError("%s names a file outside of the export: %r. It is not loaded" % (path, name))
+    return facts
 
 
 def _saved_model(tf: Any, folder: str, facts: Mapping[str, Any]) -> Run:

@@ -13,7 +13,7 @@ import numpy
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
-from returnn_tf.export.side_file import read_side_file
+from returnn_tf.export.saved_model.loader import read_facts
 from returnn_tf.util.lazy_tf import tf
 
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "loader.py")
@@ -30,6 +30,10 @@ def run_in_process(
     :param program: file that the process runs, with the arguments of `returnn_tf.export.saved_model.loader`
     :raises DataError: the process failed; gives its last line
     """
+    try:
+        facts = read_facts(folder)
+    except (OSError, ValueError) as exc:
+        raise DataError("The exported graph in %s can't be run: %s" % (folder, exc)) from None
     with tempfile.TemporaryDirectory() as temp:
         inputs, outputs = os.path.join(temp, "inputs.npz"), os.path.join(temp, "outputs.npz")
         numpy.savez(inputs, **{name: _plain(value) for name, value in feed.items()})
@@ -38,7 +42,7 @@ def run_in_process(
             lines = errors.strip().splitlines() or ["exit code %d" % code]
             raise DataError("The exported graph in %s can't be run: %s" % (folder, lines[-1]))
         with numpy.load(outputs, allow_pickle=False) as arrays:
-            infos = read_side_file(folder)["outputs"]
+            infos = facts["outputs"]
             return {name: _typed(arrays[name], infos[name]["dtype"]) for name in arrays.files}
 
 

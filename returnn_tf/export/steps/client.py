@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
 from returnn_tf.config import DataError
+from returnn_tf.export.saved_model.loader import read_facts
 from returnn_tf.export.side_file import NAME, read_side_file
 from returnn_tf.export.steps.search import SearchOptions, SearchResult, StepSearch
 from returnn_tf.export.steps.stepper import Stepper
@@ -49,11 +50,14 @@ class StepDecoder(Stepper):
 
         :raises DataError: a file is missing or damaged
         """
-        side = read_side_file(folder)
-        if "steps" not in side:
-            raise DataError("%s is the side file of an export to %s, not to steps." % (NAME, side["target"]))
-        libraries = [os.path.join(folder, path) for path in side["native"]["libraries"]]
-        paths = [os.path.join(folder, side[name]) for name in ("meta_graph", "checkpoint")]
+        if "steps" not in read_side_file(folder):
+            raise DataError("%s is not the side file of an export to steps." % os.path.join(folder, NAME))
+        try:
+            side = read_facts(folder)
+            libraries = [os.path.join(folder, path) for path in side["native"]["libraries"]]
+            paths = [os.path.join(folder, side[name]) for name in ("meta_graph", "checkpoint")]
+        except ValueError as exc:
+            raise DataError("The export in %s can't be opened: %s" % (folder, exc)) from None
         return cls(paths[0], paths[1], libraries, side["steps"], side["native"])
 
     def __enter__(self) -> StepDecoder:
