@@ -33,6 +33,10 @@ REPLACED: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat", m
 #: Modules of other projects that configs import, by name; what is found on the path wins.
 FALLBACK: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat")
 _TENSORFLOW = "tensorflow"
+#: The file in a checkout that serves the stand-ins to all code, see `serve_package`.
+_SERVING = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__)))), ROOT, "__init__.py"
+)
 #: Names with underscores that stand-ins have.
 _FACTS = ("__file__", "__version__", "__long_version__")
 
@@ -128,6 +132,10 @@ class _UserFinder(importlib.abc.MetaPathFinder):
         loader = None if spec is None else spec.loader
         if spec is None or type(loader) is not importlib.machinery.SourceFileLoader or not is_user_file(loader.path):
             return None
+        if (
+            os.path.realpath(loader.path) == _SERVING
+        ):  # for scripts; configs have the stand-ins only while they are read
+            return _finder.find_spec(name, path)
         spec.loader = _UserLoader(loader.name, loader.path)
         return spec
 

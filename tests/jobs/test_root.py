@@ -113,10 +113,11 @@ def installed(tmp_path: pathlib.Path) -> str:
     return str(package.parent)
 
 
-def test_what_job_managers_import(tmp_path: pathlib.Path, installed: str) -> None:
-    """In their own Python, without TensorFlow, with the root last on the path."""
+@pytest.mark.parametrize("root", [ROOT, CHECKOUT])
+def test_what_job_managers_import(root: pathlib.Path, tmp_path: pathlib.Path, installed: str) -> None:
+    """In their own Python, without TensorFlow, with the root last on the path; the checkout itself is one, too."""
     (tmp_path / "manager.py").write_text(MANAGER)
-    command = [sys.executable, "-W", "error", "manager.py", str(ROOT)]
+    command = [sys.executable, "-W", "error", "manager.py", str(root)]
     env = clean_environment(PYTHONPATH=installed)
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -144,6 +145,24 @@ def test_the_package_beside_the_script_is_used(script: pathlib.Path, tmp_path: p
         env = {**clean_environment(PYTHONPATH=installed), "PATH": os.path.dirname(sys.executable)}
         done = subprocess.run([*exe, "my.config"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0 and "task nop" in done.stdout, done.stderr
+
+
+def test_the_package_of_the_checkout_is_that_of_the_folder() -> None:
+    """Which works in either place; links would not survive an archive."""
+    for path in (ROOT / "returnn").iterdir():
+        if path.suffix == ".py":
+            assert path.read_text() == (CHECKOUT / "returnn" / path.name).read_text()
+
+
+@pytest.mark.parametrize("package", [ROOT / "returnn", CHECKOUT / "returnn"])
+def test_the_module_that_rasr_loads(package: pathlib.Path, installed: str) -> None:
+    """A job passes ``<returnn_root>/..`` as path, and this name; RASR then calls functions of the module."""
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import returnn.SprintInterface as s; s.init, s.exit"
+    command = [sys.executable, "-c", code, str(package / "..")]
+    done = subprocess.run(
+        command, env=clean_environment(PYTHONPATH=installed), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_scripts_are_those_of_the_checkout() -> None:
