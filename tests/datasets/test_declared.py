@@ -163,6 +163,37 @@ def test_what_a_dataset_declares_is_compared_before_anything_is_read(
     assert message in str(info.value)
 
 
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (
+            {"dim": 6, "sparse": True},
+            "The dataset 'train' has only 4 labels for data key 'classes', but extern_data declares 6. "
+            "Write extern_data['classes'] = {'dim': 4, 'sparse': True}",
+        ),
+        (
+            {"dim": 4, "sparse": True, "vocab": {"class": "CharacterTargets", "vocab_file": "letters"}},
+            "extern_data['classes'] has dim 4, but its vocab has 3 labels.",
+        ),
+        ({"dim": 4, "sparse": True, "vocab": {"class": "CharacterTargets", "vocab_file": "is_not_here"}}, ""),
+        (LABELS, ""),
+    ],
+)
+def test_more_labels_than_there_are_is_told(
+    options: Any,
+    message: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "letters").write_text("a\nb\nc\n")
+    write_hdf(tmp_path / "a.hdf", np.zeros(4, "int32"), dim=4)
+    (batch,) = source(tmp_path / "a.hdf", options).batches(1)
+    assert batch.feed["classes"].shape == (2, 2)
+    assert message in capsys.readouterr().out
+
+
 def test_a_source_checks_its_batches_and_names_the_file(tmp_path: pathlib.Path) -> None:
     write_hdf(tmp_path / "a.hdf", np.array([0, 1, 2, 8], "int32"), dim=4)
     with pytest.raises(DataError) as info:

@@ -74,7 +74,9 @@ class DataSource:
                 % (name, ", ".join(map(repr, missing)), ", ".join(dataset.data_keys))
             )
         for key, data in used.items():
-            check_fits(dataset, name, key, data)
+            remark = check_fits(dataset, name, key, data)
+            if remark and world.is_chief:
+                log.warn(remark)
         self.name = name
         self.dataset: Dataset = dataset
         self._config = config

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset, DataSpec
 from returnn_tf.datasets.core.declared import Declared, type_mismatch
+from returnn_tf.datasets.vocabulary import vocab_labels
 from returnn_tf.tensor import Data
 
 ERROR_TOPIC = "extern-data"
 
 
-def check_fits(dataset: Dataset, name: str, key: str, data: Data) -> None:
+def check_fits(dataset: Dataset, name: str, key: str, data: Data) -> str:
     """Check that a dataset has the declared type, axes, labels and features; sizes unknown to it pass.
 
     :param name: of the dataset in the config, for messages
     :param key: of the data
     :param data: what extern_data declares for it
+    :return: what is possible, but probably a mistake: a sentence; "" if there is nothing
     :raises ConfigError: one of them differs
     """
     spec = dataset.data_specs[key]
@@ -44,6 +47,21 @@ def check_fits(dataset: Dataset, name: str, key: str, data: Data) -> None:
             "The dataset %r has %d features for data key %r, but extern_data declares %d. %s"
             % (name, spec.dim, key, features, fix)
         )
+    if declared.num_labels is not None and spec.sparse and 0 < spec.dim < declared.num_labels:
+        text = "The dataset %r has only %d labels for data key %r, but extern_data declares %d. %s"
+        return text % (name, spec.dim, key, declared.num_labels, fix)
+    return _misfit_of_vocabulary(key, data)
+
+
+def _misfit_of_vocabulary(key: str, data: Data) -> str:
+    """Return how the vocabulary that extern_data gives for a key misses its dim; "" if it fits or can't be read."""
+    if data.vocab is None or data.sparse_dim is None or data.sparse_dim.size is None:
+        return ""
+    with contextlib.suppress(ConfigError, DataError):
+        count = len(vocab_labels(key, data.vocab))
+        if count != data.sparse_dim.size:
+            return "extern_data[%r] has dim %d, but its vocab has %d labels." % (key, data.sparse_dim.size, count)
+    return ""
 
 
 def _file_of(dataset: Dataset) -> str:

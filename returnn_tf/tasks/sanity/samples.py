@@ -14,6 +14,7 @@ from returnn_tf.datasets import Dataset, batch_options_from_config, dataset_from
 from returnn_tf.datasets.core.batches.batch import Batch
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.engine.data.fit import check_fits
+from returnn_tf.logging.log import log
 from returnn_tf.tensor import Data
 
 MOST_SEQS = 300  # that are read
@@ -63,7 +64,9 @@ class Samples:
         self.used = {key: data for key, data in used.items() if data.batch_axis is not None}
         self.all: list[Sample] = []
         for key in [key for key in self.used if key in dataset.data_keys]:
-            check_fits(dataset, name, key, self.used[key])
+            remark = check_fits(dataset, name, key, self.used[key])
+            if remark:
+                log.warn(remark)
         for batch in self._batches(max_seqs=1, batch_size=_NO_LIMIT):
             self.all.append(_sample(batch, self.used))
             if len(self.all) == most:
