@@ -18,6 +18,7 @@ from typing import Any, Optional
 
 from returnn_tf.config.compat_imports import explain_import
 from returnn_tf.config.errors import ConfigError
+from returnn_tf.config.user_code import described
 
 ERROR_TOPIC = "config-file"
 
@@ -222,7 +223,7 @@ def run_python(path: str, text: str, code: CodeType, namespace: dict[str, Any]) 
         elif isinstance(exc, ConfigError):
             what = str(exc)
         else:
-            what = "".join(traceback.format_exception_only(type(exc), exc)).strip()
+            what = described(exc)
         raise ConfigError(_with_line(path, line, text, what)) from exc
 
 

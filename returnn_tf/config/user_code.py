@@ -105,9 +105,18 @@ def error_in_config(exc: BaseException) -> Optional[str]:
             found = None  # called by the config, but our own code fails
     if found is None:
         return None
-    what = "".join(traceback.format_exception_only(type(exc), exc)).strip()
+    what = described(exc)
     text = linecache.getline(*found).strip()
     return "%s:%d: %s%s" % (found[0], found[1], what, "\n    " + text if text else "")
+
+
+def described(exc: BaseException) -> str:
+    """Return type and text of an error in the code of a config, with the fix where it is known."""
+    what = "".join(traceback.format_exception_only(type(exc), exc)).strip()
+    lines = [frame.line or "" for frame in traceback.extract_tb(exc.__traceback__)]
+    if isinstance(exc, OSError) and any("getlogin(" in line for line in lines):
+        what += ". There is no terminal here, as in containers and jobs: use getpass.getuser() instead of os.getlogin()"
+    return what
 
 
 def _called_wrongly(exc: BaseException) -> Optional[tuple[str, int]]:

@@ -111,6 +111,14 @@ TOLD.update(
         '"bias_init": 1.0, "from": "data"}': "option 'bias_init' has no effect: it needs with_bias",
     }
 )
+_CELL = 'network["hidden"] = {"class": "rec", "unit": "lstm", "n_out": 3, "from": "data", %s}'
+TOLD.update(
+    {
+        _CELL % ("%r: %r" % option): "option %r has no effect: it is for a network as unit, not for the cell"
+        % option[0]
+        for option in [("max_seq_len", 10), ("max_seq_len", "max_len_from('data')"), ("include_eos", True)]
+    }
+)
 # misspelt settings, with the right one there, too
 TOLD.update(
     {
@@ -214,3 +222,25 @@ def test_is_an_error(change: str, message: str, capsys: pytest.CaptureFixture[st
 def test_a_wrong_switch_is_no_less_wrong_in_a_search() -> None:
     pathlib.Path("my.config").write_text(BASE + _AUX + '"loss": "ce", "target": "classes", "only_on_search": "xxx"}')
     assert main(["check", "my.config", "++task", "search"]) == 2
+
+
+def test_a_search_of_what_does_not_search(capsys: pytest.CaptureFixture[str]) -> None:
+    pathlib.Path("my.config").write_text("%smodel = 'm'\n" % BASE)
+    for command in ((), ("check",)):
+        assert main([*command, "my.config", "++task", "search"]) == 2
+        assert "Nothing in this network searches: it has no 'choice' layer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("code", ["user = os.getlogin()", "def get_network(epoch): return {os.getlogin(): {}}"])
+def test_there_is_no_terminal(code: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in containers and jobs."""
+
+    def getlogin() -> str:
+        raise OSError(6, "No such device or address")
+
+    monkeypatch.setattr("os.getlogin", getlogin)
+    pathlib.Path("my.config").write_text("import os\n" + BASE + code + "\n")
+    for command in ((), ("check",)):
+        assert main([*command, "my.config"]) == 2
+        err = capsys.readouterr().err
+        assert "use getpass.getuser() instead of os.getlogin()" in err and "my.config:10: OSError: [Errno 6]" in err

@@ -253,7 +253,6 @@ LAST = {"class": "get_last_hidden_state", "from": "rec"}
         ),
         ({"output": rec(unit=3)}, "option 'unit' must be a string or a dict.*, got 3"),
         ({"output": rec(unit_opts={"forget_bais": 1.0}, unit="standardlstm")}, "Did you mean 'forget_bias'"),
-        ({"output": rec(max_seq_len=10)}, "'max_seq_len' is for a network as unit"),
         ({"output": rec(direction=0)}, "direction must be 1 or -1, not 0"),
         ({"output": rec(axis="F")}, "cannot iterate over the feature axis"),
         ({"output": rec(axis="B")}, "cannot iterate over the batch axis"),

@@ -73,7 +73,7 @@ class TrainingSettings(SettingGroup):
     use_last_best_model: Union[None, bool, dict[str, Any]] = setting(
         None,
         help="begin an epoch with the best model so far instead of the last one: True, or a dict with modulo, "
-        "first_epoch, only_last_epochs, filter_score, min_score_dist",
+        "first_epoch, only_last_n, filter_score, min_score_dist",
     )
     callbacks: Optional[list[Any]] = setting(
         None,

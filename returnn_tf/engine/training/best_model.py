@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Optional
 
-from returnn_tf.config import Config
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import at_least, from_options, option
 from returnn_tf.config.settings import TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint
@@ -24,7 +24,8 @@ class BestModelOptions:
 
     modulo: int = option(1, help="only before epochs that are a multiple of it", check=at_least(1))
     first_epoch: int = option(1, help="earlier epochs do not count", check=at_least(1))
-    only_last_epochs: int = option(-1, help="only this number of epochs before the last one counts; -1: all")
+    only_last_n: int = option(-1, help="only this number of epochs before the last one counts; -1: all")
+    only_last_epochs: Optional[int] = option(None, help="the same", old="only_last_n")
     filter_score: float = option(float("inf"), help="only epochs with a lower score count")
     min_score_dist: float = option(0.0, help="how much better than that of the last epoch the score must be")
 
@@ -38,8 +39,10 @@ def best_model_options(config: Config) -> Optional[BestModelOptions]:
     given = settings.use_last_best_model
     if given is None or given is False:
         return None
-    given = given if isinstance(given, dict) else {}
-    return from_options(BestModelOptions, given, where=settings.describe_source("use_last_best_model"))
+    given, where = given if isinstance(given, dict) else {}, settings.describe_source("use_last_best_model")
+    if "only_last_n" in given and "only_last_epochs" in given:
+        raise ConfigError("%s: only_last_epochs is an older name of only_last_n; remove it." % where)
+    return from_options(BestModelOptions, given, where=where)
 
 
 def best_epoch(config: Config, control: LearningRateControl, schedule: NetworkSchedule, epoch: int) -> Optional[int]:
@@ -54,7 +57,9 @@ def best_epoch(config: Config, control: LearningRateControl, schedule: NetworkSc
     if options is None or epoch % options.modulo or epoch - 1 not in control.epochs:
         return None
     values = asdict(options)
-    values["only_last_n"] = values.pop("only_last_epochs")
+    older = values.pop("only_last_epochs")
+    if older is not None:
+        values["only_last_n"] = older
     del values["modulo"]
     first = epoch - 1
     while first > 1 and schedule.at(first - 1).same_network(schedule.at(epoch - 1)):

@@ -19,7 +19,7 @@ from returnn_tf.layers.shared.nested import base_references
 from returnn_tf.tensor import Data, single_step_dim
 from returnn_tf.tensor.parts import Parts
 
-#: Options that apply only if the unit is a network for one step.
+#: Options that apply only if the unit is a network for one step; RETURNN takes them for a cell, too.
 _STEP_NETWORK_OPTIONS = (
     "max_seq_len",
     "max_seq_len_via",
@@ -224,7 +224,7 @@ class RecLayer(ConcatInputLayer):
             raise ctx.error("the unit must be a name such as 'lstm', not %r." % (self.unit,))
         for name in _STEP_NETWORK_OPTIONS:
             if getattr(self, name) is not None:
-                raise ctx.error("the option %r is for a network as unit; remove it with unit %r." % (name, self.unit))
+                ctx.log_inert(name, "it is for a network as unit, not for the cell %r" % self.unit)
         if self.direction not in (None, 1, -1):
             raise ctx.error("direction must be 1 or -1, not %r." % (self.direction,))
         if self.state is not None and self.initial_state is not None:
