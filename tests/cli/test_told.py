@@ -224,13 +224,6 @@ def test_a_wrong_switch_is_no_less_wrong_in_a_search() -> None:
     assert main(["check", "my.config", "++task", "search"]) == 2
 
 
-def test_a_search_of_what_does_not_search(capsys: pytest.CaptureFixture[str]) -> None:
-    pathlib.Path("my.config").write_text("%smodel = 'm'\n" % BASE)
-    for command in ((), ("check",)):
-        assert main([*command, "my.config", "++task", "search"]) == 2
-        assert "Nothing in this network searches: it has no 'choice' layer" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("code", ["user = os.getlogin()", "def get_network(epoch): return {os.getlogin(): {}}"])
 def test_there_is_no_terminal(code: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """As in containers and jobs."""
