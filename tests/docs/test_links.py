@@ -50,6 +50,9 @@ def test_every_page_is_in_the_navigation() -> None:
     assert len(shown) == len(set(shown))
     left_out = {name for name in PAGES if name.startswith("source/") or name.endswith(".config.md")}
     assert PAGES.keys() - left_out <= set(shown) <= PAGES.keys()
+    tabs = {title: entry for part in navigation(PAGES) for title, entry in part.items()}
+    assert {"data.md", "training-on-clusters.md"} <= set(pages(tabs["Guide"])) - set(pages(tabs["Topics"]))
+    assert pages(tabs["Guide"])[:3] == ["guide/README.md", "guide/first-config.md", "data.md"]
     assert "cookbook/ctc.md" in shown and "cookbook/ctc.config.md" not in shown
 
 

@@ -34,6 +34,9 @@ _FROM_REPOSITORY = {
     )
 }
 
+#: Pages of docs/ itself that are part of a section, at the place at which its README.md links to them.
+_MOVED = {"guide": ("data.md", "training-on-clusters.md")}
+
 #: Before the titles of pages with settings, which are those of other pages else.
 SETTINGS = "Settings: "
 
@@ -66,7 +69,9 @@ def ordered(pages: dict[str, str], folder: str) -> list[str]:
     index = posixpath.join(folder, "README.md")
     prefix = folder + "/" if folder else ""
     parts = {name[len(prefix) :].partition("/") for name in pages if name.startswith(prefix) and name != index}
-    names = sorted({prefix + head + slash for head, slash, _ in parts})
+    moved = {name for names in _MOVED.values() for name in names} if not folder else set()
+    names = sorted({prefix + head + slash for head, slash, _ in parts} - moved)
+    names += [name for name in _MOVED.get(folder, ()) if name in pages]
     linked = [posixpath.normpath(posixpath.join(folder, t.partition("#")[0])) for t in links_of(pages.get(index, ""))]
     places = {name: place for place, name in reversed(list(enumerate(linked)))}
 

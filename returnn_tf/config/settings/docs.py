@@ -15,7 +15,7 @@ def list_settings() -> str:
         infos = group.declared().values()
         width = max(len(info.name) for info in infos)
         lines += ["", "%s:" % title_of_topic(group)]
-        lines += ["  %s  %s" % (info.name.ljust(width), _summary(info)) for info in infos]
+        lines += ["  %s  %s" % (info.name.ljust(width), summary(info)) for info in infos]
     return "\n".join(lines)
 
 
@@ -24,7 +24,8 @@ def title_of_topic(group: type[SettingGroup]) -> str:
     return (group.__doc__ or "").split("\n")[0].rstrip(".")
 
 
-def _summary(info: Setting) -> str:
+def summary(info: Setting) -> str:
+    """Return a line on a setting: its help, and whether it is supported."""
     if info.unsupported:
         return "(not supported) " + info.help
     return "(no effect) " + info.help if info.inert else info.help

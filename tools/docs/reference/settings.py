@@ -6,7 +6,7 @@ import posixpath
 
 from returnn_tf.config.settings.catalog import GROUPS
 from returnn_tf.config.settings.declaration import Setting, SettingGroup
-from returnn_tf.config.settings.docs import title_of_topic
+from returnn_tf.config.settings.docs import summary, title_of_topic
 from tools.docs.links import slug
 from tools.docs.nav import SETTINGS
 from tools.docs.reference.classes import Pages
@@ -22,8 +22,9 @@ def settings_pages() -> Pages:
         name = posixpath.basename(path)
         infos = list(group.declared().values())
         pages[path] = "\n\n".join(["# " + SETTINGS + title, *map(_section, infos)])
-        links = ", ".join("[%s](%s#%s)" % (code(info.name), name, info.name) for info in infos)
-        index += ["## [%s](%s)" % (title, name), links]
+        rows = ["| | |", "|---|---|"]
+        rows += ["| [%s](%s#%s) | %s |" % (code(info.name), name, info.name, inline(summary(info))) for info in infos]
+        index += ["## [%s](%s)" % (title, name), "\n".join(rows)]
     return {"reference/settings/README.md": "\n\n".join(index), **pages}
 
 
