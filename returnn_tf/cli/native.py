@@ -1,4 +1,4 @@
-"""``returnn-tf native``: compile native ops ahead of time, or list them."""
+"""``returnn-tf native``: compile native ops ahead of time, list them, or remove those that were compiled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.engine.support.disk_errors import not_writable
 from returnn_tf.native.build import Compilers, compile_into, find_compilers
-from returnn_tf.native.cache import Entry
+from returnn_tf.native.cache import Entry, cache_folders, clean
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.sources import OPS
 from returnn_tf.util.temporary import Temporary
@@ -27,8 +27,9 @@ graph with large LSTMs that was saved on a CPU on which product is used needs ls
     returnn-tf native build lstm --output rtf_lstm.so --target=-march=x86-64-v3   for any x86 CPU since about 2013
     returnn-tf native build lstm --output rtf_lstm.so --cuda-arch sm_80,sm_90     plus these GPUs
     returnn-tf native list                                                        list all ops
+    returnn-tf native clean                            remove what was compiled on first use, also for older versions
 """
-_ACTIONS = ("build", "list")
+_ACTIONS = ("build", "list", "clean")
 
 
 def help_text(_: list[str]) -> str:
@@ -38,26 +39,28 @@ def help_text(_: list[str]) -> str:
 
 @register_command(
     "native",
-    "build OP --output FILE | list",
-    "compile native ops ahead of time, or list them",
+    "build OP --output FILE | list | clean",
+    "compile native ops ahead of time, list them, or empty their cache",
     own_help=help_text,
     group="use",
 )
 def run(args: list[str]) -> int:
-    """Compile an op or list all of them.
+    """Compile an op, list all of them, or remove those in the cache.
 
-    :param args: ``build OP --output FILE ...`` or ``list``
+    :param args: ``build OP --output FILE ...``, ``list`` or ``clean``
     :raises ConfigError: wrong arguments
-    :raises DataError: the op cannot be compiled here
+    :raises DataError: the op cannot be compiled here, or a file of the cache can't be removed
     """
     if not args or args[0] not in _ACTIONS:
         hint = did_you_mean(args[0], _ACTIONS) if args else "returnn-tf native build OP --output FILE"
-        raise ConfigError("native: build or list? %s" % hint)
+        raise ConfigError("native: build, list or clean? %s" % hint)
+    if args[0] != "build" and args[1:]:
+        raise ConfigError("native %s: takes no arguments, got %s" % (args[0], " ".join(args[1:])))
     if args[0] == "list":
-        if args[1:]:
-            raise ConfigError("native list: takes no arguments, got %s" % " ".join(args[1:]))
         print("\n".join(OPS.names()))
         return 0
+    if args[0] == "clean":
+        return _clean()
     return _build(_parser().parse_args(args[1:]))
 
 
@@ -90,6 +93,16 @@ def _build(args: argparse.Namespace) -> int:
         raise DataError(str(exc)) from exc
     flags = " ".join(compilers.cpu.target) or "no target flag"
     print("%s: compiled by %s with %s" % (args.output, compilers.description, flags))
+    return 0
+
+
+def _clean() -> int:
+    for folder in cache_folders():
+        try:
+            count, size = clean(folder)
+        except (OSError, NativeOpError) as exc:
+            raise DataError("native clean: %s" % exc) from exc
+        print("%s: removed %d compiled op%s, %.1f MB" % (folder, count, "" if count == 1 else "s", size / 1e6))
     return 0
 
 

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -26,16 +27,23 @@ ENVIRONMENT = "RETURNN_TF_NATIVE_CACHE"
 BUILD_PREFIX = "build-"
 
 _TESTED = ".tested"
+#: The file in the folder of an op that the process locks that builds it.
+LOCK = "lock"
+#: The name of the folder of an op: the op and a fingerprint.
+_ENTRY = re.compile(r"(\w+)-([0-9a-f]+)")
 
 
 def cache_folders() -> list[str]:
     """Return the folders to search, in order of preference.
 
-    ``$RETURNN_TF_NATIVE_CACHE``, the user's cache, a folder of the user in the temporary directory.
+    ``$RETURNN_TF_NATIVE_CACHE`` alone; without it, the user's cache, and a folder of the user in the temporary one.
     """
+    given = os.environ.get(ENVIRONMENT)
+    if given:
+        return [os.path.abspath(given)]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     own = os.path.join(tempfile.gettempdir(), "returnn_tf_native_%d" % os.getuid())
-    return [*filter(None, [os.environ.get(ENVIRONMENT)]), os.path.join(home, "returnn_tf", "native"), own]
+    return [os.path.join(home, "returnn_tf", "native"), own]
 
 
 class Entry:
@@ -90,25 +98,39 @@ class Entry:
         os.replace(manifest, self.manifest)
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[bool]:
+    def lock(self, *, wait: bool = True) -> Iterator[bool]:
         """Wait until no other process builds this op. A killed process leaves no lock.
 
         Yields whether the lock is held. Some network file systems have no locks: two processes may then build the same
         op, which only costs time.
 
+        :param wait: False: if another process holds the lock, it is not taken
         :raises NativeOpError: there can be no file for the lock: it is another user's, or the disk is full
         """
         try:
-            f = open(os.path.join(self.folder, "lock"), "w", encoding="utf8")
+            f = open(os.path.join(self.folder, LOCK), "w", encoding="utf8")
         except OSError as exc:
             raise unusable(exc, self.folder) from exc
         with f:
             try:
-                fcntl.flock(f, fcntl.LOCK_EX)
+                fcntl.flock(f, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
                 alone = True
             except OSError:
                 alone = False
             yield alone
+
+    def remove(self) -> int:
+        """Remove the op, and what killed processes left. Requires the lock, whose file stays for those that wait.
+
+        :return: bytes of what was removed
+        """
+        size = 0
+        for path in (self.manifest, self.library + _TESTED, self.library):
+            with contextlib.suppress(FileNotFoundError):
+                size += os.path.getsize(path)
+                os.remove(path)
+        self.remove_leftovers()
+        return size
 
     def remove_leftovers(self) -> None:
         """Remove files of processes that were killed while compiling. Requires the lock."""
@@ -182,6 +204,27 @@ def unusable(error: OSError, folder: str) -> NativeOpError:
     text = "%s: %s. This is in the cache of compiled ops, %s: %s, or set %s to another folder"
     where = str(error.filename or folder)
     return NativeOpError(text % (where, error.strerror or error, os.path.dirname(folder), fix, ENVIRONMENT))
+
+
+def clean(folder: str) -> tuple[int, int]:
+    """Remove all ops from a cache folder but those that a process compiles at the moment.
+
+    Programs that have loaded an op keep it.
+
+    :return: number of ops removed, and bytes
+    :raises NativeOpError: there can be no file for the lock of an op
+    :raises OSError: a file can't be removed
+    """
+    count = size = 0
+    for inside in sorted(os.listdir(folder)) if is_ours(folder) else []:
+        found = _ENTRY.fullmatch(inside)
+        entry = Entry(folder, found[1], found[2]) if found else None
+        if entry is None or not is_ours(entry.folder) or not os.path.exists(os.path.join(entry.folder, LOCK)):
+            continue
+        with entry.lock(wait=False) as alone:
+            removed = entry.remove() if alone else 0
+        count, size = count + bool(removed), size + removed
+    return count, size
 
 
 def was_tested(library: str) -> bool:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from returnn_tf.cli.main import main
 from returnn_tf.native import build as build_module
 from returnn_tf.native import cache, library, processes, sources, toolchain
 from returnn_tf.native.build import build
@@ -138,10 +139,55 @@ def test_a_cache_that_cannot_be_written_to_is_read(tiny):
 
 
 def test_without_a_writable_folder_the_next_one_is_taken(tiny, monkeypatch):
+    monkeypatch.delenv(cache.ENVIRONMENT)
+    (tiny / "home").write_text("no folder")
+    path, is_new = build(TINY)
+    assert is_new and path.startswith(str(tiny / "returnn_tf_native_"))
+
+
+def test_a_given_folder_is_the_only_one(tiny, monkeypatch):
+    """Ops elsewhere are not found, and none is put there."""
+    elsewhere, _ = build(TINY)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tiny))
+    (tiny / "returnn_tf").mkdir()
+    (tiny / "cache").rename(tiny / "returnn_tf" / "native")
+    path, is_new = build(TINY)
+    assert is_new and path == elsewhere and compiles(tiny) == 4
     (tiny / "file").write_text("no folder")
     monkeypatch.setenv(cache.ENVIRONMENT, str(tiny / "file"))
+    with pytest.raises(NativeOpError, match=r"can be written to \(%s: [^;]*\); set" % (tiny / "file")):
+        build(TINY)
+    monkeypatch.delenv(cache.ENVIRONMENT)
     path, is_new = build(TINY)
-    assert is_new and path.startswith(str(tiny / "home"))
+    assert not is_new and path.startswith(str(tiny / "returnn_tf" / "native"))
+
+
+def test_clean(tiny, monkeypatch, capsys):
+    """Ops of all kinds and what killed compilers left; nothing else, and no op that is being compiled."""
+    old, _ = build(TINY)
+    (tiny / "sources" / "common" / "a.h").write_text("// changed\n")
+    new, _ = build(TINY)
+    folder = os.path.dirname(new)
+    os.mkdir(os.path.join(folder, "build-killed"))
+    kept = [tiny / "cache" / "notes-2024" / "manifest.json", tiny / "cache" / "file-1", tiny / "cache" / "a b" / "lock"]
+    for path in kept:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    sizes = {path: os.path.getsize(path) + os.path.getsize(pathlib.Path(path).with_name("manifest.json"))
+             for path in (old, new)}  # fmt: skip
+    capsys.readouterr()
+    fingerprint = pathlib.Path(old).parent.name.partition("-")[2]
+    with cache.Entry(str(tiny / "cache"), "tiny", fingerprint).lock():
+        assert main(["native", "clean"]) == 0
+    text = "%s: removed 1 compiled op, %.1f MB\n" % (tiny / "cache", sizes[new] / 1e6)
+    assert capsys.readouterr().out == text
+    assert os.path.exists(old) and os.listdir(folder) == ["lock"] and all(path.read_text() == "mine" for path in kept)
+    assert build(TINY) == (new, True)
+    assert cache.clean(str(tiny / "cache")) == (2, sizes[old] + sizes[new])
+    monkeypatch.setenv(cache.ENVIRONMENT, str(tiny / "none"))
+    assert main(["native", "clean"]) == 0 and "none: removed 0 compiled ops" in capsys.readouterr().out
+    assert main(["native", "clean", "all"]) == 2 and "takes no arguments" in capsys.readouterr().err
+    assert main(["native", "cleam"]) == 2 and "clean" in capsys.readouterr().err
 
 
 def test_no_writable_folder_at_all(tiny, monkeypatch):
@@ -154,11 +200,17 @@ def test_no_writable_folder_at_all(tiny, monkeypatch):
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o770, 0o720])
-def test_a_folder_that_others_may_write_to_is_not_trusted(tiny, mode):
+def test_a_folder_that_others_may_write_to_is_not_trusted(tiny, mode, monkeypatch):
     path, _ = build(TINY)
     os.chmod(tiny / "cache", mode)
+    with pytest.raises(NativeOpError, match="cache: .* others .*may write to it"):
+        build(TINY)
+    assert cache.clean(str(tiny / "cache")) == (0, 0) and os.path.exists(path)
+    monkeypatch.delenv(cache.ENVIRONMENT)
+    (tiny / "home" / "returnn_tf").mkdir(parents=True)
+    (tiny / "cache").rename(tiny / "home" / "returnn_tf" / "native")
     again, is_new = build(TINY)
-    assert is_new and again != path
+    assert is_new and again.startswith(str(tiny / "returnn_tf_native_"))
 
 
 @pytest.mark.parametrize("part", ["cache", "entry", "library", "manifest"])
@@ -167,6 +219,7 @@ def test_all_of_an_entry_must_be_ours(tiny, monkeypatch, part, how):
     """Else it is compiled again, in another folder if this one can't be mended."""
     if how != "group" and os.getuid() != 0:
         pytest.skip("only root can give files to another user")
+    monkeypatch.delenv(cache.ENVIRONMENT)
     path, _ = build(TINY)
     entry = pathlib.Path(path).parent
     changed = {
