@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tracemalloc
 
 import h5py
 import numpy as np
@@ -163,6 +164,38 @@ def test_the_network_gets_the_names_of_the_sequences(name, both):
     declared = {"seq_tag": Declared("string", ())}
     for batch in hdf.batches(1, declared=declared, **BATCHES[name]):
         assert batch.feed["seq_tag"].tolist() == batch.seq_tags == [hdf.tag(index) for index in batch.seq_indices]
+
+
+@pytest.mark.parametrize("tags", ["fixed", "variable"])
+def test_index_takes_few_bytes_per_sequence(tags, tmp_path):
+    """Names of 31 letters, lengths of two keys, and the order of an epoch."""
+    count = 60_000
+    names = ["corpus/recording-%07d/s%05d" % divmod(number, 37) for number in range(count)]
+    with h5py.File(tmp_path / "x.hdf", "w") as file:
+        file["inputs"], file.attrs["inputPattSize"] = np.zeros(3 * count, "i1"), 5
+        file["targets/data/classes"] = np.zeros(2 * count, "i1")
+        file.create_group("targets/size").attrs["classes"] = [9, 1]
+        file["seqLengths"] = np.tile(np.array([[3, 2]], "i4"), (count, 1))
+        file["seqTags"] = np.array(names, "S31") if tags == "fixed" else names
+    options = {"class": "HDFDataset", "files": [str(tmp_path / "x.hdf")], "seq_ordering": "random"}
+    tracemalloc.start()
+    try:
+        dataset = Dataset.from_config(options)
+        reader = dataset.open_epoch(1, dataset.data_keys)
+        size, most = (number / count for number in tracemalloc.get_traced_memory())
+    finally:
+        tracemalloc.stop()
+    assert size < 40 and most < 150
+    assert reader.tag(0) == names[reader.index(0)] and reader.lengths(0) == {"data": 3, "classes": 2}
+
+
+def test_lengths_whose_sum_is_beyond_all_numbers(tmp_path):
+    with h5py.File(tmp_path / "x.hdf", "w") as file:
+        file["inputs"] = np.zeros((4, 2), "f4")
+        file["seqLengths"] = np.array([[2**63, 0], [2**63, 0], [4, 0]], "u8")
+        file["seqTags"] = np.array([b"a", b"b", b"c"])
+    with pytest.raises(DataError, match="add up to 18446744073709551620 frames, but /inputs has 4"):
+        HDFFile(str(tmp_path / "x.hdf"))
 
 
 def test_damage_is_found_in_batches_too(tmp_path):

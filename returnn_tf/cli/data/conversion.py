@@ -267,7 +267,7 @@ def _copy(path: str, writer: HDFWriter) -> None:
     index = HDFFile(path)
     with h5py.File(path, "r", locking=False) as file:
         streams = {key: np.split(file[index.paths[key]][:], index.offsets[key][1:-1]) for key in index.keys}
-    writer.insert_sequences(streams.pop("data", None), index.tags, streams)
+    writer.insert_sequences(streams.pop("data", None), list(index.tags), streams)
 
 
 def _digest(content: bytes) -> str:

@@ -36,6 +36,8 @@ class Epoch(EpochReader):
         nth: Optional[NDArray[Any]] = None,
     ):
         super().__init__(dataset, epoch, keys)
+        if order is not None and order.max(initial=0) < 1 << 31:
+            order = order.astype(np.int32)  # half of the memory, of which a corpus of millions needs much
         self._order = order
         self._nth = nth
         threads = dataset.read_threads

@@ -43,7 +43,7 @@ def longest_string(dataset: h5py.Dataset) -> int:
         return 0
     if dataset.file.id.get_create_plist().get_sizes()[0] != _ADDRESS:
         return 0
-    blocks = [np.frombuffer(raw[: len(raw) // _RECORD * _RECORD], "<u4")[::4] for raw in _raw(dataset)]
+    blocks = (np.frombuffer(raw[: len(raw) // _RECORD * _RECORD], "<u4")[::4] for raw in _raw(dataset))
     return max((int(block.max()) for block in blocks if len(block)), default=0)
 
 

@@ -128,20 +128,19 @@ class HDFDataset(Dataset):
     def lengths(self, index: int) -> dict[str, int]:
         """Return frames by key, from the index."""
         number, local = self._locate(index)
-        columns = self.files[number].column_lengths
-        return {key: columns[key].item(local) for key in self.data_specs}
+        file = self.files[number]
+        return {key: file.length(key, local) for key in self.data_specs}
 
     def lengths_together(self, indices: NDArray[Any]) -> dict[str, list[int]]:
         """Return the lengths of several sequences by key, from the index."""
         if len(self.files) == 1:
-            columns = self.files[0].column_lengths
-            return {key: columns[key][indices].tolist() for key in self.data_specs}
+            return {key: self.files[0].lengths(key, indices).tolist() for key in self.data_specs}
         known = [self.lengths(index) for index in indices.tolist()]
         return {key: [lengths[key] for lengths in known] for key in self.data_specs}
 
     def seq_lengths(self) -> NDArray[Any]:
         """Return lengths [num_seqs] of the first stream."""
-        return np.concatenate([file.column_lengths[file.keys[0]] for file in self.files])
+        return np.concatenate([file.lengths(file.keys[0]) for file in self.files])
 
     def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
         """Read the frames of one sequence."""
@@ -193,8 +192,7 @@ class HDFDataset(Dataset):
         """Return the tags of several sequences."""
         if len(self.files) > 1:
             return super().tags_together(indices)
-        tags = self.files[0].tags
-        return [tags[index] for index in indices]
+        return self.files[0].tags.chosen(indices)
 
     def _num_together(self, indices: NDArray[Any], numbers: NDArray[Any], keys: SequenceOf[str]) -> int:
         """Return how many of the sequences to read at once, at least 1."""
@@ -202,7 +200,7 @@ class HDFDataset(Dataset):
         for number in np.unique(numbers).tolist():
             of_file = numbers == number
             file, chosen = self.files[number], indices[of_file] - self._starts[number]
-            sizes[of_file] = sum(file.column_lengths[key][chosen] * file.row_bytes[key] for key in keys)
+            sizes[of_file] = sum(file.lengths(key, chosen).astype(np.int64) * file.row_bytes[key] for key in keys)
         return max(int(np.searchsorted(np.cumsum(sizes), _BYTES_TOGETHER, side="right")), 1)
 
     def close(self) -> None:

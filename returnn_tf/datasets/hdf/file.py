@@ -7,7 +7,7 @@ Layout: ``/inputs`` and ``/targets/data/<key>`` hold all sequences concatenated 
 from __future__ import annotations
 
 import os
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import h5py
 import numpy as np
@@ -17,10 +17,14 @@ from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.safe_files import check_regular
 from returnn_tf.datasets.hdf.claims import impossible_size, longest_string
-from returnn_tf.datasets.hdf.library import open_unlocked, strings
+from returnn_tf.datasets.hdf.library import byte_strings, open_unlocked, return_freed_memory, strings
 from returnn_tf.datasets.hdf.rows import RowReader
+from returnn_tf.util.packed_strings import PackedStrings
 
 _LARGEST_DIM = 1 << 31
+_READ_TOGETHER = 1 << 13  # entries of the index
+_MANY_SEQS = 100_000
+_ALL = slice(None)
 
 
 class _Process:
@@ -58,6 +62,8 @@ class HDFFile:
             raise self._error("it is damaged: %s" % exc) from exc
         finally:
             self.close()
+        if self.num_seqs > _MANY_SEQS:
+            return_freed_memory()
 
     def _read_index(self, root: h5py.File) -> None:
         """Check the whole structure; data is not read."""
@@ -71,19 +77,30 @@ class HDFFile:
             )
         self.keys: list[str] = (["data"] if has_inputs else []) + self.target_keys
         self.paths = {key: "inputs" if key == "data" and has_inputs else "targets/data/" + key for key in self.keys}
-        lengths = self._read_lengths(root)
-        self.num_seqs = int(lengths.shape[0])
-        self.column_lengths: dict[str, NDArray[Any]] = {key: lengths[:, i] for i, key in enumerate(self.keys)}
-        self.offsets: dict[str, NDArray[Any]] = {}
-        for key, column in self.column_lengths.items():
-            self.offsets[key] = np.concatenate([[0], np.cumsum(column, dtype=np.int64)])
-        self.tags: list[str] = self._read_tags(root)
-        self._check_rows(root)
+        for path in self.paths.values():
+            if self._checked_strings(root, path).ndim < 1:
+                raise self._error("/%s is a single value, not an array of frames" % path)
+        #: key -> first frame of each sequence, and the end of the last one; with few bytes, since there may be millions
+        self.offsets = self._read_offsets(root)
+        self.tags = self._read_tags(root)
         self.row_bytes: dict[str, int] = {key: self._row_bytes(root, path) for key, path in self.paths.items()}
         self.num_outputs, self.specs = self._read_specs(root)
 
     def __repr__(self) -> str:
         return "<HDFFile %r>" % self.path
+
+    def length(self, key: str, index: int) -> int:
+        """Return the number of frames of a sequence."""
+        offsets = self.offsets[key]
+        length: int = offsets.item(index + 1) - offsets.item(index)
+        return length
+
+    def lengths(self, key: str, indices: Union[slice, NDArray[Any]] = _ALL) -> NDArray[Any]:
+        """Return the numbers of frames of sequences, of a signed type."""
+        offsets = self.offsets[key]
+        lengths: NDArray[Any] = offsets[1:][indices] - offsets[:-1][indices]
+        signed: NDArray[Any] = lengths.astype(np.int32 if lengths.max(initial=0) < 1 << 31 else np.int64)
+        return signed
 
     def read(self, key: str, index: int) -> NDArray[Any]:
         """Read one sequence of one key: [length, ...], with the dtype of the file; strings as str objects."""
@@ -101,8 +118,9 @@ class HDFFile:
     def read_many(self, key: str, indices: NDArray[Any]) -> list[NDArray[Any]]:
         """Read several sequences of one key, as `read` does; an error names no sequence."""
         offsets = self.offsets[key]
+        begins, ends = offsets[indices].astype(np.int64), offsets[1:][indices].astype(np.int64)
         try:
-            values = self._stream(key).read_many(offsets[indices], offsets[indices + 1])
+            values = self._stream(key).read_many(begins, ends)
         except DataError:
             raise
         except Exception as exc:  # from the HDF5 library, of nearly any class
@@ -197,8 +215,8 @@ class HDFFile:
             raise self._error("target %r is declared in /targets/size, but /targets/data/%s is missing" % (key, key))
         return sorted(data)
 
-    def _read_lengths(self, root: h5py.File) -> NDArray[Any]:
-        """Read the used columns of ``seqLengths``, int64 [num_seqs, keys]."""
+    def _read_offsets(self, root: h5py.File) -> dict[str, NDArray[Any]]:
+        """Return the sums of the lengths in ``seqLengths`` by key, [num_seqs + 1], after checking them."""
         dataset = self._dataset(root, "seqLengths")
         if dataset.ndim != 2 or dataset.dtype.kind not in "iu":
             raise self._error(
@@ -211,28 +229,43 @@ class HDFFile:
                 "/seqLengths has %d columns, but there are %d streams (%s)"
                 % (columns, len(self.keys), ", ".join(self.keys))
             )
-        lengths: NDArray[np.int64] = dataset[:, : len(self.keys)].astype(np.int64)
-        if (lengths < 0).any():
-            raise self._error("/seqLengths has a negative length, in row %d" % int(np.argwhere(lengths < 0)[0][0]))
-        return lengths
+        self.num_seqs = int(dataset.shape[0])
+        frames = {key: int(self._dataset(root, path).shape[0]) for key, path in self.paths.items()}
+        offsets = {
+            key: np.zeros(self.num_seqs + 1, np.uint32 if count < 1 << 32 else np.int64)
+            for key, count in frames.items()
+        }
+        sums = dict.fromkeys(self.keys, 0)
+        for start in range(0, self.num_seqs, _READ_TOGETHER):
+            lengths = dataset[start : start + _READ_TOGETHER, : len(self.keys)]
+            if (lengths < 0).any():
+                row = start + int(np.argwhere(lengths < 0)[0][0])
+                raise self._error("/seqLengths has a negative length, in row %d" % row)
+            for number, key in enumerate(self.keys):
+                column = lengths[:, number]
+                if max(sums[key], int(column.max())) > frames[key]:  # the sum might be too large for an array
+                    sums[key] += sum(column.tolist())
+                    continue
+                ends = sums[key] + np.cumsum(column, dtype=np.int64)
+                sums[key] = int(ends[-1])
+                if sums[key] <= frames[key]:
+                    offsets[key][start + 1 : start + 1 + len(ends)] = ends
+        for key, path in self.paths.items():
+            if sums[key] != frames[key]:
+                raise self._error(
+                    "the lengths of key %r in /seqLengths add up to %d frames, but /%s has %d; it was damaged or not "
+                    "written to its end, write it again" % (key, sums[key], path, frames[key])
+                )
+        return offsets
 
-    def _read_tags(self, root: h5py.File) -> list[str]:
+    def _read_tags(self, root: h5py.File) -> PackedStrings:
         dataset = self._checked_strings(root, "seqTags")
         if dataset.shape != (self.num_seqs,):
             raise self._error("/seqTags has shape %s, but /seqLengths has %d rows" % (dataset.shape, self.num_seqs))
-        return list(strings(dataset[:]))
-
-    def _check_rows(self, root: h5py.File) -> None:
-        for key, path in self.paths.items():
-            dataset = self._checked_strings(root, path)
-            if dataset.ndim < 1:
-                raise self._error("/%s is a single value, not an array of frames" % path)
-            total = int(self.offsets[key][-1])
-            if total != dataset.shape[0]:
-                raise self._error(
-                    "the lengths of key %r in /seqLengths add up to %d frames, but /%s has %d; it was damaged or not "
-                    "written to its end, write it again" % (key, total, path, dataset.shape[0])
-                )
+        tags = PackedStrings()
+        for start in range(0, self.num_seqs, _READ_TOGETHER):
+            tags.extend(byte_strings(dataset[start : start + _READ_TOGETHER]))
+        return tags
 
     def _row_bytes(self, root: h5py.File, path: str) -> int:
         """Return the size of a frame; for strings that of a pointer."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from typing import Any
 
 import h5py
@@ -24,6 +26,24 @@ def strings(value: NDArray[Any]) -> NDArray[Any]:
     out = np.empty(value.size, object)
     out[:] = [_text(entry) for entry in value.reshape(-1).tolist()]
     return out.reshape(value.shape)
+
+
+def return_freed_memory() -> None:
+    """Let the C library give back to the system what the HDF5 library has freed: of strings, as much as they take.
+
+    Only glibc has a function for that.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
+
+
+def byte_strings(value: NDArray[Any]) -> list[bytes]:
+    """Convert bytes or str to bytes objects, in UTF-8."""
+    entries: list[bytes] = value.reshape(-1).tolist()
+    if set(map(type, entries)) <= {bytes}:
+        return entries
+    return [entry if isinstance(entry, bytes) else str(entry).encode("utf8") for entry in entries]
 
 
 def _text(entry: Any) -> str:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.core.safe_files import read_text
 from returnn_tf.datasets.files import local_copy
-from returnn_tf.datasets.speech.packed_strings import PackedStrings
 from returnn_tf.datasets.speech.zip_archive import ZipArchive
+from returnn_tf.util.packed_strings import PackedStrings
 
 _ROOT = "LibriSpeech/"
 _SETS = ("train", "dev", "test")

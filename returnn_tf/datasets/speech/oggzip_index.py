@@ -16,8 +16,8 @@ from returnn_tf.config import DataError
 from returnn_tf.config.errors import shown
 from returnn_tf.datasets.core.safe_files import open_regular
 from returnn_tf.datasets.speech.literal_list import read_dicts
-from returnn_tf.datasets.speech.packed_strings import PackedStrings
 from returnn_tf.datasets.speech.zip_archive import ZipArchive
+from returnn_tf.util.packed_strings import PackedStrings
 
 _KEYS = ("text", "duration", "file", "seq_name")
 _UNKNOWN = -1
