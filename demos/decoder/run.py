@@ -29,6 +29,7 @@ import numpy as np  # noqa: E402
 
 CONFIG = os.path.join(DIGITS, "attention.config")
 BEAM, END = 12, 10  # as in the config
+FOUND = "out/attention_by_line.py"
 
 
 def run(title: str, command: list[str], work: str, **options: object) -> subprocess.CompletedProcess:
@@ -99,6 +100,11 @@ def main() -> int:
         build = ["make", "-s", "-C", folder_of, "PYTHON=" + python, "OUT=" + os.path.join(work, out)]
         run("build the decoder in %s" % folder_of, build, work)
 
+    search = [python, "-m", "returnn_tf", CONFIG, "++task", "search"]
+    # Line by line, as the programs do: the limit of the decoder's steps is the length of the longest line of a batch.
+    search += ["++max_seqs", "1", "++search_output_file", FOUND, "++search_output_file_format", "py"]
+    run("read the held-out lines with the search that is built in", search, work)
+
     lines = {tag: pixels.astype(np.float32) for tag, pixels in decode.read_hdf(heldout).items()}
     text = as_text(lines)
     with open(os.path.join(work, folder, "model.json"), encoding="utf8") as file:
@@ -113,7 +119,7 @@ def main() -> int:
         "C++": ["out/decoder", "search", "--graph", graph, "--checkpoint", checkpoint, *options],
         "C": ["out/decoder_c", "search", graph, checkpoint, *options],
     }
-    built_in = decode.recognise_by_search(heldout, os.path.join(work, out, "attention_search.py"))
+    built_in = decode.recognise_by_search(heldout, os.path.join(work, FOUND))
     rows = [("returnn_tf's search", decode.label_error_rate(built_in), "", "")]
     same_all = True
     for name, command in programs.items():

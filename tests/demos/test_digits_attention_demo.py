@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 
 import decode
 import lines
@@ -76,3 +77,11 @@ def test_weights_of_a_line_are_drawn(tmp_path):
     weights = np.eye(3, 12)
     draw_attention.draw([draw_attention.Attended(line, weights)], str(tmp_path / "x.png"))
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not (shutil.which("make") and shutil.which("g++")), reason="needs make and C compilers")
+def test_decoders_without_python_read_the_same(run_demo, tmp_path):
+    """Also of a model that has learned nothing: most of its hypotheses are cut off by the limit of steps."""
+    output = run_demo(os.path.join(ROOT, "demos", "decoder", "run.py"), "--quick", "--work", str(tmp_path))
+    assert re.findall(r"(?m)^(C\S*) .* (\d+ of \d+) ", output) == [("C++", "20 of 20"), ("C", "20 of 20")]

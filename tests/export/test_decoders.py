@@ -43,11 +43,11 @@ LM = {
 }
 
 
-BEAM, END, STEPS = 4, 0, 15
+BEAM, END = 4, 0
 ATTENTION = {
     "enc": {"class": "rec", "unit": "lstm", "n_out": 6, "from": "data"},
     "output": {
-        "class": "rec", "from": [], "target": "classes", "max_seq_len": STEPS, "unit": {
+        "class": "rec", "from": [], "target": "classes", "max_seq_len": 15, "unit": {
             "output": {
                 "class": "choice", "target": "classes", "beam_size": BEAM, "from": "prob", "initial_output": END,
             },
@@ -167,21 +167,32 @@ def hypotheses(lines):
     return {tag: (float(score), [int(label) for label in labels]) for tag, score, *labels in lines}
 
 
-def test_both_search_label_by_label(c_decoder, cpp_decoder, tmp_path):
-    """The best hypothesis and its score are those of the search in the network."""
+#: max_seq_len of the network -> numbers of labels that are found
+@pytest.mark.parametrize(
+    ("limit", "counts"), [(15, [3, 2, 4]), (3, [3, 2, 3]), (2, [2, 2, 2]), ("max_len_from('base:enc')", [5, 2, 4])]
+)
+def test_both_search_label_by_label(c_decoder, cpp_decoder, tmp_path, limit, counts):
+    """The best hypothesis and its score are those of the search in the network, also where its limit cuts them off.
+
+    The limit may follow from the encoder, not from the number of frames that are fed.
+    """
     extern_data = {"data": {"dim": 5}, "classes": {"dim": 7, "sparse": True, "available_for_inference": False}}
-    net = make_network(ATTENTION, extern_data, seed=7, scale=1.0, search=True)  # hypotheses of 3, 2 and 4 labels
+    half = {"class": "pool", "mode": "max", "pool_size": (2,), "padding": "same", "use_time_mask": True, "from": "lstm"}
+    layers = {**ATTENTION, "output": {**ATTENTION["output"], "max_seq_len": limit}}
+    if isinstance(limit, str):
+        layers.update(lstm=layers["enc"], enc=half)
+    net = make_network(layers, extern_data, seed=7, scale=1.0, search=True)
     folder = str(tmp_path / "model")
     returnn_tf.export(net, folder, "steps")
     facts = side_file(folder)
     batch = np.random.RandomState(1).normal(0, 1, (3, max(LENGTHS), 5)).astype("float32")
-    out = net.run({"data": batch, "data/size0": np.array(LENGTHS, "int32")}).layers["output"]
-    labels, sizes = out.value.reshape(3, BEAM, -1), out.sizes[1].reshape(3, BEAM)
-    best = out.beam_scores.argmax(axis=1)
-    wanted = {"seq-%d" % b: (out.beam_scores[b, k], labels[b, k, : sizes[b, k]].tolist()) for b, k in enumerate(best)}
-    assert len({len(found) for _, found in wanted.values()}) > 1, "the hypotheses should differ in length"
+    wanted = {}
+    for tag, frames in cut(batch, LENGTHS).items():  # one by one, as the limit is that of the longest in a batch
+        out = net.run({"data": frames[None], "data/size0": np.array([len(frames)], "int32")}).layers["output"]
+        best = out.beam_scores[0].argmax()
+        wanted[tag] = (out.beam_scores[0, best], out.value[best, : out.sizes[1][best]].tolist())
+    assert [len(labels) for _, labels in wanted.values()] == counts
     options = [*inputs_of(facts), "--beam-size", str(BEAM), "--start-label", str(END), "--end-label", str(END)]
-    options += ["--max-steps", str(STEPS)]
     options += libraries(folder, facts)
     programs = {"c": [c_decoder, "search", *meta_graph(folder, facts)[1::2]]}
     programs["cpp"] = [cpp_decoder, "search", *meta_graph(folder, facts)]

@@ -1,6 +1,7 @@
 #include "beam_search.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 /* A hypothesis. `row` is its place among those that the graph computes, -1 once it has ended. */
@@ -38,20 +39,34 @@ static void encode(const MetaGraph* graph, const Sequence* seq, const SearchOpti
   free_names(&ops);
 }
 
-/* Computes the scores of the next labels of `count` hypotheses, float [count, labels]. */
-static TF_Tensor* step_scores(const MetaGraph* graph, const int32_t* last, int count) {
-  char *label_var = only(graph, "decoder_input_vars"), *score_var = only(graph, "decoder_output_vars");
+static void run_collection(const MetaGraph* graph, const char* name) {
+  Names ops = collection(graph, name);
+  if (ops.count) run(graph, NULL, NULL, 0, NULL, NULL, 0, &ops);
+  free_names(&ops);
+}
+
+/* Begins a step of `count` hypotheses, and returns whether the network makes it: it may have reached its max_seq_len.
+ */
+static bool begin_step(const MetaGraph* graph, const int32_t* last, int count) {
+  char* label_var = only(graph, "decoder_input_vars");
   const int64_t dims[] = {count};
   TF_Tensor* labels = new_tensor(TF_INT32, dims, 1, last);
   assign_variable(graph, label_var, labels);
   TF_DeleteTensor(labels);
-  for (int i = 0; i < 2; ++i) {
-    Names ops = collection(graph, i ? "decode_ops" : "update_ops");
-    if (ops.count) run(graph, NULL, NULL, 0, NULL, NULL, 0, &ops);
-    free_names(&ops);
-  }
+  free(label_var);
+  run_collection(graph, "update_ops");
+  TF_Tensor* cond = read_variable(graph, "IO/cond");
+  const bool goes_on = *(const bool*)TF_TensorData(cond);
+  TF_DeleteTensor(cond);
+  return goes_on;
+}
+
+/* Computes the scores of the next labels of the hypotheses, float [count, labels]. */
+static TF_Tensor* step_scores(const MetaGraph* graph) {
+  char* score_var = only(graph, "decoder_output_vars");
+  run_collection(graph, "decode_ops");
   TF_Tensor* scores = read_variable(graph, score_var);
-  free(label_var), free(score_var);
+  free(score_var);
   return scores;
 }
 
@@ -88,17 +103,18 @@ static Candidate* candidates(const Entry* entries, int count, const TF_Tensor* s
 }
 
 void search(const MetaGraph* graph, const Sequence* seq, const SearchOptions* options) {
-  const int most_steps = options->max_steps ? options->max_steps : seq->frames, beam = options->beam_size;
+  const int beam = options->beam_size;
   Entry* entries = allocate(beam * sizeof(*entries));
   Entry* next = allocate(beam * sizeof(*next));
   int32_t* last = allocate(beam * sizeof(*last));
   int* rows = allocate(beam * sizeof(*rows));
-  entries[0] = (Entry){allocate(most_steps * sizeof(int)), 0, 0, 0};
+  entries[0] = (Entry){allocate(sizeof(int)), 0, 0, 0};
   last[0] = options->start_label;
   int count = 1, running = 1, step = 0;
   encode(graph, seq, options);
-  for (; step < most_steps && running; ++step) {
-    TF_Tensor* scores = step_scores(graph, last, running);
+  for (; running && (!options->max_steps || step < options->max_steps); ++step) {
+    if (!begin_step(graph, last, running)) break;
+    TF_Tensor* scores = step_scores(graph);
     int found;
     Candidate* all = candidates(entries, count, scores, step, options, &found);
     const int kept = found < beam ? found : beam;
@@ -106,7 +122,7 @@ void search(const MetaGraph* graph, const Sequence* seq, const SearchOptions* op
     for (int i = 0; i < kept; ++i) {
       const Entry* from = &entries[all[i].from];
       Entry* entry = &next[i];
-      *entry = (Entry){allocate(most_steps * sizeof(int)), from->length, -1, all[i].score};
+      *entry = (Entry){allocate((from->length + 1) * sizeof(int)), from->length, -1, all[i].score};
       memcpy(entry->labels, from->labels, from->length * sizeof(int));
       if (from->row < 0 || all[i].label == options->end_label) continue;
       entry->labels[entry->length++] = all[i].label;
@@ -121,7 +137,9 @@ void search(const MetaGraph* graph, const Sequence* seq, const SearchOptions* op
     TF_DeleteTensor(scores);
     free(all);
   }
-  printf("%s %.6f", seq->tag, entries[0].score / pow(step ? step : 1, options->length_exponent));
+  int longest = 0; /* labels of a hypothesis; the end, which a limit may have cut off, counts too */
+  for (int i = 0; i < count; ++i) longest = entries[i].length > longest ? entries[i].length : longest;
+  printf("%s %.6f", seq->tag, entries[0].score / pow(longest + 1, options->length_exponent));
   for (int i = 0; i < entries[0].length; ++i) printf(" %d", entries[0].labels[i]);
   printf("\n");
   for (int i = 0; i < count; ++i) free(entries[i].labels);

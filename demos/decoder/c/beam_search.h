@@ -7,8 +7,9 @@
 
 typedef struct {
   const char *input, *sizes; /* names of what is fed to the encoder */
-  int beam_size, start_label, end_label, max_steps;
-  double length_exponent; /* scores are divided by (number of labels) to this power */
+  int beam_size, start_label, end_label;
+  int max_steps;          /* besides the limit of the network, its max_seq_len; 0: no other */
+  double length_exponent; /* scores are divided by (labels of the longest hypothesis, end included) to this power */
 } SearchOptions;
 
 /* Prints a line "tag score labels" for a sequence. */

@@ -12,7 +12,6 @@ struct Entry {
   std::vector<int> labels;
   double score = 0;
   bool ended = false;
-  int steps = 0;  // number of labels, that of the end included
 };
 
 // The continuation of an entry by a label.
@@ -65,13 +64,12 @@ std::vector<Hypothesis> beam_search(const Graph& graph, const EncoderInput& inpu
   graph.run({{input.features, features}, {input.sizes, labels_of({int(features.dim_size(1))})}}, {},
             graph.collection("encode_ops"));
 
-  const int max_steps = options.max_steps > 0 ? options.max_steps : int(features.dim_size(1));
   std::vector<Entry> entries(1);
   std::vector<int> last = {options.start_label};  // of each hypothesis that goes on
-  int step = 0;
-  for (; step < max_steps && !last.empty(); ++step) {
+  for (int step = 0; !last.empty() && (options.max_steps == 0 || step < options.max_steps); ++step) {
     graph.assign({label_var}, {labels_of(last)});
     if (!updates.empty()) graph.run({}, {}, updates);
+    if (!graph.read({"IO/cond"})[0].scalar<bool>()()) break;  // the network has reached its max_seq_len
     graph.run({}, {}, decodes);
     const Tensor scores = graph.read({score_var})[0];
 
@@ -87,7 +85,6 @@ std::vector<Hypothesis> beam_search(const Graph& graph, const EncoderInput& inpu
       const bool went_on = !entry.ended;
       entry.score = best.score;
       if (went_on) {
-        entry.steps += 1;
         entry.ended = best.label == options.end_label;
         if (!entry.ended) {
           entry.labels.push_back(best.label);
@@ -104,9 +101,11 @@ std::vector<Hypothesis> beam_search(const Graph& graph, const EncoderInput& inpu
     if (!rows.empty()) graph.assign(state_vars, states);
   }
 
+  size_t longest = 0;  // the end counts too, although the limit may have cut it off
+  for (const Entry& entry : entries) longest = std::max(longest, entry.labels.size());
   std::vector<Hypothesis> result;
   for (const Entry& entry : entries) {
-    result.push_back({entry.labels, entry.score / std::pow(std::max(step, 1), options.length_exponent)});
+    result.push_back({entry.labels, entry.score / std::pow(longest + 1.0, options.length_exponent)});
   }
   return result;
 }

@@ -11,8 +11,8 @@ struct SearchOptions {
   int beam_size = 12;
   int start_label = 0;
   int end_label = 0;
-  int max_steps = 0;             // 0: the number of frames that are fed
-  double length_exponent = 1.0;  // scores are divided by (number of labels) ** this; 0: not at all
+  int max_steps = 0;             // besides the limit of the network, its max_seq_len; 0: no other
+  double length_exponent = 1.0;  // scores are divided by (labels of the longest, end included) ** this; 0: not at all
 };
 
 struct Hypothesis {
