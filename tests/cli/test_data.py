@@ -225,12 +225,12 @@ def test_to_hdf_goes_on_after_an_interruption(kind, tmp_path, monkeypatch, capsy
     interrupted(monkeypatch, arguments, 1)
     assert (parts / "000001.hdf").stat().st_mtime_ns == before and (parts / "000002.hdf").exists()
     assert main(["data", "to-hdf", *arguments[:-4], "--part", "32"]) == 1
-    assert "parts of another conversion (of other part). Begin anew by --restart" in capsys.readouterr().err
+    assert "parts of another conversion (of other part). Start over with --restart" in capsys.readouterr().err
     if kind == "stream":  # another version of its code
         times = config.stat().st_atime_ns, config.stat().st_mtime_ns
         config.write_text(STREAM + "\n")
         assert main(["data", "to-hdf", *arguments]) == 1
-        assert "parts of another conversion (of other files). Begin anew" in capsys.readouterr().err
+        assert "parts of another conversion (of other files). Start over" in capsys.readouterr().err
         config.write_text(STREAM)
         os.utime(config, ns=times)
     assert main(["data", "to-hdf", *arguments]) == 0
@@ -252,7 +252,7 @@ def test_to_hdf_notices_changed_files_that_the_config_imports(tmp_path, monkeypa
     (tmp_path / "helper_for_test.py").write_text("scale = 2\n")
     monkeypatch.delitem(sys.modules, "helper_for_test")
     assert main(["data", "to-hdf", *arguments]) == 1
-    assert "parts of another conversion (of other modules). Begin anew" in capsys.readouterr().err
+    assert "parts of another conversion (of other modules). Start over" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -191,9 +191,9 @@ def test_another_shape_without_a_mode_starts_anew_with_a_warning() -> None:
     transfer, _, new = grown({"h": linear(2, "data")}, {"h": linear(3, "data")}, None)
     assert transfer.reset == ["h/W", "h/b", "output/W"] and transfer.copied == ["output/b"] == list(new)
     assert misfit_text(transfer, "step 0", "step 1") == (
-        "From step 0 to step 1, parameters with another shape start anew: h/W ([3, 2] -> [3, 3]), h/b ([2] -> [3]), "
-        "output/W ([2, 2] -> [3, 2]). copy_param_mode 'subset' copies the block that both have, 'ifpossible' says that "
-        "this is intended."
+        "From step 0 to step 1, parameters with another shape are initialised again: h/W ([3, 2] -> [3, 3]), "
+        "h/b ([2] -> [3]), output/W ([2, 2] -> [3, 2]). copy_param_mode 'subset' copies the block that both "
+        "have, 'ifpossible' says that this is intended."
     )
     for mode in ("subset", "ifpossible", "reset"):
         transfer, _, _ = grown({"h": linear(2, "data")}, {"h": linear(3, "data")}, mode)
@@ -227,7 +227,7 @@ def test_all_steps_are_planned_and_checked(capsys: pytest.CaptureFixture[str]) -
     assert "From pretrain step 0 to pretrain step 1, parameters with another shape" in capsys.readouterr().out
     good = schedule_of([{"h": linear(1, "data")}], {"h": linear(2, "data")}, copy_param_mode="subset")
     assert [entry.name for entry, _ in planned_networks(good, 1, 5)] == ["pretrain step 0", "pretrain step 1"]
-    assert "start anew" not in capsys.readouterr().out
+    assert "initialised again" not in capsys.readouterr().out
     bad = schedule_of([{"h": linear(2, "data")}, {"h": linear(2, "dta")}], {"h": linear(2, "data")})
     with pytest.raises(ConfigError) as info:
         planned_networks(bad, 1, 5)
@@ -254,4 +254,4 @@ def test_the_output_layer(options: dict[str, Any], fresh: list[str], capsys: pyt
     transfer = plan_transfer(plan, after, second.mode_of)
     assert transfer.reset == fresh and "h1/W" in transfer.copied
     # only True asks for the same as everywhere, where nothing says that starting anew is intended
-    assert ("start anew" in capsys.readouterr().out) is (options == {"copy_output_layer": True})
+    assert ("initialised again" in capsys.readouterr().out) is (options == {"copy_output_layer": True})

@@ -153,7 +153,7 @@ def test_staged_networks(tmp_path: pathlib.Path) -> None:
     write_networks(job.output, {1: small, 2: CONFIG["network"]})
     text = job.run()
     check_outputs(job, 2)
-    assert "parameters with another shape start anew: output/W ([9, 2] -> [4, 2])" in text
+    assert "parameters with another shape are initialised again: output/W ([9, 2] -> [4, 2])" in text
     assert "1 copied, 3 new" in text and "1 reinitialised (output/W)" in text
     for name in [name for name in sys.modules if name.split(".")[0] == "networks"]:
         del sys.modules[name]

@@ -193,8 +193,8 @@ def test_parameters_of_another_shape_start_anew(capsys: pytest.CaptureFixture[st
     text = TEXT.replace('"copy_param_mode": "subset"', '"copy_param_mode": None')
     pathlib.Path("my.config").write_text(text)
     warning = (
-        "From pretrain step 0 to pretrain step 1, parameters with another shape start anew: h0/rec/W ([9, 8] -> "
-        "[9, 12]), h0/rec/W_re ([2, 8] -> [3, 12]), h0/rec/b ([8] -> [12])."
+        "From pretrain step 0 to pretrain step 1, parameters with another shape are initialised again: h0/rec/W "
+        "([9, 8] -> [9, 12]), h0/rec/W_re ([2, 8] -> [3, 12]), h0/rec/b ([8] -> [12])."
     )
     assert main(["check", "my.config"]) == 0 and warning in capsys.readouterr().out
     run(num_epochs=3)
@@ -202,7 +202,7 @@ def test_parameters_of_another_shape_start_anew(capsys: pytest.CaptureFixture[st
     assert warning in out and out.index(warning) < out.index("start pretrain epoch 1")
     assert "Now pretrain step 1; parameters: 1 copied, 4 reinitialised (h0/rec/W, " in out
     pathlib.Path("my.config").write_text(TEXT.replace('"subset"', '"ifpossible"'))
-    assert main(["check", "my.config"]) == 0 and "start anew" not in capsys.readouterr().out
+    assert main(["check", "my.config"]) == 0 and "initialised again" not in capsys.readouterr().out
 
 
 NOT_TRAINED = """

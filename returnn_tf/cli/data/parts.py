@@ -45,11 +45,11 @@ class Parts:
                 found = json.load(file)
                 self._stream = found.pop("stream")
             except (ValueError, KeyError, AttributeError):
-                raise DataError("%r is damaged; begin anew by --restart" % path) from None
+                raise DataError("%r is damaged; start over with --restart" % path) from None
         other = [name for name in facts if found.get(name) != facts[name]]
         if other:
             raise DataError(
-                "%r holds parts of another conversion (of other %s). Begin anew by --restart, or choose another "
+                "%r holds parts of another conversion (of other %s). Start over with --restart, or choose another "
                 "--output" % (self.folder, ", ".join(other))
             )
         self._facts = facts

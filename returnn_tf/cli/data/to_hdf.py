@@ -29,7 +29,7 @@ def parser() -> CommandParser:
     source.add_arguments(result)
     result.add_argument("--output", metavar="OUT.hdf", required=True, help="the file to write")
     result.add_argument("--replace", action="store_true", help="replace an existing file")
-    result.add_argument("--restart", action="store_true", help="remove the parts of an earlier run, and begin anew")
+    result.add_argument("--restart", action="store_true", help="remove the parts of an earlier run, and start over")
     result.add_argument(
         "--processes", metavar="N", type=positive, help="processes which read; default: one per CPU, at most 8"
     )

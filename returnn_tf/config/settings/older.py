@@ -34,7 +34,7 @@ class OlderSettings(SettingGroup):
     multiprocessing: Any = setting(
         None,
         help="load the data in other processes",
-        inert="the data of every dataset is loaded in a process of its own",
+        inert="the data of every dataset is loaded in a separate process",
     )
     update_on_device: Any = setting(
         None, help="update the parameters on the GPU", inert="each update runs where its parameter is"
@@ -53,7 +53,7 @@ class OlderSettings(SettingGroup):
         None, help="log the memory of all processes", inert="tf_log_memory_usage shows the memory of each step"
     )
     reinit_network_each_epoch: Any = setting(
-        None, help="build the network anew in each epoch", inert="it is built anew when its dict changes"
+        None, help="rebuild the network in each epoch", inert="it is rebuilt when its dict changes"
     )
     restart_after_num_net_reinit: Any = setting(
         None,
@@ -65,7 +65,7 @@ class OlderSettings(SettingGroup):
     debug_save_updater_vars: Any = setting(
         None,
         help="write the state of the optimizer to checkpoints",
-        inert="every checkpoint of a training has it, in a file of its own",
+        inert="every checkpoint of a training has it, in a separate file",
     )
     debug_grad_summaries: bool = setting(
         False,

@@ -35,7 +35,7 @@ class CombinedDataset(StreamDataset):
     """Several datasets with different sequences; a key which the dataset of a sequence lacks has no frames.
 
     The order of the datasets is that of their names. An epoch has what each dataset has in it, by its own options for
-    order, partition and repetition; ``sampling_sizes`` takes the next n of these, starting anew at the end.
+    order, partition and repetition; ``sampling_sizes`` takes the next n of these, starting over at the end.
     ``seq_ordering`` is ``default`` (one dataset after the other), any other order of all sequences, ``random_dataset``
     (a random dataset is the next, order within each kept) or ``interleave`` (the one of which the least is done).
 

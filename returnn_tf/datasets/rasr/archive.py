@@ -91,7 +91,7 @@ class Archive:
             raise DataError(self._damage("its index can't be read (%s)" % exc)) from None
 
     def _damage(self, fault: str) -> str:
-        return "archive %r is damaged: %s. Copy or write it anew." % (self.path, fault)
+        return "archive %r is damaged: %s. Copy or write it again." % (self.path, fault)
 
     def size(self, name: str) -> int:
         """Return the bytes of an entry, when uncompressed."""

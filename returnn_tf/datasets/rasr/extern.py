@@ -26,7 +26,7 @@ from returnn_tf.datasets.rasr.targets import SentOptions, Targets
 
 @register_dataset()
 class ExternSprintDataset(StreamDataset):
-    """Sequences that a program of RASR computes, such as nn-trainer, started anew for each epoch.
+    """Sequences that a program of RASR computes, such as nn-trainer, started again for each epoch.
 
     RASR makes the order: with ``--*.corpus.segment-order-shuffle=true`` its seed is that of the epoch, and with
     ``partition_epoch`` an epoch is every n-th segment of that order. Keys: "data" float32 [time, dim], "classes" uint32

@@ -90,8 +90,8 @@ def misfit_text(transfer: Transfer, before: str, now: str) -> Optional[str]:
         return None
     shown = ["%s (%s)" % item for item in list(transfer.misfits.items())[:_MAX_LISTED]]
     return (
-        "From %s to %s, parameters with another shape start anew: %s%s. copy_param_mode 'subset' copies the block that "
-        "both have, 'ifpossible' says that this is intended."
+        "From %s to %s, parameters with another shape are initialised again: %s%s. copy_param_mode 'subset' copies "
+        "the block that both have, 'ifpossible' says that this is intended."
         % (before, now, ", ".join(shown), ", ..." if len(transfer.misfits) > len(shown) else "")
     )
 

@@ -90,7 +90,7 @@ class StepLoop:
             if node.kept:
                 raise ConfigError(
                     "Single steps of layer %r: layer %r keeps its state from batch to batch, while the states here "
-                    "begin anew with each batch. Set its initial_state to 'zeros'." % (self.path, node.path)
+                    "start over with each batch. Set its initial_state to 'zeros'." % (self.path, node.path)
                 )
 
     def name_of(self, node: Node) -> str:

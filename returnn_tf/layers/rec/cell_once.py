@@ -17,7 +17,7 @@ from returnn_tf.util.lazy_tf import tf
 class CellOnce:
     """One step of the cell of a layer that carries no state: all axes but the features count as batch.
 
-    The state before the step is ``initial_state``, or ``state``, which a loop computes anew in each step.
+    The state before the step is ``initial_state``, or ``state``, which a loop computes again in each step.
 
     :param layer: a `RecLayer` with a unit name
     :param data: its input

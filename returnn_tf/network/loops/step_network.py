@@ -178,7 +178,7 @@ class StepNetwork(Endings):
         for node in nodes:
             if node.kept and (self.parent.in_step or not node.loop_states):
                 raise LayerError(
-                    "Layer %r: a state can't be kept from batch to batch here, as the layer begins anew in each step "
+                    "Layer %r: a state can't be kept from batch to batch here, as the layer starts over in each step "
                     "of a loop. Set its initial_state to 'zeros'." % node.path
                 )
 

@@ -1,6 +1,6 @@
 """Extra networks: ``extra.<name>:<layer>`` is a layer of a second network of the same dict, beside the main one.
 
-The layers of an extra network are those of the main one, except for those that the dict defines anew as
+The layers of an extra network are those of the main one, except for those that the dict redefines as
 ``extra.<name>:<layer>``. With ``search`` among the parts of the name (``extra.search:output``) that network searches.
 Its parameters are those of the main network by name. A layer that neither differs nor has a source that differs is the
 layer of the main network itself, computed once.
@@ -63,7 +63,7 @@ class ExtraBuilder(NetworkBuilder):
         self.extra_network = main.extra_network
 
     def parse(self, network: Mapping[str, Any], path: str) -> dict[str, LayerSpec]:
-        """Return the layers of the main network, with those replaced that this network defines anew."""
+        """Return the layers of the main network, with those replaced that this network redefines."""
         given = self.state.parse(network, path)
         specs = {name: dataclasses.replace(s, path=self._prefix + name) for name, s in given.items()}
         plain = {name: spec for name, spec in specs.items() if split_extra(name) is None}
@@ -75,7 +75,7 @@ class ExtraBuilder(NetworkBuilder):
         return plain
 
     def planned(self, spec: LayerSpec, node: Node) -> None:
-        """Register losses; only a layer that this network defines anew may be a result."""
+        """Register losses; only a layer that this network redefines may be a result."""
         if spec.name not in self._explicit and spec.options.get("is_output_layer"):
             spec = dataclasses.replace(spec, options={**spec.options, "is_output_layer": False})
         self.register(spec, node, is_result=False)

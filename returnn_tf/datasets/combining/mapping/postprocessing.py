@@ -131,7 +131,7 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
             if chosen.share is not None and chosen.share.done:
                 raise DataError(
                     "%s: which sequences remain of an epoch is not defined with map_seq_stream if the number of "
-                    "processes changes; start the epoch anew, or use as many processes as before" % self._owner()
+                    "processes changes; start the epoch over, or use as many processes as before" % self._owner()
                 )
         return StreamedEpoch(self, epoch, keys, chosen)
 
