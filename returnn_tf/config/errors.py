@@ -66,7 +66,11 @@ def _topics(exc: BaseException) -> Iterator[str]:
 
 def shown(value: object, *, most: int = 300) -> str:
     """Return the `repr` of a value for an error, shortened in the middle."""
-    text = repr(value)
+    return shortened(repr(value), most=most)
+
+
+def shortened(text: str, *, most: int = 2000) -> str:
+    """Return a text for an error, without its middle if it is longer than a reader wants."""
     return text if len(text) <= most else "%s ... %s" % (text[: most - 60], text[-50:])
 
 

@@ -6,10 +6,13 @@ The forms: Python (executed, the globals become settings), JSON with comments, a
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import json
 import keyword
 import os
 import re
+import tokenize
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,10 +20,13 @@ from types import CodeType
 from typing import Any, Optional
 
 from returnn_tf.config.compat_imports import explain_import
-from returnn_tf.config.errors import ConfigError
+from returnn_tf.config.errors import ConfigError, shortened
 from returnn_tf.config.user_code import described
 
 ERROR_TOPIC = "config-file"
+
+_MOST_BYTES = 64 << 20
+_MOST_LETTERS = 300  # of a line in an error
 
 _FORMS = "A config is Python code, JSON (starts with '{'), or lines 'key value'."
 _JSON_TOKENS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -39,13 +45,20 @@ class PythonSource:
 
 
 def read_text(path: str) -> str:
-    """Return the text of a config file.
+    """Return the text of a config file: UTF-8, or the encoding that it names as Python files do.
 
     :raises ConfigError: it is missing, unreadable or not text
     """
     try:
-        with open(path, encoding="utf8") as f:
-            return f.read()
+        with open(path, "rb") as file:  # which may be a pipe
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise ConfigError("%s: has more than %d MB, so it is no config" % (path, _MOST_BYTES >> 20))
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        return io.TextIOWrapper(io.BytesIO(content), encoding).read()
+    except SyntaxError as exc:
+        unknown = str(exc.msg).startswith("unknown encoding")
+        raise ConfigError("%s: %s" % (path, exc.msg if unknown else "not a text file. " + _FORMS)) from None
     except FileNotFoundError:
         raise ConfigError("config file %r not found (working directory: %s)" % (path, os.getcwd())) from None
     except UnicodeDecodeError:
@@ -127,6 +140,11 @@ def compile_python(path: str, text: str, fixed: Mapping[str, str]) -> PythonSour
         raise ConfigError("%s\n%s" % (message, _FORMS)) from None
     except ValueError as exc:  # NUL bytes
         raise ConfigError("%s: not valid Python: %s. %s" % (path, exc, _FORMS)) from None
+    except (RecursionError, MemoryError):  # which the parser raises, too
+        text = (
+            "%s: Python can't read it: an expression has too many parts or parentheses. Write it as several statements"
+        )
+        raise ConfigError(text % path) from None
     source = PythonSource(code)
     for node in ast.walk(tree):
         if isinstance(node, ast.Dict):
@@ -136,7 +154,8 @@ def compile_python(path: str, text: str, fixed: Mapping[str, str]) -> PythonSour
                 source.names_read.add(node.id)
             else:
                 source.lines_of_keys.setdefault(node.id, node.lineno)
-    _Reads(source.lines_of_reads).visit(tree)
+    with contextlib.suppress(RecursionError):  # of a long sum, which Python reads: only for warnings
+        _Reads(source.lines_of_reads).visit(tree)
     return source
 
 
@@ -246,8 +265,8 @@ def _with_line(path: str, line: Optional[int], text: str, what: str, column: Opt
     shown = _line_text(text, line)
     message = "%s:%d: %s" % (path, line, what)
     if shown.strip():
-        message += "\n    " + shown.strip()
+        message += "\n    " + shortened(shown.strip(), most=_MOST_LETTERS)
         offset = (column or 0) - 1 - (len(shown) - len(shown.lstrip()))
-        if offset >= 0:
+        if offset >= 0 and len(shown.strip()) <= _MOST_LETTERS:
             message += "\n    " + " " * offset + "^"
     return message

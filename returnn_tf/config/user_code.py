@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from returnn_tf.config.errors import ConfigError, DataError
+from returnn_tf.config.errors import ConfigError, DataError, shortened
 
 ERROR_TOPIC = "code-in-configs"
 
@@ -87,7 +87,9 @@ def result_of_config(
     except (ConfigError, DataError, MemoryError):
         raise
     except Exception as exc:
-        raise error("%s: %s" % (where, error_in_config(exc) or "%s: %s" % (type(exc).__name__, exc))) from exc
+        raise error(
+            "%s: %s" % (where, error_in_config(exc) or shortened("%s: %s" % (type(exc).__name__, exc)))
+        ) from exc
 
 
 def error_in_config(exc: BaseException) -> Optional[str]:
@@ -106,13 +108,13 @@ def error_in_config(exc: BaseException) -> Optional[str]:
     if found is None:
         return None
     what = described(exc)
-    text = linecache.getline(*found).strip()
+    text = shortened(linecache.getline(*found).strip(), most=300)
     return "%s:%d: %s%s" % (found[0], found[1], what, "\n    " + text if text else "")
 
 
 def described(exc: BaseException) -> str:
     """Return type and text of an error in the code of a config, with the fix where it is known."""
-    what = "".join(traceback.format_exception_only(type(exc), exc)).strip()
+    what = shortened("".join(traceback.format_exception_only(type(exc), exc)).strip())
     lines = [frame.line or "" for frame in traceback.extract_tb(exc.__traceback__)]
     if isinstance(exc, OSError) and any("getlogin(" in line for line in lines):
         what += ". There is no terminal here, as in containers and jobs: use getpass.getuser() instead of os.getlogin()"

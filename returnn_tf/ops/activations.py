@@ -108,9 +108,9 @@ def check_activation(name: Any) -> None:
             message = "the activation %r is not a valid expression: %s. Write e.g. 'tf.minimum(x, 1.0)'." % (name, exc)
             raise ConfigError(message) from exc
         return
-    for part in _parts(name):
-        for word in _words(part):
-            if _function(word) is None:
+    for part in str(name).split("|"):
+        for word in _words(part.strip()):
+            if _function(word.lower()) is None:
                 raise ConfigError("unknown activation %r. %s" % (word, did_you_mean(word, _ACTIVATIONS)))
 
 

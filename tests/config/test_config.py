@@ -196,6 +196,51 @@ def test_errors_name_the_place(tmp_path, text, expected):
         assert part in str(info.value)
 
 
+@pytest.mark.parametrize(
+    "content",
+    ["x = 'ü'\n".encode("utf-8-sig"), "# -*- coding: latin1 -*-\nx = 'ü'\n".encode("latin1"),
+     '{"x": "ü"}'.encode("utf-8-sig"), "x ü\n".encode("utf-8-sig"), "x = 'ü'\r\n".encode()],
+    ids=["mark", "cookie", "json", "lines", "crlf"],
+)  # fmt: skip
+def test_encodings(tmp_path, content):
+    """Those that Python reads."""
+    (tmp_path / "a.config").write_bytes(content)
+    assert Config.from_file(str(tmp_path / "a.config")).typed("x") == "ü"
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"# coding: klingon\nx = 1\n", "a.config: unknown encoding: klingon"),
+        (b"x = 1\ny = 2\nz = '\xff'\n", "a.config: not a text file"),
+        (b"raise ValueError('%s')\n" % (b"a" * 100000), "a.config:1: ValueError: aaa.*aaa\n    raise ValueError"),
+        (
+            b"x = 1\ny = [%s\n" % (b"1," * 50000),
+            "a.config:2: not valid Python: '.' was never closed\n    y = .1,1.* [.][.][.] ",
+        ),
+        (b"x = %s1\n" % (b"1+" * 100000), "a.config: Python can't read it: an expression has too many parts"),
+    ],
+    ids=["unknown", "later line", "long error", "long line", "long sum"],
+)
+def test_errors_of_texts(tmp_path, content, message):
+    """One error each, of a size that can be read."""
+    (tmp_path / "a.config").write_bytes(content)
+    with pytest.raises(ConfigError, match="(?s)" + message) as info:
+        Config.from_file(str(tmp_path / "a.config"))
+    assert len(str(info.value)) < 3000
+
+
+def test_a_long_sum_that_python_reads(tmp_path):
+    (tmp_path / "a.config").write_text("x = %s1\n" % ("1+" * 899))
+    assert Config.from_file(str(tmp_path / "a.config")).typed("x") == 900
+
+
+def test_a_device_in_place_of_a_config():
+    """It has no end."""
+    with pytest.raises(ConfigError, match="/dev/zero: has more than 64 MB, so it is no config"):
+        Config.from_file("/dev/zero")
+
+
 def test_errors_of_files(tmp_path):
     """Missing, binary, a folder, including itself."""
     with pytest.raises(ConfigError, match="not found"):

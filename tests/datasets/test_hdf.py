@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import random
@@ -287,6 +288,20 @@ def test_bad_files(name, tmp_path):
     with pytest.raises(DataError, match=text) as error:
         Dataset.from_config({"class": "HDFDataset", "files": [str(path)]})
     assert "HDF file %r" % str(path) in str(error.value)
+
+
+def test_a_file_without_permission_to_read_it(tmp_path, monkeypatch):
+    """It is not called damaged. (Root may read all files, so the library's error is made here.)"""
+    path = tmp_path / "a.hdf"
+    path.write_bytes(b"x")
+
+    def refuse(*_args, **_options):
+        raise PermissionError(errno.EACCES, "Unable to determine if file is accessible as HDF5")
+
+    monkeypatch.setattr("returnn_tf.datasets.hdf.file.open_unlocked", refuse)
+    monkeypatch.setattr("h5py.is_hdf5", refuse)
+    with pytest.raises(DataError, match="HDF file .*a.hdf': it can't be read: Permission denied$"):
+        list(HDFDataset(files=[str(path)]).sequences(1))
 
 
 def test_damage_inside_the_data_names_the_sequence(tmp_path):

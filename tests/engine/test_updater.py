@@ -197,6 +197,19 @@ def test_wrong_options_are_explained(config: dict[str, Any], hid: dict[str, Any]
     assert message in str(info.value)
 
 
+@pytest.mark.parametrize(
+    "returned, shown",
+    [("0.1", "'0.1'"), (None, "None"), ([0.1, 0.2], "a tensor float32 (2,)"), (True, "a tensor bool ()"), ({}, "{}")],
+)
+def test_a_dynamic_rate_that_is_no_number(returned: Any, shown: str) -> None:
+    """The error names the key and what the function returned."""
+    trainer = Trainer(network(), Config({"dynamic_learning_rate": lambda **_: returned}))
+    with pytest.raises(ConfigError) as info:
+        trainer.step(batch(1))
+    assert "config key 'dynamic_learning_rate'" in str(info.value)
+    assert str(info.value).endswith("must return a number, the rate of the step, but it returns " + shown)
+
+
 @pytest.mark.parametrize("name", ["Adam", "ADAM", "adamoptimizer", "AdamOptimizer"])
 def test_optimizer_names_in_any_case_and_with_suffix(name: str) -> None:
     state = Trainer(network(), Config({"optimizer": {"class": name}})).state()

@@ -35,7 +35,13 @@ def test_value(name: Any, expected: Callable[[Any], Any]) -> None:
 
 @pytest.mark.parametrize(
     "name, message",
-    [("rellu", "unknown activation 'rellu'"), ("tf.nn.relu(x", "not a valid expression"), ("lambda x", "not a valid")],
+    [
+        ("rellu", "unknown activation 'rellu'"),
+        ("relu|T", "unknown activation 'T'"),
+        ("Tanhh", "unknown activation 'Tanhh'. Did you mean 'tanh'"),
+        ("tf.nn.relu(x", "not a valid expression"),
+        ("lambda x", "not a valid"),
+    ],
 )
 def test_bad(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -6,6 +6,7 @@ Layout: ``/inputs`` and ``/targets/data/<key>`` hold all sequences concatenated 
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any, Optional, Union
 
@@ -158,6 +159,8 @@ class HDFFile:
             text = str(exc)
             if os.path.isdir(self.path):
                 text = "it is a directory"
+            elif exc.errno == errno.EACCES:
+                text = "it can't be read: %s" % os.strerror(exc.errno)
             elif "truncated" in text:
                 text = "it is truncated (%s); copy it again" % text
             elif not h5py.is_hdf5(self.path):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
-from returnn_tf.config import Config
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.errors import shown
 from returnn_tf.config.options import above, at_least, from_options, option
 from returnn_tf.config.settings import LearningRateSettings
+from returnn_tf.config.user_code import call_of_config
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -27,16 +29,39 @@ def from_config(config: Config, network: Any) -> Callable[[Any, Any], Any]:
 
     :raises ConfigError: neither such a dict nor a function
     """
-    given = LearningRateSettings(config).dynamic_learning_rate
+    settings = LearningRateSettings(config)
+    given = settings.dynamic_learning_rate
     if callable(given):
-        return lambda rate, step: tf.cast(
-            given(network=network, global_train_step=step, learning_rate=rate), rate.dtype
+        where = settings.describe_source("dynamic_learning_rate")
+        return lambda rate, step: _number(
+            call_of_config(where, given, network=network, global_train_step=step, learning_rate=rate), rate.dtype, where
         )
     options = decay_of(config)
     if options is None:
         return lambda rate, step: rate
     interval, decay = int(options.interval), options.decay
     return lambda rate, step: rate * tf.pow(tf.cast(decay, rate.dtype), tf.cast(step % interval, rate.dtype))
+
+
+def _number(value: Any, dtype: Any, where: str) -> Any:
+    """Return what a function of the config has returned, as scalar tensor.
+
+    :raises ConfigError: it is not a number
+    """
+    try:
+        tensor = tf.convert_to_tensor(value)
+    except (TypeError, ValueError):
+        tensor = None
+    if tensor is None or not (tensor.dtype.is_floating or tensor.dtype.is_integer) or tensor.shape.rank:
+        kind = (
+            shown(value)
+            if tensor is None or tensor.dtype == tf.string
+            else "a tensor %s %s" % (tensor.dtype.name, tensor.shape)
+        )
+        raise ConfigError(
+            "%s: the function must return a number, the rate of the step, but it returns %s" % (where, kind)
+        )
+    return tf.cast(tensor, dtype)
 
 
 def decay_of(config: Config) -> Optional[Decay]:

@@ -82,7 +82,8 @@ class KenLmLayer(Layer):
             raise OptionError("vocab_file: %s" % exc) from exc
         size = ctx.need_static(source.sparse_dim, "the number of labels")
         if len(self._labels) != size:
-            raise ctx.error("vocab_file has %d labels, but the source %s has %d." % (len(self._labels), source, size))
+            text = "vocab_file %r has %d labels, but the source %s has %d."
+            raise ctx.error(text % (self._vocab, len(self._labels), source, size))
         history = source.replace(dtype="string", sparse_dim=None, vocab=None)
         ctx.loop_state("history", history, lambda emit: tf.fill(emit.shape(history), ""))
         data = source.replace(dtype=float_dtype(), sparse_dim=None, vocab=None)

@@ -177,7 +177,7 @@ def test_the_label_itself_where_the_target_is_given() -> None:
     [
         ({"lm_file": "nothing.arpa"}, "lm_file 'nothing.arpa' does not exist"),
         ({"vocab_file": "nothing"}, "vocab_file 'nothing' does not exist"),
-        ({"vocab_file": str(FILES / "bpe.vocab")}, "vocab_file has 6 labels, but the source .* has 5"),
+        ({"vocab_file": str(FILES / "bpe.vocab")}, "vocab_file '.*bpe.vocab' has 6 labels, but the source .* has 5"),
         ({"from": "data:source"}, "must be one label per sequence"),
     ],
 )
