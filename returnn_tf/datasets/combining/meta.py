@@ -247,7 +247,7 @@ class MetaDataset(CombiningDataset):
         if self._lists is not None:
             tags = self._lists[name]
             return [tags[index] for index in order]
-        return [self.tag(int(index)) for index in order]
+        return self.inner[self._default].tags_together(order.tolist())
 
     def _check_counts(self) -> None:
         for name, inner in self.inner.items():

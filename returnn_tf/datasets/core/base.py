@@ -131,10 +131,6 @@ class Dataset(CorpusWithFormat):
         """
         return {key: [value] for key, value in self.read(int(indices[0]), epoch, keys).items()}
 
-    def tags_together(self, indices: SequenceOf[int]) -> list[str]:
-        """Return the tags of several sequences."""
-        return [self.tag(index) for index in indices]
-
     def close(self) -> None:
         """Close the files of the inner datasets; a dataset with files closes its own, and reopens them on demand."""
         for inner in list(self.inner_datasets):

@@ -30,7 +30,8 @@ class ChosenOfCorpus(Corpus):
                 "%s is endless, so its sequences cannot be chosen by tag; give it num_seqs" % self._owner()
             )
         if self._tag_to_index is None:
-            self._tag_to_index = {self.tag(index): index for index in reversed(range(self.num_seqs))}
+            tags_of_corpus = self.tags_together(range(self.num_seqs))
+            self._tag_to_index = dict(zip(reversed(tags_of_corpus), reversed(range(self.num_seqs))))
         table = self._tag_to_index
         for tag in tags:
             if tag not in table:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Collection, Iterable
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -74,6 +75,10 @@ class Corpus:
     def tag(self, index: int) -> str:
         """Return the name of the sequence at this position in the corpus."""
         return "seq-%d" % index
+
+    def tags_together(self, indices: SequenceOf[int]) -> list[str]:
+        """Return the tags of several sequences."""
+        return [self.tag(index) for index in indices]
 
     def file_of(self, index: int) -> str:
         """Return the file of the sequence at this position in the corpus; empty if there is none."""
