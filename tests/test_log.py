@@ -101,8 +101,12 @@ def test_lines():
         "train epoch 1, finished after 2941 steps, 0:28:58 elapsed (99.3% computing time)"
     )
     assert lines.pass_line("train epoch 1", 0, 0.0, 0.0).endswith("(0.0% computing time)")
-    assert lines.time_shares_line("train epoch 1", 100.0, 98.5, 1.0) == (
-        "train epoch 1, time: 98.5% compute, 1.0% waiting for data, 0.5% rest"
+    assert ", finished after 1 step, " in lines.pass_line("train epoch 1", 1, 1.0, 1.0)
+    assert lines.speed_line("train epoch 1", 100.0, 1.0, 0.0, 316.4, ["memory 1MB"]) == (
+        "train epoch 1, 1.0% waiting for data, 316 frames/s, memory 1MB"
+    )
+    assert lines.speed_line("train epoch 1", 100.0, 1.0, 98.5, None, []) == (
+        "train epoch 1, 1.0% waiting for data, 98.5% compiling"
     )
     line = lines.step_line(
         "train epoch 1",
@@ -119,9 +123,42 @@ def test_lines():
     assert lines.step_line("x", 0, {}, seconds_per_step=1, elapsed=1) == "x, step 0, 1.000 sec/step, elapsed 0:00:01"
     assert lines.epoch_line(1, 0.5, {"a": 0.25}, 7) == "epoch 1 score: 0.5 error: 0.25 elapsed: 0:00:07"
     assert lines.epoch_line(1, {"b": 2, "a": 1}, {}, 7) == "epoch 1 score: a 1.0 b 2.0 error: None elapsed: 0:00:07"
+    several = {"cost:out/prob": 3.2435822543282202, "cost:ctc": 1e-7}
+    assert lines.epoch_line(1, several, {"error:ctc": 12345.678}, 7) == (
+        "epoch 1 score: ctc 1e-07 out/prob 3.24358 error: 12345.7 elapsed: 0:00:07"
+    )
     partial = {"a": ({}, {}), "b": ({}, {"x": 0.5}), "c": (0.0, {})}
     assert lines.eval_line(partial) == "a: no loss b: error 0.5 c: score 0.0 error None"
     assert lines.start_line("train epoch 1", 0.001) == "start train epoch 1, learning rate 0.001"
+
+
+def test_time_left_without_the_step_that_made_the_graph():
+    """It took 100 of 104 seconds, for 2 of 10 % of the pass."""
+    setup = lines.Setup(100.0, 0.02, 50)
+    assert lines.time_left(104.0, 0.10, setup) == pytest.approx(4.0 / 0.08 * 0.9)
+    assert lines.time_left(100.0, 0.02, setup) is lines.time_left(100.0, None, setup) is None
+    line = lines.step_line("x", 0, {}, seconds_per_step=100, elapsed=100, complete=0.02, setup=setup)
+    assert line == "x, step 0, 100.000 sec/step, elapsed 0:01:40, complete 2.00%"
+    assert lines.progress_line("x", 1, 100.0, complete=0.02, setup=setup) == (
+        "x, 1 step, elapsed 0:01:40, complete 2.0%"
+    )
+    bar = ProgressBar("x", io.StringIO(), visible=False)
+    assert bar.parts(1, 0.02, None, 50, 100.0, setup)[1:3] == ["elapsed 0:01:40", "step 1"]
+    assert "100 frames/s" in bar.parts(2, 0.04, None, 100, 100.5, setup)
+
+
+@pytest.mark.parametrize(
+    "values, text",
+    [
+        ({2: 0.5}, ""),
+        ({1: 0.5}, ""),
+        ({1: 0.5, 2: 0.4}, "dev_score 0.4: the best so far; before, 0.5 in epoch 1"),
+        ({1: 0.3, 2: 0.4, 3: 0.1}, "dev_score 0.4: not better than 0.3 in epoch 1"),
+    ],
+)
+def test_best_so_far(values, text):
+    """Of the deciding score, compared with earlier epochs only."""
+    assert lines.best_line("dev_score", values, 2) == text
 
 
 def test_levels_and_files(log, tmp_path, capsys):
@@ -277,10 +314,21 @@ def test_color_only_on_a_terminal(monkeypatch):
 def test_progress_bar_text():
     """Share, step, loss, frames per second, time left."""
     bar = ProgressBar("train epoch 3", io.StringIO(), visible=False)
-    text = bar.line(0.42, bar.parts(120, 0.42, 1.2345, 123456, 10.0))
-    assert text.startswith("train epoch 3   42% ########------------  step 120  loss 1.234  12.3k frames/s  mem ")
-    assert text.endswith("ETA 0:00:13")
-    assert bar.line(None, bar.parts(1, None, None, None, 61.0)).endswith("elapsed 0:01:01")
+    text = bar.line(0.42, bar.parts(120, 0.42, {"cost:output": 1.2345}, 123456, 10.0))
+    assert text.startswith(
+        "train epoch 3   42% ########------------  ETA 0:00:13  step 120  score 1.234  12.3k frames/s  mem "
+    )
+    assert "score a 1.0 b 2.0" in bar.parts(1, None, {"cost:b": 2, "cost:a": 1}, None, 61.0)
+    assert bar.line(None, bar.parts(1, None, None, None, 61.0)).startswith("train epoch 3  elapsed 0:01:01  step 1")
+
+
+def test_progress_bar_of_a_narrow_terminal(monkeypatch):
+    """What does not fit is left out whole, the least important first; never the time left."""
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    out = io.StringIO()
+    bar = ProgressBar("pretrain epoch 123", out, visible=True)
+    bar.draw(0.42, bar.parts(12345, 0.42, {"cost:output": 1.2345}, 123456, 10.0))
+    assert out.getvalue() == "\r\x1b[Kpretrain epoch 123   42% ########------------  ETA 0:00:13  step 12345"
 
 
 def test_bar_on_a_terminal(log, monkeypatch):
@@ -290,8 +338,8 @@ def test_bar_on_a_terminal(log, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     log.configure(verbosity=[4])
     bar = log.progress("train epoch 1")
-    bar.update(1, 0.5, 0.1, 100)
-    bar.update(2, 0.6, 0.1, 100)  # too soon
+    bar.update(1, 0.5, {"cost:a": 0.1}, 100)
+    bar.update(2, 0.6, {"cost:a": 0.1}, 100)  # too soon
     log.write(5, "the line of a step")
     assert out.getvalue().count("\x1b[K") == 1  # the bar stays
     log.write(3, "news")
@@ -299,7 +347,7 @@ def test_bar_on_a_terminal(log, monkeypatch):
     text = out.getvalue()
     assert text.count("train epoch 1") == 1 and text.endswith("\r\x1b[Knews\n") and "line of a step" not in text
     log.configure(verbosity=[5])
-    log.progress("train epoch 2").update(1, 0.5, 0.1, 100)
+    log.progress("train epoch 2").update(1, 0.5, {"cost:a": 0.1}, 100)
     log.write(5, "the line of a step")
     assert out.getvalue()[len(text) :] == "the line of a step\n"
     monkeypatch.setattr(sys, "stdout", io.StringIO())
@@ -319,11 +367,11 @@ def _steps(log, clock, count):
     bar = log.progress("train epoch 1")
     for step in range(1, count + 1):
         clock.now += 20.0
-        bar.update(step, step / 10, 2.5, 1000)
+        bar.update(step, step / 10, {"cost:a": 2.5}, 1000)
     bar.close()
 
 
-LINE = "train epoch 1, 3 steps, loss 2.5, elapsed 0:01:00, exp. remaining 0:02:20, complete 30.0%\n"
+LINE = "train epoch 1, 3 steps, score 2.5, elapsed 0:01:00, exp. remaining 0:02:20, complete 30.0%\n"
 
 
 def test_a_line_each_minute_where_nobody_sees_the_bar(log, monkeypatch, capsys):
@@ -334,7 +382,7 @@ def test_a_line_each_minute_where_nobody_sees_the_bar(log, monkeypatch, capsys):
     assert capsys.readouterr().out == ""
     _steps(log, clock, 7)
     assert capsys.readouterr().out == LINE + (
-        "train epoch 1, 6 steps, loss 2.5, elapsed 0:02:00, exp. remaining 0:01:20, complete 60.0%\n"
+        "train epoch 1, 6 steps, score 2.5, elapsed 0:02:00, exp. remaining 0:01:20, complete 60.0%\n"
     )
 
 

@@ -15,7 +15,7 @@ from typing import Optional
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COMPUTING = re.compile(
-    r"train epoch \d+, finished after (\d+) steps, (\d+):(\d+):(\d+) elapsed \(([\d.]+)% computing time\)"
+    r"train epoch \d+, finished after (\d+) steps?, (\d+):(\d+):(\d+) elapsed \(([\d.]+)% computing time\)"
 )
 
 

@@ -100,7 +100,7 @@ def run(
     step("make lines", [sys.executable, os.path.join(HERE, "corpus.py"), "out", *corpus_options], work)
     step("what to compare with", [sys.executable, os.path.join(HERE, "baselines.py"), "out"], work)
     step("train the language model", returnn("lm", *train_options), work)
-    perplexity = number_after(step("evaluate it", returnn("lm", "++task", "eval"), work), "cost:output/output:exp")
+    perplexity = number_after(step("evaluate it", returnn("lm", "++task", "eval"), work), "output/output:exp")
     step("train the Transformer", returnn("transformer", *train_options), work)
     alone = search("transformer", "eval", work)
     on_dev = {scale: search("fusion", "dev", work, scale) for scale in scales}

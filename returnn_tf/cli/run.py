@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import platform
 import signal
@@ -15,6 +16,7 @@ from returnn_tf.engine.distributed import world
 from returnn_tf.engine.support.log_targets import configure_log
 from returnn_tf.engine.support.signals import STOP_SIGNALS, StopRequest
 from returnn_tf.logging.log import log
+from returnn_tf.logging.text import date_text
 from returnn_tf.tasks.registry import TASKS, find_task
 from returnn_tf.tasks.setting_checks import check_all_settings, contradictions, settings_without_effect
 
@@ -94,7 +96,8 @@ def _run_task(config: Config, members: world.World, stop: StopRequest) -> int:
     configure_log(config)
     name = TaskSettings(config).task
     task = find_task(name)
-    log.write(3, "returnn_tf %s, Python %s, task %s" % (__version__, platform.python_version(), name))
+    now = date_text(datetime.datetime.now())
+    log.write(3, "returnn_tf %s, Python %s, task %s, %s" % (__version__, platform.python_version(), name, now))
     log.write(3, "config: %s" % (", ".join(config.files) or "none"))
     check_all_settings(config)
     for text in config.stale_values():

@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Optional, Union
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Optional, Union
 
 from returnn_tf.logging.text import hms
 
 Number = Union[int, float]
+_KINDS = ("cost:", "error:")  # what names of losses begin with in the lines of steps only
+
+
+class Setup(NamedTuple):
+    """The steps of a pass in which a graph was made and compiled: they tell nothing of the speed of the others.
+
+    :param complete: fraction of the pass that was done in them
+    """
+
+    seconds: float = 0.0
+    complete: float = 0.0
+    frames: int = 0
+
+
+NO_SETUP = Setup()
+
+
+def time_left(elapsed: float, complete: Optional[float], setup: Setup) -> Optional[float]:
+    """Return the seconds that a pass will still take; None if that is not known yet.
+
+    :param elapsed: seconds since it began
+    :param complete: fraction of it that is done, 0 - 1, if known
+    """
+    if not complete or complete <= setup.complete:
+        return None
+    return (elapsed - setup.seconds) / (complete - setup.complete) * (1 - complete)
 
 
 def phase_text(kind: str, epoch: int, dataset: Optional[str] = None, pretrain: bool = False) -> str:
@@ -28,6 +54,7 @@ def step_line(
     seconds_per_step: float,
     elapsed: float,
     complete: Optional[float] = None,
+    setup: Setup = NO_SETUP,
 ) -> str:
     """Return the line of one step (level 5).
 
@@ -41,8 +68,9 @@ def step_line(
     fields = [phase, "step %d" % step]
     fields += ["%s %s" % (name, _value_text(value)) for name, value in sorted(values.items())]
     fields += ["%.3f sec/step" % seconds_per_step, "elapsed %s" % hms(elapsed)]
-    if complete:
-        fields.append("exp. remaining %s" % hms(elapsed / complete - elapsed))
+    left = time_left(elapsed, complete, setup)
+    if left is not None:
+        fields.append("exp. remaining %s" % hms(left))
     if complete is not None:
         fields.append("complete %.2f%%" % (100 * complete))
     return ", ".join(fields)
@@ -55,22 +83,30 @@ def _value_text(value: Any) -> str:
 
 
 def progress_line(
-    phase: str, steps: int, elapsed: float, *, complete: Optional[float] = None, loss: Optional[float] = None
+    phase: str,
+    steps: int,
+    elapsed: float,
+    *,
+    complete: Optional[float] = None,
+    scores: Optional[Mapping[str, Number]] = None,
+    setup: Setup = NO_SETUP,
 ) -> str:
     """Return the line that reports the progress of a pass at intervals (level 3).
 
-    ``train epoch 3, 120 steps, loss 1.234, elapsed 0:01:00, exp. remaining 0:03:10, complete 24.0%``
+    ``train epoch 3, 120 steps, score 1.234, elapsed 0:01:00, exp. remaining 0:03:10, complete 24.0%``
 
     :param steps: done so far
     :param complete: fraction of the pass that is done, 0 - 1, if known
-    :param loss: of the last step
+    :param scores: of the last step by loss, per label or frame
     """
-    fields = [phase, "%d steps" % steps]
-    if loss is not None:
-        fields.append("loss %.4g" % loss)
+    fields = [phase, _steps(steps)]
+    if scores:
+        fields.append("score %s" % score_text(scores, digits=4))
     fields.append("elapsed %s" % hms(elapsed))
+    left = time_left(elapsed, complete, setup)
+    if left is not None:
+        fields.append("exp. remaining %s" % hms(left))
     if complete:
-        fields.append("exp. remaining %s" % hms(elapsed / complete - elapsed))
         fields.append("complete %.1f%%" % (100 * complete))
     return ", ".join(fields)
 
@@ -80,25 +116,59 @@ def pass_line(phase: str, steps: int, elapsed: float, compute_seconds: float) ->
 
     ``train epoch 1, finished after 2941 steps, 0:28:58 elapsed (99.3% computing time)``
     """
-    share = 100 * compute_seconds / elapsed if elapsed > 0 else 0.0
-    return "%s, finished after %d steps, %s elapsed (%.1f%% computing time)" % (phase, steps, hms(elapsed), share)
+    share = _share(compute_seconds, elapsed)
+    return "%s, finished after %s, %s elapsed (%s computing time)" % (phase, _steps(steps), hms(elapsed), share)
 
 
-def time_shares_line(phase: str, elapsed: float, compute_seconds: float, wait_seconds: float) -> str:
-    """Return the time shares: ``train epoch 1, time: 99.3% compute, 0.4% waiting for data, 0.3% rest``."""
-    whole = elapsed if elapsed > 0 else 1.0
-    rest = max(0.0, elapsed - compute_seconds - wait_seconds)
-    compute, wait, other = (100 * part / whole for part in (compute_seconds, wait_seconds, rest))
-    return "%s, time: %.1f%% compute, %.1f%% waiting for data, %.1f%% rest" % (phase, compute, wait, other)
+def speed_line(
+    phase: str,
+    elapsed: float,
+    wait_seconds: float,
+    setup_seconds: float,
+    frames_per_second: Optional[float],
+    facts: Sequence[str],
+) -> str:
+    """Return what else took the time, and the speed: ``train epoch 1, 0.4% waiting for data, 12000 frames/s``.
+
+    :param wait_seconds: between steps, for data
+    :param setup_seconds: within steps in which a graph was made and compiled; no part of the computing time
+    :param frames_per_second: None if there were no other steps
+    :param facts: further texts
+    """
+    fields = [phase, "%s waiting for data" % _share(wait_seconds, elapsed)]
+    fields += ["%s compiling" % _share(setup_seconds, elapsed)] * (setup_seconds > 0)
+    fields += [] if frames_per_second is None else ["%.0f frames/s" % frames_per_second]
+    return ", ".join([*fields, *facts])
 
 
-def score_text(scores: Union[None, Number, Mapping[str, Number]]) -> str:
-    """Format losses: one as the bare number, several as sorted names and numbers, None as ``None``."""
+def _share(seconds: float, elapsed: float) -> str:
+    return "%.1f%%" % (100 * seconds / elapsed if elapsed > 0 else 0.0)
+
+
+def _steps(count: int) -> str:
+    return "%d step%s" % (count, "s" * (count != 1))
+
+
+def score_text(scores: Union[None, Number, Mapping[str, Number]], digits: int = 6) -> str:
+    """Format losses: one as the bare number, several as sorted names and numbers, None as ``None``.
+
+    :param scores: names may begin with ``cost:`` or ``error:``, which is left out
+    :param digits: all are in the learning-rate file
+    """
     if isinstance(scores, Mapping):
         if len(scores) > 1:
-            return " ".join("%s %s" % (name, score_text(value)) for name, value in sorted(scores.items()))
+            return " ".join(
+                "%s %s" % (_loss_name(name), score_text(value, digits)) for name, value in sorted(scores.items())
+            )
         scores = next(iter(scores.values()), None)
-    return "None" if scores is None else str(float(scores))
+    if scores is None:
+        return "None"
+    text = "%.*g" % (digits, float(scores))
+    return text + ".0" if text.lstrip("-").isdigit() else text
+
+
+def _loss_name(name: str) -> str:
+    return next((name[len(kind) :] for kind in _KINDS if name.startswith(kind)), name)
 
 
 def epoch_line(epoch: int, score: Any, error: Any, elapsed: float) -> str:
@@ -123,6 +193,22 @@ def eval_line(results: Mapping[str, tuple[Any, Any]]) -> str:
 
 def _is_there(scores: Any) -> bool:
     return scores is not None and scores != {}
+
+
+def best_line(key: str, values: Mapping[int, float], epoch: int) -> str:
+    """Return the line which compares the deciding score of an epoch with those of all earlier ones; "" for the first.
+
+    :param key: name of the score, e.g. dev_score
+    :param values: finite scores by epoch, lower is better
+    """
+    earlier = {number: value for number, value in values.items() if number < epoch}
+    if epoch not in values or not earlier:
+        return ""
+    best = min(earlier, key=lambda number: (earlier[number], number))
+    texts = (key, score_text(values[epoch]), score_text(earlier[best]), best)
+    if values[epoch] < earlier[best]:
+        return "%s %s: the best so far; before, %s in epoch %d" % texts
+    return "%s %s: not better than %s in epoch %d" % texts
 
 
 def start_line(phase: str, learning_rate: Optional[float] = None) -> str:

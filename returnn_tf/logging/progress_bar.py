@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from collections.abc import Mapping
 from typing import Callable, Optional, TextIO
 
 from returnn_tf.logging.handlers import write_to
-from returnn_tf.logging.lines import progress_line
+from returnn_tf.logging.lines import NO_SETUP, Setup, progress_line, score_text, time_left
 from returnn_tf.logging.memory import process_memory
 from returnn_tf.logging.text import bytes_text, hms
 
@@ -16,7 +17,7 @@ from returnn_tf.logging.text import bytes_text, hms
 class ProgressBar:
     """A line on a terminal that shows the progress of a pass over a dataset.
 
-    ``train epoch 3  42% ########------------  step 120  loss 1.23  12.3k frames/s  ETA 0:01:23``
+    ``train epoch 3  42% ########------------  ETA 0:01:23  step 120  score 1.23  12.3k frames/s``
 
     :param phase: see `phase_text`
     :param visible: whether it is drawn
@@ -41,34 +42,41 @@ class ProgressBar:
         self,
         step: int,
         complete: Optional[float] = None,
-        loss: Optional[float] = None,
+        scores: Optional[Mapping[str, float]] = None,
         frames: Optional[int] = None,
+        setup: Setup = NO_SETUP,
     ) -> None:
         """Redraw the bar, at most ten times a second.
 
         :param step: steps done
         :param complete: fraction that is done, 0 - 1
-        :param loss: the current one
+        :param scores: of the last step by loss, per label or frame
         :param frames: all frames so far
+        :param setup: the steps that do not count for the speed
         """
         now = time.monotonic()
+        elapsed = now - self._started
         if self._each_minute is not None and now - self._last_line >= self.SECONDS_BETWEEN_LINES:
             self._last_line = now
-            self._each_minute(progress_line(self.phase, step, now - self._started, complete=complete, loss=loss))
+            self._each_minute(progress_line(self.phase, step, elapsed, complete=complete, scores=scores, setup=setup))
         if not self.visible or now - self._drawn < self.INTERVAL:
             return
         self._drawn = now
         self._shown = True
-        self.draw(complete, self.parts(step, complete, loss, frames, now - self._started))
+        self.draw(complete, self.parts(step, complete, scores, frames, elapsed, setup))
 
     def draw(self, complete: Optional[float], parts: list[str]) -> None:
         """Show the bar in the place of the previous one.
 
         :param complete: fraction that is done, 0 - 1
-        :param parts: see `parts`
+        :param parts: see `parts`; the last ones are left out if the terminal is too narrow for them
         """
         columns = shutil.get_terminal_size().columns
-        write_to(self.stream, "\r\x1b[K" + self.line(complete, parts)[: columns - 1])
+        line = self.line(complete, parts)
+        while len(line) >= columns and len(parts) > 1:
+            parts = parts[:-1]
+            line = self.line(complete, parts)
+        write_to(self.stream, "\r\x1b[K" + line[: columns - 1])
 
     def line(self, complete: Optional[float], parts: list[str]) -> str:
         """Return the line, without control characters."""
@@ -78,18 +86,25 @@ class ProgressBar:
         return "  ".join(parts)
 
     def parts(
-        self, step: int, complete: Optional[float], loss: Optional[float], frames: Optional[int], elapsed: float
+        self,
+        step: int,
+        complete: Optional[float],
+        scores: Optional[Mapping[str, float]],
+        frames: Optional[int],
+        elapsed: float,
+        setup: Setup = NO_SETUP,
     ) -> list[str]:
-        """Return the texts beside the bar: the phase first, then numbers."""
-        parts = [self.phase, "step %d" % step]
-        if loss is not None:
-            parts.append("loss %.4g" % loss)
-        if frames is not None and elapsed > 0:
-            parts.append("%s frames/s" % _short(frames / elapsed))
+        """Return the texts beside the bar: the phase first, then numbers, the most important ones first."""
+        left = time_left(elapsed, complete, setup)
+        parts = [self.phase, "elapsed %s" % hms(elapsed) if left is None else "ETA %s" % hms(left), "step %d" % step]
+        if scores:
+            parts.append("score %s" % score_text(scores, digits=4))
+        seconds = elapsed - setup.seconds
+        if frames is not None and frames > setup.frames and seconds > 0:
+            parts.append("%s frames/s" % _short((frames - setup.frames) / seconds))
         memory = process_memory()
         if memory:
             parts.append("mem %s" % bytes_text(memory))
-        parts.append("ETA %s" % hms(elapsed / complete - elapsed) if complete else "elapsed %s" % hms(elapsed))
         return parts
 
     def clear(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import unicodedata
 
@@ -14,6 +15,11 @@ def hms(seconds: float) -> str:
     """Return hours, minutes and seconds, as ``0:28:58``."""
     whole = max(0, int(seconds)) if math.isfinite(seconds) else 0
     return "%d:%02d:%02d" % (whole // 3600, whole // 60 % 60, whole % 60)
+
+
+def date_text(now: datetime.datetime) -> str:
+    """Return a date with the time, as ``2026-03-21 12:34:56``."""
+    return now.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def counted(count: int, noun: str) -> str:

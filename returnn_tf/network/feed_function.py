@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Callable, ClassVar, Optional
 
 from returnn_tf.network.feed import FeedFormat
 from returnn_tf.network.for_xla import ForXla
@@ -24,6 +24,9 @@ class FeedFunction:
     :param before_run: called with the tensors before each run; may raise an error
     :param jit_compile: let XLA compile the graph, once for each shape of the tensors
     """
+
+    #: How many graphs were made in this process: a step in which the number grows does not tell the speed of others.
+    graphs_made: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -68,6 +71,7 @@ class FeedFunction:
             self._before_run(tensors)
         names = frozenset(tensors)
         if names not in self._graphs:
+            FeedFunction.graphs_made += 1
             if self._before_trace is not None:
                 self._before_trace()
             signature = {name: spec for name, spec in self.feed_format.signature.items() if name in names}

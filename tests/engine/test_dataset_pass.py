@@ -15,6 +15,7 @@ from returnn_tf.engine.distributed.world import alone
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, batch_sizes
 from returnn_tf.engine.passes.progress import PassState
 from returnn_tf.logging.log import log
+from returnn_tf.network.feed_function import FeedFunction
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -113,6 +114,31 @@ def test_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[0][1].startswith("train epoch 3, step 0, loss 2.5, ")
     assert lines[1][1].endswith("elapsed 0:01:00, exp. remaining 0:00:00, complete 100.00%")
     assert lines[2][1].startswith("train epoch 3, finished after 2 steps, 0:01:00 elapsed (")
+
+
+def test_a_step_that_makes_a_graph_tells_nothing_of_the_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no computing time, and the time left follows from the other steps."""
+    monkeypatch.setattr(log, "shows", lambda level: level == 5)
+    lines = []
+    monkeypatch.setattr(log, "write", lambda level, text: lines.append(text))
+    clock = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr(FeedFunction, "graphs_made", 7)
+
+    def step(tensors: dict[str, Any], batch: Batch) -> int:
+        first = FeedFunction.graphs_made == 7
+        FeedFunction.graphs_made = 8
+        clock[0] += 100.0 if first else 2.0
+        return 0
+
+    one_pass, state = a_pass(step), PassState()
+    for each in one_pass.steps(batches(4), state):
+        one_pass.log_step(each, dict)
+    assert (state.compute_seconds, state.setup_seconds, state.setup_frames) == (6.0, 100.0, state.frames // 4)
+    assert state.frames_per_second == state.frames * 3 / 4 / 6.0
+    assert lines[0].endswith("elapsed 0:01:40, complete 25.00%")
+    assert lines[1].endswith("elapsed 0:01:42, exp. remaining 0:00:04, complete 50.00%")
+    assert PassState(frames=9, seconds=1.0, setup_frames=9, setup_seconds=1.0).frames_per_second is None
 
 
 def test_sizes_of_a_batch() -> None:

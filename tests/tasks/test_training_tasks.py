@@ -136,8 +136,35 @@ def test_training_writes_checkpoints_scores_and_events(capsys: pytest.CaptureFix
         "'dev' eval epoch 3, finished after 2 steps",
         "dev: score 0.",
         "Saved net/network.003\n",
+        "% waiting for data, ",
     ):
         assert expected in text
+    assert re.search(r"^dev_score 0\.\d+: (the best so far; before|not better than),? 0\.\d+ in epoch 1$", text, re.M)
+    assert re.search(r"^train epoch 1, .* compiling, .*, memory .*, 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d$", text, re.M)
+    assert " compiling" not in text[text.index("start train epoch 2") :]
+    for line in re.findall(r"^(?:epoch \d |dev: ).*", text, re.M):
+        assert all(len(number.replace(".", "").lstrip("0")) <= 6 for number in re.findall(r"\d+\.\d+", line))
+
+
+def test_the_log_tells_the_rates_of_the_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    """If another setting changes that of the epoch."""
+    run(num_epochs=2, dynamic_learning_rate=lambda *, global_train_step, learning_rate, **_: learning_rate * 0.1)
+    text = capsys.readouterr().out
+    assert "start train epoch 1, learning rate 0.02\n" in text
+    assert text.count(", learning rate of the steps 0.002, ") == 2
+
+
+def test_names_of_several_losses(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in the learning-rate file: those of the layers."""
+    hidden = {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}
+    run(num_epochs=1, network={"a": hidden, "output": hidden})
+    number = r"\d\.\d+"
+    pattern = r"^epoch 1 score: a %s output %s error: a %s output %s elapsed: " % ((number,) * 4)
+    text = capsys.readouterr().out
+    assert re.search(pattern, text, re.M)
+    assert re.search(
+        r"^dev: score a %s output %s error a %s output %s devtrain: score a " % ((number,) * 4), text, re.M
+    )
 
 
 def test_a_run_which_goes_on_ends_with_the_same_numbers() -> None:

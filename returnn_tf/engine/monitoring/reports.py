@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,14 +11,16 @@ from returnn_tf.config import Config
 from returnn_tf.config.settings import TaskSettings
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.learning_rate.control import LearningRateControl
+from returnn_tf.engine.learning_rate.file import best_epochs
 from returnn_tf.engine.monitoring.loss_watch import LossWatch
 from returnn_tf.engine.monitoring.profiling import Profiler
 from returnn_tf.engine.monitoring.summaries import Summaries
 from returnn_tf.engine.passes.scored_pass import PassResult
 from returnn_tf.engine.support import devices
 from returnn_tf.engine.support.step_result import StepResult
-from returnn_tf.logging.lines import epoch_line, eval_line
+from returnn_tf.logging.lines import best_line, epoch_line, eval_line, speed_line
 from returnn_tf.logging.log import log
+from returnn_tf.logging.text import date_text
 from returnn_tf.network.network import Network
 
 
@@ -32,6 +36,7 @@ class Reports:
         self.learning_rates = LearningRateControl.from_config(config)
         self.summaries = Summaries.from_config(config)
         self.watch = LossWatch()
+        self._rates: list[float] = []  # the lowest and the highest of the steps of an epoch
         self.profiler = Profiler.from_config(config, self.summaries.folder)
         if TaskSettings(config).dry_run:
             self.learning_rates.filename = None
@@ -53,6 +58,8 @@ class Reports:
         :param net: the network
         """
         self.summaries.step(result)
+        if result.learning_rate is not None:
+            self._rates = [min(self._rates + [result.learning_rate]), max(self._rates + [result.learning_rate])]
         if self._is_chief:
             self.watch.step(net, result)
 
@@ -63,7 +70,9 @@ class Reports:
         :param rate: the learning rate
         :param first_step: global step at which the epoch started
         """
-        log.write(3, "%s, %s" % (phase, _speed(result)))
+        facts = ["memory %s" % devices.memory_text(), *self._dynamic_rates(rate), date_text(datetime.datetime.now())]
+        times = (result.seconds, result.wait_seconds, result.setup_seconds, result.frames_per_second)
+        log.write(3, speed_line(phase, *times, facts))
         log.write(1, epoch_line(epoch, result.scores, result.errors, result.seconds))
         self.watch.look(rate, "after epoch %d" % epoch)
         errors: dict[str, Any] = {"train_score": result.scores, "train_error": result.errors}
@@ -95,6 +104,23 @@ class Reports:
             errors["%s_error" % name] = result.errors
             self.summaries.epoch(name, epoch, {**result.scores, **result.errors})
         self.learning_rates.set_errors(epoch, _without_empty(errors))
+        key = self.learning_rates.error_key(epoch)
+        epochs = self.learning_rates.epochs
+        values = {} if key is None else {number: epochs[number].error[key] for number in best_epochs(epochs, key)}
+        text = best_line(key or "", values, epoch)
+        if text:
+            log.write(3, text)
+
+    def _dynamic_rates(self, rate: float) -> list[str]:
+        """Return which rates the steps of the epoch had, if ``dynamic_learning_rate`` changed that of the epoch.
+
+        :param rate: of the epoch
+        """
+        found, self._rates = self._rates, []
+        if not found or all(math.isclose(each, rate, rel_tol=1e-5) for each in found):
+            return []
+        low, high = "%.3g" % min(found), "%.3g" % max(found)
+        return ["learning rate of the steps %s" % (low if low == high else "%s to %s" % (low, high))]
 
     def close(self) -> None:
         """Complete the files."""
@@ -106,8 +132,3 @@ class Reports:
 
 def _without_empty(errors: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in errors.items() if value or not isinstance(value, dict)}
-
-
-def _speed(result: PassResult) -> str:
-    rate = result.frames / result.seconds if result.seconds else 0.0
-    return "%.0f frames/s, memory %s" % (rate, devices.memory_text())

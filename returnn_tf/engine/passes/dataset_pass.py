@@ -14,8 +14,9 @@ from returnn_tf.engine.passes.progress import PassState
 from returnn_tf.engine.support.prefetch import Prefetcher
 from returnn_tf.engine.support.step_errors import naming_sequences
 from returnn_tf.logging.levels import STEP_LEVEL
-from returnn_tf.logging.lines import pass_line, step_line
+from returnn_tf.logging.lines import Setup, pass_line, step_line
 from returnn_tf.logging.log import log
+from returnn_tf.network.feed_function import FeedFunction
 
 Result = TypeVar("Result")
 Converted = tuple[Any, Any]  # batch, tensors
@@ -29,6 +30,7 @@ class Step(NamedTuple):
     number: int  # from 0
     seconds: float  # of this step
     elapsed: float  # since the pass began
+    setup: Setup  # the steps so far in which a graph was made
 
 
 @dataclass
@@ -50,9 +52,9 @@ class DatasetPass(Generic[Result]):
     join: Callable[[Iterable[Converted]], Iterable[Converted]] = iter
     dump: Optional[Dump] = None
 
-    def loss_of(self, result: Result) -> Optional[float]:
-        """Return the loss for the progress bar; None if a step has none."""
-        return None
+    def scores_of(self, result: Result) -> Mapping[str, float]:
+        """Return the scores for the progress bar, by loss."""
+        return {}
 
     def communication_of(self, result: Result) -> float:
         """Return the seconds of a step in which this process waited for others or sent data."""
@@ -71,13 +73,15 @@ class DatasetPass(Generic[Result]):
 
     def _steps(self, batches: Iterable[Any], state: PassState) -> Generator[Step, None, None]:
         waited = state.wait_seconds
+        setup, share = Setup(state.setup_seconds, 0.0, state.setup_frames), 0.0
+        complete: Optional[float] = None if state.steps else 0.0  # unknown where an earlier run stopped
         start = time.perf_counter() - state.seconds
         bar = log.progress(self.phase)
         self.world.heartbeat.long_phase(self.phase)
         prefetcher = Prefetcher(batches, lambda batch: self.convert(batch.feed))
         try:
             for batch, tensors in self.join(prefetcher):
-                before = time.perf_counter()
+                before, made = time.perf_counter(), FeedFunction.graphs_made
                 with naming_sequences(self.phase, batch.seq_tags):
                     result = self.step(tensors, batch)
                     if self.dump is not None:
@@ -88,13 +92,22 @@ class DatasetPass(Generic[Result]):
                 state.steps += 1
                 if batch.seq_tags:
                     state.batches, state.seqs = state.batches + 1, _last_sequence(batch) + 1
-                state.frames += max(batch.num_frames.values(), default=0)
+                frames = max(batch.num_frames.values(), default=0)
+                state.frames += frames
                 state.seconds = now - start
-                state.compute_seconds += now - before
+                if FeedFunction.graphs_made == made:
+                    state.compute_seconds += now - before
+                else:
+                    state.setup_seconds += now - before
+                    state.setup_frames += frames
+                    if complete is not None and batch.complete is not None:
+                        share += batch.complete - complete
+                    setup = Setup(state.setup_seconds, share, state.setup_frames)
+                complete = batch.complete
                 state.communication_seconds += self.communication_of(result)
                 state.wait_seconds = waited + prefetcher.wait_seconds
-                bar.update(state.steps, batch.complete, self.loss_of(result), state.frames)
-                yield Step(batch, result, state.steps - 1, now - before, state.seconds)
+                bar.update(state.steps, batch.complete, self.scores_of(result), state.frames, setup)
+                yield Step(batch, result, state.steps - 1, now - before, state.seconds, setup)
         finally:
             bar.close()
             prefetcher.close()
@@ -115,6 +128,7 @@ class DatasetPass(Generic[Result]):
                 seconds_per_step=step.seconds,
                 elapsed=step.elapsed,
                 complete=step.batch.complete,
+                setup=step.setup,
             )
             log.write(STEP_LEVEL, line)
 

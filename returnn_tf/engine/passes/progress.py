@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Optional
 
 from returnn_tf.config import Config, DataError
 from returnn_tf.config.settings import Effect, settings_with
@@ -27,7 +27,15 @@ class PassState:
     compute_seconds: float = 0.0  # inside of the step functions
     wait_seconds: float = 0.0  # waiting for data
     communication_seconds: float = 0.0  # part of the computing time: waiting for other processes, and sending
+    setup_seconds: float = 0.0  # of steps in which a graph was made and compiled: no part of the computing time
+    setup_frames: int = 0  # in these steps
     sums: Sums = field(default_factory=dict)  # see `Scores.sums`
+
+    @property
+    def frames_per_second(self) -> Optional[float]:
+        """Return the frames per second of the steps in which no graph was made; None if there are none."""
+        seconds = self.seconds - self.setup_seconds
+        return (self.frames - self.setup_frames) / seconds if self.frames > self.setup_frames and seconds > 0 else None
 
     @classmethod
     def from_json(cls, value: Any) -> PassState:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Callable, Optional
 
@@ -13,10 +13,8 @@ from returnn_tf.engine.passes import ranks_report
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, batch_sizes
 from returnn_tf.engine.passes.progress import PassState
 from returnn_tf.engine.support.devices import memory_bytes
-from returnn_tf.engine.support.scores import Scores, added_sums, batch_means
+from returnn_tf.engine.support.scores import COST, Scores, added_sums, batch_means
 from returnn_tf.engine.support.step_result import StepResult
-from returnn_tf.logging.lines import time_shares_line
-from returnn_tf.logging.log import log
 from returnn_tf.logging.text import bytes_text
 
 
@@ -32,11 +30,12 @@ class PassResult(PassState):
         """Return frames per second, and the shares of the time that computing and waiting for data took."""
         if not self.steps or not self.seconds:
             return {}
-        return {
-            "frames_per_second": self.frames / self.seconds,
+        shares = {
             "compute_share": self.compute_seconds / self.seconds,
             "data_wait_share": self.wait_seconds / self.seconds,
         }
+        rate = self.frames_per_second
+        return shares if rate is None else {"frames_per_second": rate, **shares}
 
     def times(self) -> dict[str, float]:
         """Return how the time was spent, for event files: fractions of the total, and speed."""
@@ -54,7 +53,7 @@ class ScoredPass(DatasetPass[StepResult]):
     :param with_exp: option ``calculate_exp_loss``
     :param log_batch_size: option: sizes in the lines of the steps
     :param log_memory_usage: option ``tf_log_memory_usage``: memory in the lines of the steps
-    :param shares_level: log level of the line with the time shares
+    :param ranks_level: log level of the lines with the times of each process
     :param on_step: called after each step with batch and result, e.g. for event files
     :param between: called between the steps with the result so far (without scores) and the sums; may end the pass
         with an exception
@@ -65,14 +64,15 @@ class ScoredPass(DatasetPass[StepResult]):
     with_exp: bool = False
     log_batch_size: bool = False
     log_memory_usage: bool = False
-    shares_level: int = 4
+    ranks_level: int = 4
     on_step: Optional[Callable[[Any, StepResult], None]] = None
     between: Optional[Callable[[PassResult, Scores], None]] = None
     common_sums: bool = False
 
-    def loss_of(self, result: StepResult) -> Optional[float]:
-        """Return the objective."""
-        return result.total_loss
+    def scores_of(self, result: StepResult) -> Mapping[str, float]:
+        """Return the scores, as in the lines of epochs."""
+        means = batch_means(result, self.normalized)
+        return {name: value for name, value in means.items() if name.startswith(COST)}
 
     def communication_of(self, result: StepResult) -> float:
         """Return the measured communication time."""
@@ -120,10 +120,7 @@ class ScoredPass(DatasetPass[StepResult]):
         result.scores, result.errors = scores.scores(), scores.errors()
         result.by_rank = by_rank
         self.log_end(result)
-        log.write(
-            self.shares_level, time_shares_line(self.phase, result.seconds, result.compute_seconds, result.wait_seconds)
-        )
-        ranks_report.write(self.phase, self.world, by_rank, self.shares_level)
+        ranks_report.write(self.phase, self.world, by_rank, self.ranks_level)
         return result
 
     def _values(self, batch: Any, result: StepResult) -> dict[str, Any]:

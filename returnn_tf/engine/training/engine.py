@@ -258,7 +258,7 @@ class Engine:
             step=lambda tensors, batch: self._step(tensors, batch, progress.epoch, steps, rate),
             normalized=normalized_losses(self.net),
             with_exp=TrainingSettings(self._parts.setup.entry.config).calculate_exp_loss,
-            shares_level=3,
+            ranks_level=3,
             log_batch_size=LoggingSettings(self._parts.setup.entry.config).log_batch_size,
             log_memory_usage=LoggingSettings(self._parts.setup.entry.config).tf_log_memory_usage,
             on_step=lambda batch, result: self._after_step(batch, result, progress, steps + 1),
