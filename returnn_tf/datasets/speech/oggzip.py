@@ -42,6 +42,8 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
     >>> dataset = Dataset.from_config(train)   # doctest: +SKIP
     """
 
+    takes_last_of_tag = True
+
     @dataclass
     class Options(UtteranceDataset.Options):
         """Options in the config."""
@@ -198,12 +200,6 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
             )
 
     # ---- sequences
-
-    def indices_of_tags(self, tags: Any) -> NDArray[Any]:
-        """Return corpus indices of tags; of several sequences with the same tag the last one."""
-        if self._tag_to_index is None:
-            self._tag_to_index = {self.tag(index): index for index in range(self.num_seqs)}
-        return super().indices_of_tags(tags)
 
     def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
         """Return corpus indices in the order of an epoch, after ``epoch_wise_filter``."""
