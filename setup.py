@@ -1,14 +1,14 @@
 """The build steps that pyproject.toml cannot express: the version from git, and folders that stand beside the package.
 
-A release is a commit with the tag ``v1.2.3``; nothing has to be edited for one. What is built from it is 1.2.3. N
-commits later it is ``1.2.4.devN+gHASH``, and before the first tag, or in a clone without tags, ``.devN+gHASH`` of the
-version in ``_version.py``. Each distribution has its version written in its own copy of that file, which is what counts
-where there is no repository: in an sdist.
+A release is a commit with the tag ``v1.2.3``; nothing has to be edited for one. ``_version.py`` has the version between
+releases. Each distribution has its version written in its own copy of that file, which is what counts where there is no
+repository: in an sdist.
 """
 
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -22,38 +22,25 @@ CHECKOUT = Path(__file__).resolve().parent
 VERSION_FILE = "returnn_tf/_version.py"
 #: Folders that a wheel has inside of the package, and the suffixes of their files.
 FOLDERS = {"native_ops": (".h", ".cc", ".cu"), "i6": (".py",)}
+RELATIVE_LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)([^)\s]+)\)")
 ASSIGNMENT = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
-#: What `git describe --long --dirty` prints for a tag of a release: v1.2.3-N-gHASH, with -dirty for changed files.
-DESCRIBED = re.compile(r"v(?P<release>\d+\.\d+\.)(?P<patch>\d+)-(?P<commits>\d+)-(?P<commit>g\w+)(?P<dirty>-dirty)?")
 
 
 def find_version() -> str:
     """Return the version of what is built from this folder."""
-    found = ASSIGNMENT.search((CHECKOUT / VERSION_FILE).read_text(encoding="utf8"))
-    if found is None:
-        raise SystemExit("setup.py: there is no version in %s" % VERSION_FILE)
-    if not (CHECKOUT / ".git").exists():
-        return found.group(1)
+    known = runpy.run_path(str(CHECKOUT / VERSION_FILE))
     try:
-        described = git("describe", "--tags", "--match", "v[0-9]*", "--long", "--dirty", "--always")
-        tag = DESCRIBED.fullmatch(described)
-        if tag is None:  # without a tag: the hash alone
-            commit, _, dirty = described.partition("-")
-            return "%s.dev%s+g%s%s" % (found.group(1), git("rev-list", "--count", "HEAD"), commit, dirty and ".dirty")
-    except (OSError, subprocess.CalledProcessError) as exc:
+        return str(known["version_of_commit"]())
+    except (OSError, subprocess.SubprocessError) as exc:
         reason = (getattr(exc, "stderr", "") or str(exc)).strip()
         print("setup.py: no version from git (%s), so it is that of %s" % (reason, VERSION_FILE), file=sys.stderr)
-        return found.group(1)
-    if tag["commits"] == "0" and not tag["dirty"]:
-        return tag["release"] + tag["patch"]
-    local = tag["commit"] + (".dirty" if tag["dirty"] else "")
-    return "%s%d.dev%s+%s" % (tag["release"], int(tag["patch"]) + 1, tag["commits"], local)
+        return str(known["__version__"])
 
 
-def git(*args: str) -> str:
-    """Run git in this folder and return its output."""
-    done = subprocess.run(["git", *args], cwd=CHECKOUT, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+def description() -> str:
+    """Return the README with relative links as texts: they lead nowhere outside of the repository."""
+    text = (CHECKOUT / "README.md").read_text(encoding="utf8")
+    return RELATIVE_LINK.sub(lambda m: m[1] if m[2].startswith(m[1].strip("`")) else "%s (`%s`)" % m.groups(), text)
 
 
 def write_version(folder: str, version: str) -> None:
@@ -91,4 +78,9 @@ class BuildWithFolders(build_py):
                     shutil.copyfile(script if path.parent.name == "tools" else path, to)
 
 
-setup(version=find_version(), cmdclass={"build_py": BuildWithFolders, "sdist": SdistWithVersion})
+setup(
+    version=find_version(),
+    long_description=description(),
+    long_description_content_type="text/markdown",
+    cmdclass={"build_py": BuildWithFolders, "sdist": SdistWithVersion},
+)

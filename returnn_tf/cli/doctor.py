@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
-from returnn_tf._version import __version__
+from returnn_tf._version import shown_version
 from returnn_tf.cli.commands import register_command
 from returnn_tf.config import ConfigError
 from returnn_tf.engine.distributed import library
@@ -93,7 +93,7 @@ def run(args: list[str]) -> int:
         raise ConfigError("doctor: the only option is --quick, got %s" % " ".join(args))
     color = wants_color(sys.stdout)
     missing = []
-    print("returnn_tf %s on %s" % (__version__, platform.platform()), flush=True)
+    print("returnn_tf %s on %s" % (shown_version(), platform.platform()), flush=True)
     for check in CHECKS:
         finding = Finding(False, "not tested, because of --quick") if args and check.slow else examine(check)
         if not finding.found and check.required:

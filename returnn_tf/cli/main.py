@@ -16,7 +16,7 @@ import sys
 import traceback
 from typing import Optional
 
-from returnn_tf._version import __version__
+from returnn_tf._version import shown_version
 from returnn_tf.cli.commands import COMMANDS, RUN, WIDTH, fitted, usage
 from returnn_tf.cli.explain.pages import pointer
 from returnn_tf.config import ConfigError, DataError, nearest_name
@@ -139,7 +139,7 @@ def _dispatch(args: list[str]) -> int:
         print(usage())
         return 0
     if args[0] in ("-V", "--version"):
-        print("returnn_tf", __version__)
+        print("returnn_tf", shown_version())
         return 0
     command = COMMANDS.find(args[0]) if args[0].isidentifier() else None  # config names have a dot
     if command is not None:
@@ -181,5 +181,5 @@ def _to_stderr(text: str) -> None:
 def _crashed() -> int:
     text = printable(traceback.format_exc(), keep="\n\t")
     log.write(1, text.rstrip(), terminal=False)
-    _to_stderr(text + "This looks like a bug in returnn_tf %s, not in your config.\n" % __version__)
+    _to_stderr(text + "This looks like a bug in returnn_tf %s, not in your config.\n" % shown_version())
     return EXIT_BUG

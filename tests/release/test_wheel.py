@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -126,6 +127,16 @@ def test_wheel_and_checkout_share_compiled_ops(installed: Path) -> None:
     assert there == [hashlib.sha256(content).hexdigest() for content in here]
 
 
+def test_links_of_the_description(wheel: zipfile.ZipFile) -> None:
+    """An index shows the README, but has no files beside it."""
+    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    text = wheel.read(name).decode("utf8")
+    assert "Description-Content-Type: text/markdown" in text and "# returnn_tf\n" in text
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert links and all(link.startswith("https://") for link in links), links
+    assert "Start (`docs/start.md`): ten minutes" in text and "under the Apache-2.0 licence" in text
+
+
 def test_size_of_the_wheel(wheel: zipfile.ZipFile) -> None:
     assert wheel.filename is not None
     assert os.path.getsize(wheel.filename) < MOST_BYTES
@@ -181,6 +192,20 @@ def test_version_by_tag(repository: Path) -> None:
     assert version(repository) == "0.3.10.dev0+%s.dirty" % commit
     _git(repository, "commit", "-q", "-a", "-m", "y")
     assert version(repository) == "0.3.10.dev1+g" + _git(repository, "rev-parse", "--short", "HEAD")
+
+
+def test_version_of_a_checkout(repository: Path) -> None:
+    """What runs from a checkout, as an editable install does, says the version of a wheel of the same commit."""
+    code = "from returnn_tf._version import shown_version; print(shown_version())"
+    (repository / "returnn_tf" / "__init__.py").touch()
+    _git(repository, "add", ".")
+    _git(repository, "commit", "-q", "-m", "y")
+    for tag in ("", "v0.3.9"):
+        if tag:
+            _git(repository, "tag", tag)
+        done = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == version(repository)
+        assert version(repository) == tag[1:] or "dev2+g" in version(repository)
 
 
 def test_version_without_a_repository(repository: Path) -> None:
