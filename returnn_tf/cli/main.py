@@ -96,11 +96,29 @@ def _failed_import_or_file(exc: Exception) -> int:
             return _crashed()
         return _failed("out of memory: %s. %s" % (exc, _MORE_MEMORY), EXIT_BUG, cause=exc, topic="memory")
     assert isinstance(exc, OSError)
+    if exc.errno in (errno.EMFILE, errno.ENFILE):
+        text = "%s. Raise the limit of the process (ulimit -n)" % os.strerror(exc.errno)
+        return _failed(text, EXIT_BUG, cause=exc)
+    if exc.filename is None and exc.errno == errno.ENOMEM:
+        return _failed("out of memory: %s. %s" % (exc.strerror, _MORE_MEMORY), EXIT_BUG, cause=exc, topic="memory")
+    if exc.filename is None and exc.errno == errno.ENOENT and not _has_working_directory():
+        text = (
+            "the working directory does not exist any more. Change to another one, or to the new one of this name: cd ."
+        )
+        return _failed(text, EXIT_BUG, cause=exc)
     if exc.filename is None and exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
         return _failed("%s, while writing" % os.strerror(exc.errno), EXIT_BAD_DATA, cause=exc)
     if exc.filename is None:
         return _crashed()
     return _failed("%s: %s" % (exc.filename, exc.strerror or exc), EXIT_BAD_DATA, cause=exc, topic="data-files")
+
+
+def _has_working_directory() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def open_standard_streams() -> None:

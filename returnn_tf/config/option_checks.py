@@ -27,6 +27,13 @@ def finite(value: Any) -> Optional[str]:
     return None if value is None or math.isfinite(value) else "must be finite"
 
 
+def file_name(value: Any) -> Optional[str]:
+    """Check that a file can have this name, and that TensorFlow takes it; None passes."""
+    if value is not None and ("\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value)):
+        return "must be a name that can be written in UTF-8, without NUL"
+    return None
+
+
 def none_below(least: int) -> Callable[[Any], Optional[str]]:
     """Return a check that a number, or each number of a dict, is at least ``least``; None passes, also in the dict."""
     check = at_least(least)

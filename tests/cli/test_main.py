@@ -319,6 +319,14 @@ def test_standard_streams_that_are_closed_or_full(redirection, args, code, messa
     assert message in done.stderr and "Traceback" not in done.stderr and (message or not done.stderr)
 
 
+def test_a_working_directory_that_is_gone(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["my.config"]) == 1
+    assert "error: the working directory does not exist any more. Change to another one" in capsys.readouterr().err
+
+
 LETTERS = """
 print("a config that says ü")
 train = dev = {"class": "Task12AXDataset", "num_seqs": 4}
@@ -353,6 +361,9 @@ def test_a_terminal_that_lacks_letters(args, tmp_path):
         (MemoryError(), "out of memory: allocation failed. Raise the limit"),
         (ImportError("lib.so: failed to map segment from shared object"), "out of memory: lib.so"),
         (OSError(errno.ENOSPC, "No space left"), "No space left on device, while writing"),
+        (OSError(errno.EMFILE, "Too many"), "Too many open files. Raise the limit of the process (ulimit -n)"),
+        (OSError(errno.EMFILE, "Too many", "a.hdf"), "Too many open files. Raise the limit"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "out of memory: Cannot allocate memory. Raise the limit"),
     ],
 )
 def test_what_the_machine_lacks_is_no_bug(config, task, capsys, exc, message):

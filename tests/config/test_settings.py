@@ -10,6 +10,7 @@ import pytest
 
 from returnn_tf.cli.main import main
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.option_checks import file_name
 from returnn_tf.config.options import at_least
 from returnn_tf.config.settings import (
     GROUPS,
@@ -117,6 +118,7 @@ class Example(SettingGroup):
 
     count: int = setting(3, help="a number", check=at_least(1), aliases=["number"])
     rates: list[float] = setting([], help="numbers")
+    name: str = setting("", help="of a file", check=file_name)
     mode: str = setting("a", help="a choice", choices=["a", "b"])
     limit: "Optional[int]" = setting(None, help="a limit")
     flag: bool = setting(False, help="on or off")
@@ -149,6 +151,8 @@ def test_values(value, text, name, expected) -> None:
 @pytest.mark.parametrize(
     "values, expected",
     [
+        ({"name": "a\udcffb/m"}, "'name' must be a name that can be written in UTF-8, without NUL"),
+        ({"name": "a\0b"}, "'name' must be a name that can be written in UTF-8, without NUL"),
         ({"count": 0}, "config key 'count' must be at least 1, got 0. It is: a number"),
         ({"count": 2.5}, "config key 'count': expected a whole number, got 2.5"),
         ({"number": 0}, "config key 'number' must be at least 1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
+from returnn_tf.config.option_checks import file_name
 from returnn_tf.config.options import at_least
 from returnn_tf.config.settings.declaration import SettingGroup, setting
 
@@ -11,7 +12,7 @@ from returnn_tf.config.settings.declaration import SettingGroup, setting
 class CheckpointSettings(SettingGroup):
     """Checkpoints."""
 
-    model: str = setting("", help="path prefix of the checkpoints to write")
+    model: str = setting("", help="path prefix of the checkpoints to write", check=file_name)
     load: str = setting("", help="checkpoint to load; task train uses it only if it has none of its own")
     load_epoch: Optional[int] = setting(None, help="epoch of the checkpoint to load", between_runs=True)
     epoch: Optional[int] = setting(
@@ -20,7 +21,7 @@ class CheckpointSettings(SettingGroup):
     allow_random_model_init: bool = setting(
         False, help="tasks other than train: start with random parameters if there is no checkpoint"
     )
-    import_model_train_epoch1: str = setting("", help="checkpoint whose parameters start epoch 1")
+    import_model_train_epoch1: str = setting("", help="checkpoint whose parameters start epoch 1", check=file_name)
     init_params: Union[str, dict[str, Any], None] = setting(
         None, help="checkpoint for initial parameters, also of parts: a path, or a dict as in preload_from_files"
     )

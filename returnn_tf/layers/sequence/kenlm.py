@@ -9,6 +9,7 @@ import numpy
 
 from returnn_tf.config import DataError
 from returnn_tf.config.options import OptionError, option
+from returnn_tf.datasets.core.safe_files import path_of
 from returnn_tf.datasets.vocabulary import read_labels
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
@@ -69,8 +70,7 @@ class KenLmLayer(Layer):
         source = ctx.single_source()
         if not ctx.in_step:
             raise ctx.error("scores the labels of a loop step by step: put it into the unit of a 'rec' layer.")
-        path = self.lm_file() if callable(self.lm_file) else self.lm_file
-        self._path, self._vocab = str(path), str(self.vocab_file() if callable(self.vocab_file) else self.vocab_file)
+        self._path, self._vocab = (path_of(getattr(self, name), where=name) for name in ("lm_file", "vocab_file"))
         for option_name, file in (("lm_file", self._path), ("vocab_file", self._vocab)):
             if not os.path.exists(file):
                 raise OptionError("%s %r does not exist (current directory: %s)." % (option_name, file, os.getcwd()))

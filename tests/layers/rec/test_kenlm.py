@@ -178,6 +178,9 @@ def test_the_label_itself_where_the_target_is_given() -> None:
         ({"lm_file": "nothing.arpa"}, "lm_file 'nothing.arpa' does not exist"),
         ({"vocab_file": "nothing"}, "vocab_file 'nothing' does not exist"),
         ({"vocab_file": str(FILES / "bpe.vocab")}, "vocab_file '.*bpe.vocab' has 6 labels, but the source .* has 5"),
+        ({"lm_file": len}, r"lm_file: .*can't be called with no arguments"),
+        ({"lm_file": lambda: None}, "lm_file must be a path, not None"),
+        ({"vocab_file": lambda: 7}, "vocab_file must be a path, not 7"),
         ({"from": "data:source"}, "must be one label per sequence"),
     ],
 )
