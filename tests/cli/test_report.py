@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pathlib
 import re
@@ -15,10 +16,11 @@ import pytest
 
 from returnn_tf.cli.main import main
 from returnn_tf.cli.report.details import worst
-from returnn_tf.cli.report.losses import sees_reference
+from returnn_tf.cli.report.losses import sees_reference, target_labels
 from returnn_tf.cli.report.model import Model, SeqReport
 from returnn_tf.engine.learning_rate.file import EpochData
 from returnn_tf.engine.monitoring.curves import draw_curves
+from returnn_tf.logging.progress_bar import ProgressBar
 from tests.layers.nets import net_of
 
 pytest.importorskip("matplotlib")
@@ -187,6 +189,38 @@ def test_history_of_a_loss(layers: dict[str, Any], seen: bool) -> None:
     net = net_of(network, train=True)
     (loss,) = net.plan.losses
     assert sees_reference(Model(net, "", None, "dev", [], {}), loss) == seen
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_of_the_sequences(trained: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are evaluated one by one, which takes a while."""
+    monkeypatch.chdir(trained)
+    out = Terminal()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(ProgressBar, "INTERVAL", 0.0)
+    assert main(["report", "toy.config", "--num_seqs", "2", "--examples", "1", "--output", "progress.html"]) == 0
+    assert re.search("report on 'dev'   50% #+-+  ETA .*report on 'dev'  100% #+ ", out.getvalue(), re.S)
+
+
+@pytest.mark.parametrize("shift, expected", [(False, "ac3"), (True, "0 2 3")])
+def test_names_of_labels_with_an_end(shift: bool, expected: str) -> None:
+    """A target to which layers add an end has the names of the data, unless its labels are computed."""
+    labels = {"dim": 3, "sparse": True, "vocab": {"labels": ["a", "b", "c"]}}
+    network = {
+        "more": {"class": "postfix_in_time", "postfix": 2, "from": "data:classes"},
+        "shifted": {"class": "eval", "eval": "source(0) * 1", "from": "more"},
+        "named": {"class": "reinterpret_data", "set_sparse_dim": 4, "from": "shifted" if shift else "more"},
+        "output": {"class": "softmax", "from": "data", "loss": "ce", "target": "named"},
+    }
+    net = net_of(network, train=True, extern_data={"data": {"dim": 3}, "classes": labels})
+    model = Model(net, "", types.SimpleNamespace(label_names={}), "dev", [], {})
+    assert target_labels(model, net.plan.losses[0]).text([0, 2, 3]) == expected
 
 
 @pytest.mark.parametrize("vocab, expected", [({}, False), ({"vocab": {"labels": ["a", "b", "c"]}}, True)])

@@ -11,6 +11,7 @@ from returnn_tf.cli.report.model import Model, SeqReport
 from returnn_tf.engine.search.labels import Labels, labels_of
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.layers.losses.ctc import CtcLoss
+from returnn_tf.layers.math.combine import ElementwiseLayer
 
 _FRAMES = ("T", "F")  # axes of an output that has a distribution for each frame or label
 
@@ -32,9 +33,18 @@ def frame_losses(model: Model) -> list[LossNode]:
 
 
 def target_labels(model: Model, loss: LossNode) -> Labels:
-    """Return the names of the labels of a target."""
-    assert loss.target is not None
-    return labels_of(loss.target.output, model.dataset, model.net.extern_data, loss.target.extern_key)
+    """Return the names of the labels of a target: its own, else those of the data that it is made of.
+
+    Layers may have added labels, e.g. of the end, which have no name then.
+    """
+    node = loss.target
+    assert node is not None
+    labels = labels_of(node.output, model.dataset, model.net.extern_data, node.extern_key)
+    while labels.names is None and node.sources and not isinstance(node.layer, ElementwiseLayer):
+        node = node.sources[0]
+        if node.output.sparse:
+            labels = labels_of(node.output, model.dataset, model.net.extern_data, node.extern_key)
+    return labels
 
 
 def probs_of(loss: LossNode, each: SeqReport) -> Optional[NDArray[Any]]:

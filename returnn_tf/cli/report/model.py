@@ -167,12 +167,17 @@ def sequences(model: Model, count: int) -> list[SeqReport]:
         count = len(chosen)
     log.write(3, "evaluating %d sequences of %r one by one ..." % (count, model.data))
     keys = net.data_keys([*net.plan.roots(), *net.fetch_nodes(fetch), *(layer.node for layer in model.attention)])
-    found = []
-    for batch in whole_batches(model.dataset, 1, keys, **options):
-        result = net.run(batch.feed, train=False, fetch=fetch)
-        found.append(_report_of(batch, result, normalized_losses(net)))
-        if len(found) >= count:
-            break
+    found: list[SeqReport] = []
+    bar = log.progress("report on %r" % model.data)
+    try:
+        for batch in whole_batches(model.dataset, 1, keys, **options):
+            result = net.run(batch.feed, train=False, fetch=fetch)
+            found.append(_report_of(batch, result, normalized_losses(net)))
+            bar.update(len(found), len(found) / count if total is not None else None)
+            if len(found) >= count:
+                break
+    finally:
+        bar.close()
     return found
 
 
