@@ -112,6 +112,28 @@ def test_bliss(recordings, tmp_path):
     assert not files and entries == [{"speaker_name": None, "text": "three", "seq_name": "c/r/2", "duration": 0.0}]
 
 
+def test_tracks_of_a_bliss_corpus(recordings, tmp_path, capsys):
+    """A segment has its channel only; without a track it has all."""
+    both = np.stack([tone(0.5), tone(0.5, 1000)], axis=1)
+    soundfile.write(recordings / "call.wav", both, RATE)
+    corpus, path = recordings / "corpus.xml", tmp_path / "out.zip"
+    text = """<corpus name="c"><recording name="r" audio="call.wav"><segment name="a" track="0"/>
+      <segment name="b" track="1"/><segment name="all"/></recording>%s</corpus>"""
+    corpus.write_text(text % "")
+    command = ["data", "oggzip", str(corpus), "--output", str(path), "--format", "wav"]
+    assert main(command) == 0
+    entries, files = made(path)
+    found = [audio(files["out/" + entry["file"]])[0] for entry in entries]
+    assert [samples.shape for samples in found] == [(RATE // 2,), (RATE // 2,), (RATE // 2, 2)]
+    assert [strongest(samples, RATE) for samples in found[:2]] == [
+        pytest.approx(440, abs=3),
+        pytest.approx(1000, abs=3),
+    ]
+    corpus.write_text(text % '<recording name="m" audio="a.wav"><segment name="x" track="1"/></recording>')
+    assert main([*command, "--replace"]) == 1
+    assert "segment 'c/m/x': '%s/a.wav' has 1 channel, but no track 1" % recordings in capsys.readouterr().err
+
+
 def test_the_same_input_gives_the_same_file(recordings, tmp_path):
     table = recordings / "list.tsv"
     table.write_text("file\ttext\na.wav\tone\nstereo.flac\ttwo\n")

@@ -52,7 +52,7 @@ def test_segments(corpus):
     assert [s.audio for s in segments] == ["audio/r1.wav"] * 3 + ["/a/b.flac"] + [None] * 3
     assert [(s.start, s.end) for s in segments[:4]] == [("0.0", "1.50"), ("1.5", None), (None, "inf"), ("2", "3")]
     assert [s.seconds for s in segments[:4]] == [(0.0, 1.5), (1.5, None), (0.0, None), (2.0, 3.0)]
-    assert [(s.speaker, s.track) for s in segments[:3]] == [("anna", 0), (None, 1), (None, 0)]
+    assert [(s.speaker, s.track) for s in segments[:3]] == [("anna", None), (None, 1), (None, None)]
     assert segments[0].orth == "\n   the   small boat\n  " and segments[2].orth is None
 
 

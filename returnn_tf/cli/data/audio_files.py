@@ -57,7 +57,14 @@ class Encoding:
             raise DataError("%s: %s" % (utterance.place, exc)) from exc
         if not len(samples):
             raise DataError("%s: %r has no samples" % (utterance.place, utterance.audio))
-        if utterance.is_whole_file:
+        channels = 1 if samples.ndim == 1 else samples.shape[1]
+        if utterance.track is not None:
+            if utterance.track >= channels:
+                text = "%s: %r has %d channel%s, but no track %d (they count from 0)"
+                ending = "" if channels == 1 else "s"
+                raise DataError(text % (utterance.place, utterance.audio, channels, ending, utterance.track))
+            samples = samples if samples.ndim == 1 else np.ascontiguousarray(samples[:, utterance.track])
+        if utterance.is_whole_file and (utterance.track is None or channels == 1):
             with open(utterance.audio, "rb") as file:
                 content = file.read()
             if self._fits(content, rate):

@@ -29,6 +29,8 @@ class Utterance:
     :param start: of the part of the file, in seconds
     :param end: likewise; None: the end of the file
     :param further: other facts to keep, e.g. the speaker
+    :param relative_audio: the audio file as it stands in the corpus
+    :param track: channel of the audio, from 0; None: all
     """
 
     place: str
@@ -39,7 +41,8 @@ class Utterance:
     start: float = 0.0
     end: Optional[float] = None
     further: dict[str, Any] = field(default_factory=dict)
-    relative_audio: Optional[str] = None  # as it stands in the corpus
+    relative_audio: Optional[str] = None
+    track: Optional[int] = None
 
     @property
     def is_whole_file(self) -> bool:
@@ -176,6 +179,7 @@ def _read_bliss(path: str, root: str) -> Iterator[Utterance]:
             end=end,
             further={"speaker_name": segment.speaker},
             relative_audio=segment.audio,
+            track=segment.track,
         )
 
 

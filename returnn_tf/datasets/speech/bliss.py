@@ -179,7 +179,7 @@ class _Index:
             self.names.append(segment.name)
             self.texts.append(segment.text)
             self.recording_of.append(len(self.recordings) - 1)
-            self.tracks.append(min(segment.track, 32767))
+            self.tracks.append(min(segment.track or 0, 32767))
             self.starts.append(start)
             self.ends.append(float("inf") if end is None else end)
 

@@ -30,7 +30,7 @@ class BlissSegment:
     :param start: time in seconds as it stands in the file; None if there is none
     :param end: likewise
     :param speaker: name of the speaker of the segment, if given
-    :param track: channel of the recording, from 0
+    :param track: channel of the recording, from 0; None: not given
     """
 
     name: str
@@ -39,7 +39,7 @@ class BlissSegment:
     start: Optional[str] = None
     end: Optional[str] = None
     speaker: Optional[str] = None
-    track: int = 0
+    track: Optional[int] = None
 
     @property
     def text(self) -> str:
@@ -161,8 +161,8 @@ class _Reader:
     def _segment(self, element: Any) -> BlissSegment:
         orth = element.find("orth")
         speaker = element.find("speaker")
-        track = element.get("track") or "0"
-        if not track.isdecimal():
+        track = element.get("track")
+        if track and not track.isdecimal():
             raise DataError("Bliss corpus %r: segment %r: track %r is not a number" % (self.path, self._name(), track))
         return BlissSegment(
             name=self._name(),
@@ -171,7 +171,7 @@ class _Reader:
             start=element.get("start"),
             end=element.get("end"),
             speaker=None if speaker is None else speaker.get("name"),
-            track=int(track),
+            track=int(track) if track else None,
         )
 
     def _name(self) -> str:
