@@ -40,8 +40,10 @@ def target_labels(model: Model, loss: LossNode) -> Labels:
     node = loss.target
     assert node is not None
     labels = labels_of(node.output, model.dataset, model.net.extern_data, node.extern_key)
-    while labels.names is None and node.sources and not isinstance(node.layer, ElementwiseLayer):
+    while labels.names is None and node.sources:
         node = node.sources[0]
+        if isinstance(node.layer, ElementwiseLayer):
+            break
         if node.output.sparse:
             labels = labels_of(node.output, model.dataset, model.net.extern_data, node.extern_key)
     return labels
