@@ -17,6 +17,7 @@ from returnn_tf.config.settings import (
     LearningRateSettings,
     LoggingSettings,
     NetworkSettings,
+    TaskSettings,
     UpdateSettings,
     check_settings,
     ignored_settings,
@@ -155,6 +156,8 @@ def _of_data(config: Config) -> Iterator[str]:
 
 def _of_rates(config: Config) -> Iterator[str]:
     settings = LearningRateSettings(config)
+    if TaskSettings(config).task != "train":
+        return
     others = ("learning_rates", "dynamic_learning_rate")
     if settings.learning_rate == 0 and not any(settings.is_set(name) for name in others):
         yield "%s is 0, so the training changes nothing." % settings.describe_source("learning_rate")

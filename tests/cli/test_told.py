@@ -205,6 +205,7 @@ def test_usual_configs_are_not_talked_about(change: str, capsys: pytest.CaptureF
         ("max_pad_size = {'data': -1}", "'max_pad_size' (my.config:10) must be at least 0, got {'data': -1}"),
         ("requeue_exit_code = 300", "'requeue_exit_code' (my.config:10) must be from 1 to 255, got 300"),
         ("requeue_exit_code = 0", "'requeue_exit_code' (my.config:10) must be from 1 to 255, got 0"),
+        ("learning_rate = float('inf')", "'learning_rate' (my.config:10) must be finite, got inf"),
         ("tf_session_opts = {'intra_op_paralelism_threads': 1}", "Did you mean 'intra_op_parallelism_threads'?"),
         ('network["output"]["loss_opts"] = {"focal_loss_factor": -1}', "option 'focal_loss_factor' must be at least 0"),
         ('network["hidden"]["L2"] = -1', "Layer 'hidden' (class 'linear'): option 'L2' must be at least 0, got -1"),
@@ -217,6 +218,18 @@ def test_is_an_error(change: str, message: str, capsys: pytest.CaptureFixture[st
     for command in ((), ("check",)):
         assert main([*command, "my.config"]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_typo_in_the_options_of_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+    pathlib.Path("my.config").write_text(BASE + "submit = {'tiem': '24:00:00'}")
+    assert main(["check", "my.config"]) == 2
+    assert "config key 'submit' (my.config:9): unknown option 'tiem'. Did you mean 'time'?" in capsys.readouterr().err
+    pathlib.Path("my.config").write_text(BASE + "submit = {'gpus': 1}")
+    assert main(["check", "my.config"]) == 0
+
+
+def test_a_learning_rate_of_zero_is_no_matter_of_other_tasks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert lines_of(capsys, "learning_rate = 0; task = 'forward'; forward_data = 'train'", "check") == []
 
 
 def test_a_wrong_switch_is_no_less_wrong_in_a_search() -> None:

@@ -6,8 +6,10 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Optional
 
+from returnn_tf.cli.submit.description import Description
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.derived import derived
+from returnn_tf.config.options import check_options
 from returnn_tf.config.settings import DataSettings, TaskSettings, TrainingSettings, all_settings
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.datasets import dataset_from_config
@@ -71,6 +73,7 @@ class ConfigCheck:
         for part in (
             self._settings,
             lambda: check_options_in_settings(self.config),
+            self._submit,
             self._task,
             self._networks,
             self._search,
@@ -129,6 +132,12 @@ class ConfigCheck:
                 wrong.pop()
         if wrong:
             self.config = derived(self.config, dict.fromkeys(wrong))
+
+    def _submit(self) -> None:
+        """Read the options for a job."""
+        settings = TaskSettings(self.config)
+        if settings.submit:
+            check_options(Description, settings.submit, where=settings.describe_source("submit"))
 
     def _task(self) -> None:
         """Look up the task."""

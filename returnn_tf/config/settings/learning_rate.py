@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config import readers
-from returnn_tf.config.options import at_least
+from returnn_tf.config.options import at_least, finite
 from returnn_tf.config.settings.declaration import Effect, SettingGroup, setting
 
 Factor = Union[float, Callable[[float], float]]
+
+
+def _is_rate(value: float) -> Optional[str]:
+    return at_least(0)(value) or finite(value)
 
 
 def _read_factor(value: Any) -> Any:
@@ -31,7 +35,7 @@ class LearningRateSettings(SettingGroup):
     """Learning rate."""
 
     learning_rate: float = setting(
-        1.0, help="learning rate of the first epoch", check=at_least(0), reader=_read_rate, effect=Effect.RATES
+        1.0, help="learning rate of the first epoch", check=_is_rate, reader=_read_rate, effect=Effect.RATES
     )
     learning_rates: Any = setting(
         None, help="learning rates of the first epochs: a list, or a dict epoch -> rate", effect=Effect.RATES
