@@ -15,6 +15,7 @@ from returnn_tf.engine.search.searcher import Searcher
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.logging.log import log
 from returnn_tf.network.plan_config import plan_from_config
+from returnn_tf.network.planning.plan import Plan
 from returnn_tf.tasks.registry import register_task
 
 ERROR_TOPIC = "search"
@@ -37,7 +38,7 @@ def search(config: Config) -> int:
     epoch = choice.epoch or 1
     decided = decided_layers(net.plan) if settings.search_do_eval else []
     if output is None and not decided:
-        raise ConfigError(_nothing_kept(config))
+        raise ConfigError(why_nothing_searches(net.plan) or _nothing_kept(config))
     wanted = list(dict.fromkeys(layers + [entry.layer for entry in decided]))
     references = [entry.target for entry in decided if entry.target.extern_key is None]
     searcher = Searcher(net, wanted, with_losses=settings.search_do_eval, references=references)
@@ -69,12 +70,19 @@ def _check_searches(config: Config, cause: ConfigError) -> None:
     """
     schedule = NetworkSchedule(config)
     plan = plan_from_config(schedule.at(schedule.pretrain_epochs + 1).config, search=True)
+    reason = why_nothing_searches(plan)
+    if reason:
+        raise ConfigError(reason) from cause
+
+
+def why_nothing_searches(plan: Plan) -> str:
+    """Return why a network, planned for search, chooses no labels; "" if it does."""
     if decided_layers(plan) or any(node.output.sparse or node.output.beam for node in plan.roots()):
-        return
-    raise ConfigError(
+        return ""
+    return (
         "The network does not search: it has no layer 'choice' in a loop with 'decide' after it, nor another output of "
         "labels. For its scores, ++task eval; for the values of a layer, ++task forward."
-    ) from cause
+    )
 
 
 def _nothing_kept(config: Config) -> str:

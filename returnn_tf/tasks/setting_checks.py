@@ -118,23 +118,24 @@ def contradictions(config: Config) -> list[str]:
 def _of_networks(config: Config) -> Iterator[str]:
     settings = NetworkSettings(config)
     make = settings.get_network
-    if make is not None and settings.is_set("network") and "network" not in _names_in(make):
+    if isinstance(make, types.FunctionType) and settings.is_set("network") and "network" not in _names_in(make):
         where = settings.describe_source("network")
         yield "%s has no effect: get_network makes the networks. Remove one of them." % where
 
 
-def _names_in(function: Any) -> set[str]:
-    """Return the names that the code of a function mentions, and that of the functions around and inside it."""
-    codes = [getattr(function, "__code__", None)]
+def _names_in(function: types.FunctionType) -> set[str]:
+    """Return the names and strings in the code of a function and of those that it mentions."""
     names: set[str] = set()
-    for code in codes:
-        if isinstance(code, types.CodeType):
-            names.update(code.co_names)
-            codes += list(code.co_consts)
-    known = getattr(function, "__globals__", {})
-    called = [known.get(name) for name in names]
-    own = [other.__code__ for other in called if isinstance(other, types.FunctionType) and other.__globals__ is known]
-    return names.union(*(code.co_names for code in own))
+    parts: list[Any] = [function]
+    for part in parts:
+        if isinstance(part, types.FunctionType):
+            parts.append(part.__code__)
+        elif isinstance(part, types.CodeType):
+            own = {*part.co_names, *(value for value in part.co_consts if isinstance(value, str))} - names
+            names |= own
+            parts += [value for value in part.co_consts if isinstance(value, types.CodeType)]
+            parts += [function.__globals__.get(name) for name in own]
+    return names
 
 
 def _of_data(config: Config) -> Iterator[str]:

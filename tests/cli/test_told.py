@@ -139,6 +139,8 @@ SILENT: list[str] = [
     'target = "classes"',
     "num_inputs = 9; num_outputs = {'classes': (2, 1)}",
     "def get_network(epoch): return network",
+    "def get_network(epoch): return globals()['network']",
+    "import functools; get_network = functools.partial(lambda net, epoch: net, network)",
     "def changed(): return network\ndef get_network(epoch): return changed()",
     "optimizer = {'class': 'adam'}; optimizer_epsilon = 0.1",
     "adam = True; optimizer_epsilon = 0.1",
@@ -250,3 +252,12 @@ def test_there_is_no_terminal(code: str, capsys: pytest.CaptureFixture[str], mon
         assert main([*command, "my.config"]) == 2
         err = capsys.readouterr().err
         assert "use getpass.getuser() instead of os.getlogin()" in err and "my.config:10: OSError: [Errno 6]" in err
+
+
+def test_check_tells_that_nothing_searches(capsys: pytest.CaptureFixture[str]) -> None:
+    pathlib.Path("my.config").write_text("%s" % BASE)
+    assert main(["check", "my.config", "++task", "search"]) == 2
+    err = capsys.readouterr().err
+    assert (
+        0 <= err.find("Warning: The network does not search: it has no layer 'choice'") < err.find("no dataset 'eval'")
+    )

@@ -30,7 +30,7 @@ from returnn_tf.network.lower import needed_extern_keys
 from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.network.planning.plan import Plan
 from returnn_tf.tasks.registry import find_task
-from returnn_tf.tasks.search import output_layers
+from returnn_tf.tasks.search import output_layers, why_nothing_searches
 from returnn_tf.tasks.setting_checks import check_options_in_settings
 from returnn_tf.tensor import Data
 
@@ -165,6 +165,7 @@ class ConfigCheck:
             plan = plan_from_config(with_beam_size(self.schedule.at(self.last_epoch).config), search=True)
             nodes = [searched_node(plan, layer) for layer in output_layers(self.config)]
             if is_task:
+                self.notes += filter(None, [why_nothing_searches(plan)])
                 self._set_task_data(plan, nodes)
                 if settings.search_do_eval:
                     self.remarks += filter(None, map(ends_text, decided_layers(plan)))
