@@ -132,9 +132,11 @@ def test_a_step_that_makes_a_graph_tells_nothing_of_the_speed(monkeypatch: pytes
         return 0
 
     one_pass, state = a_pass(step), PassState()
+    monkeypatch.setattr(one_pass, "communication_of", lambda result: 0.5)
     for each in one_pass.steps(batches(4), state):
         one_pass.log_step(each, dict)
     assert (state.compute_seconds, state.setup_seconds, state.setup_frames) == (6.0, 100.0, state.frames // 4)
+    assert state.communication_seconds == 1.5  # while the others made their graphs, too, this one waited for them
     assert state.frames_per_second == state.frames * 3 / 4 / 6.0
     assert lines[0].endswith("elapsed 0:01:40, complete 25.00%")
     assert lines[1].endswith("elapsed 0:01:42, exp. remaining 0:00:04, complete 50.00%")

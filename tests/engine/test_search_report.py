@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from returnn_tf.engine.search.errors import Decided, ErrorReport
+from returnn_tf.engine.search.labels import Labels
 from returnn_tf.engine.search.report import Errors, align, table
+from returnn_tf.engine.search.searcher import Hypothesis
 
 
 @pytest.mark.parametrize(
@@ -50,3 +54,19 @@ def test_an_alignment_is_whole_and_has_the_fewest_errors() -> None:
 def test_table() -> None:
     text = table("seq-1", align(["one", "two"], ["one", "three", "two"]))
     assert text.splitlines() == ["seq-1", "  ref: one *     two", "  hyp: one three two", "           ^"]
+
+
+def test_the_reports_of_several_processes_are_added() -> None:
+    """With the references whose end label is left out."""
+    decided = Decided("decision", "decision", None, {}, frozenset([0]))  # type: ignore[arg-type]
+    labels = Labels(["end", "a", "b"], " ")
+    reports = [ErrorReport(decided, labels) for _ in range(3)]
+    for index, (report, reference) in enumerate(zip(reports, ([1, 2, 0], [2, 0], [1, 1]))):
+        batch = SimpleNamespace(seq_indices=[index], seq_tags=["seq-%d" % index])
+        report.add(batch, [[Hypothesis(np.array([1, 2]))]], [np.array(reference)])
+    total = ErrorReport(decided, labels)
+    total.merge([report.state() for report in reports])
+    assert total.lines() == ["decision: label errors 40.00% (2 of 5: 1 substitutions, 0 deletions, 1 insertions)"]
+    assert total.remark() == "decision: the end label 0 (end) of 2 references does not count"
+    assert [text.splitlines()[0] for text in total.tables()] == ["seq-1", "seq-2"]
+    assert reports[2].remark() == ""

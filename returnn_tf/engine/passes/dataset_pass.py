@@ -97,6 +97,7 @@ class DatasetPass(Generic[Result]):
                 state.seconds = now - start
                 if FeedFunction.graphs_made == made:
                     state.compute_seconds += now - before
+                    state.communication_seconds += self.communication_of(result)
                 else:
                     state.setup_seconds += now - before
                     state.setup_frames += frames
@@ -104,7 +105,6 @@ class DatasetPass(Generic[Result]):
                         share += batch.complete - complete
                     setup = Setup(state.setup_seconds, share, state.setup_frames)
                 complete = batch.complete
-                state.communication_seconds += self.communication_of(result)
                 state.wait_seconds = waited + prefetcher.wait_seconds
                 bar.update(state.steps, batch.complete, self.scores_of(result), state.frames, setup)
                 yield Step(batch, result, state.steps - 1, now - before, state.seconds, setup)
