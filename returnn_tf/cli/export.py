@@ -26,7 +26,8 @@ ERROR_TOPIC = "export"
 _DEFAULT = "saved_model"
 _DOC = """
 Write the graph of a trained network for programs that load it without returnn_tf. What was written is loaded in the
-same way, run on a sample, and compared with the network; only then the folder appears. How to load it: docs/export.md.
+same way, run on a sample, and compared with the network; only then the folder appears. How to load it:
+returnn-tf explain export.
 
     returnn-tf export my.config --output model                           the newest checkpoint, as a SavedModel
     returnn-tf export my.config --output model --epoch 12 --portable     no native ops: no library needed

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from returnn_tf import __version__
+from returnn_tf._version import __version__, shown_version
 from returnn_tf.cli.main import main
 from returnn_tf.config import Config, ConfigError
 
@@ -193,7 +193,7 @@ def test_a_root_elsewhere(tmp_path: pathlib.Path, installed: str, capsys: pytest
     code = "import sys; sys.path.append(sys.argv[1]); import returnn_tf, returnn.config; print(returnn_tf.__file__)"
     for command, output in [
         (["-c", code, str(folder)], str(CHECKOUT / "returnn_tf" / "__init__.py")),
-        ([str(folder / "rnn.py"), "--version"], "returnn_tf " + __version__),
+        ([str(folder / "rnn.py"), "--version"], "returnn_tf " + shown_version()),
     ]:
         env = clean_environment(PYTHONPATH=installed if command[0] != "-c" else "")
         done = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, check=False)

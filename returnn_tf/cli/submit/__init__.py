@@ -13,6 +13,8 @@ from returnn_tf.cli.submit.script import job_script
 from returnn_tf.cli.submit.submission import log_dir, read_job, submit
 from returnn_tf.config import ConfigError
 
+ERROR_TOPIC = "clusters"
+
 _DOC = """
 Write the job script of a training run for Slurm or SGE, and submit it.
 
@@ -21,7 +23,7 @@ Write the job script of a training run for Slurm or SGE, and submit it.
     returnn-tf submit --scheduler sge --tasks 4 a.config b.config                       an array of two jobs
 
 The options may also be set in the config: submit = {"time": "48:00:00", "gpus": 1}. A job that is preempted or reaches
-its time limit saves, is requeued and resumes. See docs/training-on-clusters.md.
+its time limit saves, is requeued and resumes. More: returnn-tf explain clusters.
 """
 
 

@@ -19,7 +19,7 @@ _PLACE = re.compile(r"(?m)^_PACKAGE = .*$")
 _DOC = """
 The folder has rnn.py, tools/ and a package returnn without TensorFlow; jobs name it as returnn_root. They use the
 package returnn_tf from which this command is run. In a checkout, the folder i6 is such a one already.
-See docs/jobs.md.
+More: returnn-tf explain clusters.
 """
 
 

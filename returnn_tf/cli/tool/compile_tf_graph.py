@@ -24,7 +24,8 @@ Write the graph of the network of a config for decoders that restore a checkpoin
     returnn-tf tool compile-tf-graph my.config --rec_step_by_step output --output_file steps.meta \\
         --rec_step_by_step_output_file steps.json
 
-Names of ops, collections, and how a decoder loads the graph: docs/meta-graphs.md. Files that exist are replaced.
+Names of ops, collections, and how a decoder loads the graph: the page "Meta graphs" of the documentation. Files that
+exist are replaced.
 """
 
 

@@ -62,7 +62,9 @@ class HDFDataset(Dataset):
         """Options in the config."""
 
         files: Union[list[Any], str] = option(help="HDF files, a list or one name")
-        use_cache_manager: bool = option(False, help="read copies of the files on the local disk, see `docs/data.md`")
+        use_cache_manager: bool = option(
+            False, help="read copies on the local disk: `docs/data.md`, returnn-tf explain data-files"
+        )
         cache_byte_size: int = option(0, help="bytes of read sequences to keep; 0 = none, -1 = all")
 
     def setup(self) -> None:

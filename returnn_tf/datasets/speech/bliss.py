@@ -73,7 +73,9 @@ class BlissDataset(IndexedUtterances["_Index"]):
             None, help="directory of audio files with a relative path; default: that of the corpus file"
         )
         segment_file: Optional[str] = option(None, help="only these tags: text file, one per line, .gz allowed")
-        use_cache_manager: bool = option(False, help="read copies of the files on the local disk, see `docs/data.md`")
+        use_cache_manager: bool = option(
+            False, help="read copies on the local disk: `docs/data.md`, returnn-tf explain data-files"
+        )
 
     def setup(self) -> None:
         """Check all options; the corpus is read when the first epoch begins."""

@@ -55,7 +55,9 @@ class LibriSpeechCorpus(UtterancesInFiles[LibriSpeechIndex]):
         bpe: Optional[dict[str, Any]] = option(None, help="options of a BPE vocabulary")
         use_zip: bool = option(False, help="the parts are zip files")
         use_ogg: bool = option(False, help="the audio files are Ogg, '.ogg' appended to the names of the Flac files")
-        use_cache_manager: bool = option(False, help="read copies of the files on the local disk, see `docs/data.md`")
+        use_cache_manager: bool = option(
+            False, help="read copies on the local disk: `docs/data.md`, returnn-tf explain data-files"
+        )
         fixed_random_subset: Union[None, float] = option(
             None, help="keep this number of sequences, below 1 this fraction of them, chosen and shuffled at random"
         )

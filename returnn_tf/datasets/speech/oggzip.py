@@ -65,7 +65,9 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
         zip_audio_files_have_name_as_prefix: bool = option(
             True, help="the audio is NAME/<file> in the zip file; False: <file>"
         )
-        use_cache_manager: bool = option(False, help="read copies of the files on the local disk, see `docs/data.md`")
+        use_cache_manager: bool = option(
+            False, help="read copies on the local disk: `docs/data.md`, returnn-tf explain data-files"
+        )
         segment_file: Optional[str] = option(None, help="only these tags: text file, one per line, .gz allowed")
         fixed_random_subset: Union[None, float] = option(
             None, help="keep this number of sequences, below 1 this fraction of them, chosen and shuffled at random"
