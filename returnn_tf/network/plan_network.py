@@ -74,8 +74,7 @@ def plan_network(
     )
     planned = {node.path for node in plan.all_nodes()}
     mistakes = unneeded_mistakes(state.all_specs(), planned, state.extern_data) + remarks(plan.all_nodes())
-    set_target = default_target if config is not None and NetworkSettings(config).is_set("target") else ""
-    mistakes += unknown_targets(state.all_specs(), state.extern_data, set_target)
+    mistakes += unknown_targets(state.all_specs(), state.extern_data, _own_target(default_target))
     plan = dataclasses.replace(plan, mistakes=mistakes, omitted_losses=list(state.omitted_losses))
     check_param_names(list(plan.nodes))
     plan = _without_dead_layers(plan)
@@ -86,6 +85,11 @@ def plan_network(
     for loss in plan.losses:
         loss.loss.freeze()
     return plan
+
+
+def _own_target(target: str) -> str:
+    """Return the setting ``target`` if it is another one than by default, else "": then nothing may look it up."""
+    return "" if target == NetworkSettings.declared()["target"].default else target
 
 
 def _top_layer(name: str) -> str:

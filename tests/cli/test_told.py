@@ -137,6 +137,8 @@ SILENT: list[str] = [
     'network["aux"] = {"class": "decide", "from": "output", "target": "classes", "loss": "edit_distance", '
     '"only_on_search": True}',
     'target = "classes"',
+    """target = "classes"; extern_data["labels"] = extern_data.pop("classes"); network["output"]["target"] = "labels"
+train = {"class": "StaticDataset", "data": [{"data": [[0.0] * 9], "labels": [1]}]}""",
     "num_inputs = 9; num_outputs = {'classes': (2, 1)}",
     "def get_network(epoch): return network",
     "def get_network(epoch): return globals()['network']",
@@ -261,3 +263,11 @@ def test_check_tells_that_nothing_searches(capsys: pytest.CaptureFixture[str]) -
     assert (
         0 <= err.find("Warning: The network does not search: it has no layer 'choice'") < err.find("no dataset 'eval'")
     )
+
+
+def test_what_holds_for_many_layers_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    conv = '{"class": "conv", "n_out": 3, "filter_size": (3,), "padding": "same", "strides": 2, "from": "data"}'
+    change = "network.update({'c%%d' %% i: {**%s, 'is_output_layer': True} for i in range(5)})" % conv
+    for command in ((), ("check",)):
+        (line,) = [line for line in lines_of(capsys, change, *command) if not line.startswith("config: ")]
+        assert "Layers 'c0', 'c1', 'c2' and 2 others: with stride 2, padding 'same' places the window" in line

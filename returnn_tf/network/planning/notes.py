@@ -12,6 +12,7 @@ from returnn_tf.config import did_you_mean
 from returnn_tf.graph.node import Node
 from returnn_tf.network.planning.parse import LayerSpec, describe_place, has_loss
 
+_MOST_NAMED = 3  # layers of which the same is said
 _LEFT_OUT = "(Nothing needs this layer, so it is left out.)"
 
 
@@ -59,9 +60,24 @@ def unknown_targets(networks: Iterable[Mapping[str, LayerSpec]], inputs: Collect
 
 
 def remarks(nodes: Iterable[Node]) -> list[str]:
-    """Return one text for each planned layer that probably does not do what is meant."""
-    found = {describe_place(node.path, node.layer.class_name): node.layer.remark() for node in nodes}
-    return ["%s: %s" % each for each in found.items() if each[1]]
+    """Return one text for each thing that planned layers probably do other than is meant; it names all of these."""
+    found: dict[str, dict[str, str]] = {}
+    for node in nodes:
+        text = node.layer.remark()
+        if text:
+            found.setdefault(text, {})[node.path] = node.layer.class_name
+    return ["%s: %s" % (_described(layers), text) for text, layers in found.items()]
+
+
+def _described(layers: Mapping[str, str]) -> str:
+    """Return how a text about some layers begins.
+
+    :param layers: path -> class
+    """
+    if len(layers) == 1:
+        return describe_place(*next(iter(layers.items())))
+    shown = ", ".join(map(repr, list(layers)[:_MOST_NAMED]))
+    return "Layers %s%s" % (shown, " and %d others" % (len(layers) - _MOST_NAMED) if len(layers) > _MOST_NAMED else "")
 
 
 def _lacks_loss(spec: LayerSpec) -> bool:
