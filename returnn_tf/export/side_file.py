@@ -10,6 +10,7 @@ from typing import Any
 
 from returnn_tf._version import __version__
 from returnn_tf.config import DataError
+from returnn_tf.datasets.core.safe_files import open_regular
 from returnn_tf.export.data_facts import feature_settings, label_facts
 from returnn_tf.export.exporters import Exporter
 from returnn_tf.export.inference import InferenceModel
@@ -87,10 +88,11 @@ def read_side_file(folder: str) -> dict[str, Any]:
     """
     path = os.path.join(folder, NAME)
     try:
-        with open(path, encoding="utf8") as file:
+        with open_regular(path) as file:
             content = json.load(file)
-    except (OSError, ValueError) as exc:
-        raise DataError("%s can't be read as the side file of an export: %s" % (path, exc)) from None
+    except (OSError, ValueError, RecursionError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else exc
+        raise DataError("%s can't be read as the side file of an export: %s" % (path, reason)) from None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise DataError("%s is not the side file of an export of this version of returnn_tf." % path)
     return content

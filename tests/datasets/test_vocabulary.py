@@ -196,6 +196,7 @@ BAD_OPTIONS = [
     ({"class": "SentencePieces", "model_file": "missing.model"}, "model_file 'missing.model' does not exist"),
     ({"class": "SentencePieces", "model_file": __file__}, "is no model of sentencepiece"),
     (["a"], "a vocabulary is a dict"),
+    ({"labels": len, "unknown_label": None}, "labels: .*can't be called with no arguments"),
     ("words.txt", "a vocabulary is a dict"),
 ]
 

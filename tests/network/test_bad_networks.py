@@ -43,6 +43,10 @@ CASES = {
         {"output": {**LIN, "activation": "rellu"}},
         r"unknown activation 'rellu'\. Did you mean 'relu'\?",
     ),
+    "function that needs arguments": (
+        {"output": {"class": "switch", "condition": len, "true_from": "data", "false_from": "data"}},
+        r"condition: .*can't be called with no arguments",
+    ),
     "unknown initialiser": (
         {"output": {**LIN, "forward_weights_init": "glorot_unifrm"}},
         r"Unknown initialiser 'glorot_unifrm'\. Did you mean 'glorot_uniform'\?",

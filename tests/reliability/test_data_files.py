@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import pickle
 import random
@@ -29,6 +30,8 @@ from returnn_tf.engine.learning_rate.file import best_epochs, read_file
 from returnn_tf.engine.monitoring import run_settings
 from returnn_tf.engine.monitoring.status_file import read_status
 from returnn_tf.engine.passes.progress import PassState, Progress
+from returnn_tf.export.saved_model.loader import read_facts
+from returnn_tf.export.side_file import read_side_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _OGGZIP = ROOT / "tests" / "data" / "datasets" / "oggzip2" / "no_file_key.zip"
@@ -83,6 +86,16 @@ def _oggzip(path: str) -> None:
     list(Dataset.from_config({"class": "OggZipDataset", **options}).sequences(1))
 
 
+def _export(path: str) -> None:
+    """Read the side file of an export, as this program and as the loader for others do."""
+    folder = os.path.dirname(path)
+    read_side_file(folder)
+    try:
+        read_facts(folder)
+    except ValueError as exc:
+        assert "\n" not in str(exc)
+
+
 _PROGRESS = Progress(3, 30, PassState(3, 7, sums={"a": {"b": 1.0}}), data={"train": "x"})
 _MANIFEST = {
     "format": 1,
@@ -100,6 +113,13 @@ _MANIFEST = {
 _RATES = (
     b"{\n1: EpochData(learningRate=0.1, error={'dev_score': 2.5, ':meta:x': [1, 'a']}),\n2: EpochData(0.05, {}),\n}\n"
 )
+_EXPORT = {
+    "format": 1,
+    "target": "frozen",
+    "inputs": {"data": {"tensor": "data:0"}},
+    "native": {"libraries": ["native/rtf_lstm.so"], "tensorflow": "2.16.2", "machine": "x", "cpu": "avx"},
+    "graph": "graph.pb",
+}
 _STATUS = {"host": "a", "pid": 3, "updated": 1.5, "epoch": 2, "ended": {"reason": "x"}, "ranks": [{"wait": 0.5}]}
 _RUN = {"settings": {"a": [1, {"b": None}]}, "network": {"x": {"class": "copy"}}, "environment": {"python": "3.9"}}
 
@@ -114,6 +134,7 @@ READERS = [
     Reader("net.002.manifest.json", _manifest, json.dumps(_MANIFEST).encode()),
     Reader(".net.status.json", read_status, json.dumps(_STATUS).encode()),
     Reader(".net.settings.json", run_settings.read, json.dumps(_RUN).encode()),
+    Reader("model.json", _export, json.dumps(_EXPORT).encode()),
     Reader(".net.lock", lambda path: holder_alive(path.replace("/.net.lock", "/net")), b'{"host": "a", "pid": 3}'),
     Reader(
         "corpus.txt", _texts_of_oggzip, b"[{'text': 'it\\'s', 'duration': 0.5, 'file': \"a.ogg\", 'x': [1, (None,)]}]"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import from_options, option
+from returnn_tf.config.user_code import result_of_config
 from returnn_tf.datasets.core.safe_files import read_literal, wanted_by
 from returnn_tf.datasets.vocabulary.files import LabelTable, read_table, table_of_dict, table_of_labels
 
@@ -263,7 +264,7 @@ def _read_labels(vocab_file: Any, labels: Any, where: str) -> LabelTable:
     if vocab_file is not None:
         with wanted_by(where):
             return read_table(os.fspath(vocab_file))
-    content = labels() if callable(labels) else labels
+    content = result_of_config("%s, labels" % where, labels) if callable(labels) else labels
     if isinstance(content, Mapping):
         return table_of_dict(content, "%s, labels" % where)
     if not isinstance(content, (list, tuple)):

@@ -55,8 +55,11 @@ def read_facts(folder: str) -> dict[str, Any]:
     :raises ValueError: it is not the file of an export that can be run, or names files elsewhere, e.g. libraries
     """
     path = os.path.join(folder, "model.json")
-    with open(path, encoding="utf8") as file:
-        facts = json.load(file, object_hook=_Facts)
+    try:
+        with open(path, encoding="utf8") as file:
+            facts = json.load(file, object_hook=_Facts)
+    except (ValueError, RecursionError) as exc:
+        raise ValueError("%s is not the side file of an export: %s" % (path, exc)) from None
     if not isinstance(facts, dict) or not isinstance(facts["native"], dict):
         raise ValueError("%s is not the side file of an export" % path)
     names = [facts[key] for key in ("graph", "meta_graph", "checkpoint") if key in facts]

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Callable, Union
 
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import option
+from returnn_tf.config.user_code import result_of_config
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
@@ -80,7 +81,7 @@ class SwitchLayer(Layer):
                 raise ctx.error("%s is %r, but the other branch is %s. Cast that one." % (name, value, dtype))
 
     def _static_condition(self) -> bool:
-        return bool(self.condition() if callable(self.condition) else self.condition)
+        return bool(result_of_config("condition", self.condition) if callable(self.condition) else self.condition)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit `tf.where` with broadcasting."""
