@@ -12,6 +12,7 @@ import numpy
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.compat_modules import load_user_file, register_compat
+from returnn_tf.datasets.core.safe_files import read_text
 from returnn_tf.datasets.files import local_copy
 from returnn_tf.util.numbers_dict import NumbersDict
 
@@ -94,8 +95,7 @@ def py2_utf8_str_to_unicode(text: Any) -> Any:
 
 def load_txt_vector(filename: str) -> list[float]:
     """Read a text file with one number per line; comments begin with "#"."""
-    with open(filename, encoding="utf8") as file:
-        lines = [line.split("#")[0].strip() for line in file]
+    lines = [line.split("#")[0].strip() for line in read_text(filename).splitlines()]
     return [float(line) for line in lines if line]
 
 

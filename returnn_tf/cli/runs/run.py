@@ -13,6 +13,7 @@ from returnn_tf.cli.run import read_config
 from returnn_tf.cli.status import models_at
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.settings import CheckpointSettings, LearningRateSettings, TrainingSettings
+from returnn_tf.datasets.core.safe_files import open_regular
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.selection import find_checkpoints
 from returnn_tf.engine.learning_rate.file import EpochData, parse, read_file, scores_of
@@ -113,7 +114,7 @@ def _has_run(folder: str) -> bool:
 
 def _is_rates(path: str) -> bool:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             head = file.read(_HEAD).decode("utf8", "replace").lstrip()
     except OSError as exc:
         raise DataError("%r can't be read: %s" % (path, exc.strerror or exc)) from None

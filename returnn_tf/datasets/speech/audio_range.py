@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import DataError
 from returnn_tf.datasets.audio.decode import missing_wav_bytes
 from returnn_tf.datasets.audio.packages import optional_package
-from returnn_tf.datasets.core.safe_files import open_regular
+from returnn_tf.datasets.core.safe_files import check_regular, open_regular
 
 #: Seconds by which a part may end after the end of the file, since times in corpora are rounded.
 _TOLERANCE = 0.1
@@ -26,8 +26,7 @@ def read_range(path: str, start: float, end: Optional[float]) -> tuple[NDArray[A
     """
     with optional_package("to decode audio"):
         import soundfile
-    if not os.path.exists(path):
-        raise DataError("audio file %r does not exist (current directory: %s)" % (path, os.getcwd()))
+    _check(path)
     try:
         with soundfile.SoundFile(path) as file:
             rate, total = int(file.samplerate), int(file.frames)
@@ -55,7 +54,21 @@ def duration(path: str) -> float:
     """
     with optional_package("to decode audio"):
         import soundfile
+    _check(path)
     try:
         return float(soundfile.info(path).duration)
     except (soundfile.SoundFileError, RuntimeError, OSError) as exc:
         raise DataError("audio file %r cannot be read: %s" % (path, exc)) from exc
+
+
+def _check(path: str) -> None:
+    """Check that the file is there and that it can be read without waiting for ever.
+
+    :raises DataError: otherwise
+    """
+    try:
+        check_regular(path)
+    except FileNotFoundError:
+        raise DataError("audio file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
+    except OSError as exc:
+        raise DataError("audio file %r cannot be read: %s" % (path, exc.strerror or exc)) from exc

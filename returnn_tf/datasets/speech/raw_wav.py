@@ -17,7 +17,7 @@ from returnn_tf.datasets.audio.packages import optional_package
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.safe_files import open_regular, read_text
+from returnn_tf.datasets.core.safe_files import check_regular, open_regular, read_text
 from returnn_tf.datasets.core.window import window_spec
 
 
@@ -71,11 +71,12 @@ class RawWavDataset(Dataset):
         with optional_package("to decode audio"):
             import soundfile
         try:
+            check_regular(path)
             samples, _ = soundfile.read(path, dtype="int16")
             with open_regular(path) as content:
                 missing = missing_wav_bytes(content, path)
         except (OSError, RuntimeError) as exc:
-            raise DataError("file %r cannot be read: %s" % (path, exc)) from None
+            raise DataError("file %r cannot be read: %s" % (path, getattr(exc, "strerror", None) or exc)) from None
         if missing:
             raise DataError("file %r is incomplete: %d bytes of it are missing" % (path, missing))
         if samples.ndim != 1 or not len(samples):

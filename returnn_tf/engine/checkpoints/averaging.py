@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
+from returnn_tf.datasets.core.safe_files import check_regular
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.selection import checkpoint_exists
 from returnn_tf.engine.support import atomic_files as files
@@ -54,7 +55,13 @@ def last_of_folder(prefix: str, count: int) -> list[str]:
     :raises DataError: there are none
     """
     folder = os.path.dirname(prefix)
-    state = tf.train.get_checkpoint_state(folder or ".")
+    try:
+        check_regular(os.path.join(folder, _STATE_FILE))
+        state = tf.train.get_checkpoint_state(folder or ".")
+    except FileNotFoundError:
+        state = None
+    except OSError as exc:
+        raise DataError("%s can't be read: %s" % (os.path.join(folder, _STATE_FILE), exc.strerror or exc)) from None
     named = (
         [] if state is None else [os.path.join(folder, os.path.basename(p)) for p in state.all_model_checkpoint_paths]
     )

@@ -16,6 +16,7 @@ import uuid
 from typing import Any, Callable, Optional
 
 from returnn_tf.config import ConfigError
+from returnn_tf.datasets.core.safe_files import open_regular
 from returnn_tf.engine.checkpoints import model_dir
 from returnn_tf.logging.log import log
 
@@ -183,8 +184,8 @@ def _alive_here(other: dict[str, Any]) -> bool:
 def _content(path: str) -> Optional[dict[str, Any]]:
     """Return the contents of the lock file; None if it is missing or not readable as JSON."""
     try:
-        with open(path, encoding="utf8") as file:
-            found = json.loads(file.read(_MAX_BYTES))
+        with open_regular(path) as file:
+            found = json.loads(file.read(_MAX_BYTES).decode("utf8"))
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
@@ -196,7 +197,7 @@ def _mtime_ns(path: str) -> Optional[int]:
     The file is opened, so that a network file system refreshes its attributes.
     """
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return os.fstat(file.fileno()).st_mtime_ns
     except OSError:
         return None

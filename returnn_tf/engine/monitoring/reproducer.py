@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import Config, DataError
 from returnn_tf.config.settings import TrainingSettings
+from returnn_tf.datasets.core.safe_files import open_regular
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.model_dir import written_model
 from returnn_tf.engine.support import atomic_files as files
@@ -168,11 +169,11 @@ def load(folder: str) -> tuple[Failure, dict[str, NDArray[Any]]]:
     :raises DataError: it is missing or damaged
     """
     try:
-        with open(os.path.join(folder, _FACTS), encoding="utf8") as file:
+        with open_regular(os.path.join(folder, _FACTS)) as file:
             facts = json.load(file)
         known = [field.name for field in dataclasses.fields(Failure)]
         failure = Failure(**{name: value for name, value in facts.items() if name in known})
-        with open(os.path.join(folder, _BATCH), "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+        with open_regular(os.path.join(folder, _BATCH)) as stream, np.load(stream, allow_pickle=False) as archive:
             return failure, {key: archive[key] for key in archive.files}
     except (OSError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as exc:
         raise DataError("%s is not the folder of a failed step: %s" % (folder, exc)) from None

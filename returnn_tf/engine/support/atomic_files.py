@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 from returnn_tf.config import DataError
-from returnn_tf.datasets.core.safe_files import open_regular
+from returnn_tf.datasets.core.safe_files import check_regular, open_regular
 from returnn_tf.util.temporary import Temporary
 
 _BLOCK = 1 << 20
@@ -67,6 +67,7 @@ def diff(folder: str, described: dict[str, dict[str, Any]]) -> Optional[str]:
     for name, facts in described.items():
         path = os.path.join(folder, name)
         try:
+            check_regular(path)
             size = os.path.getsize(path)
             if size != facts["size"]:
                 return "%s has %i bytes, written were %i" % (name, size, facts["size"])
@@ -96,7 +97,9 @@ def read_json(path: str, max_bytes: int) -> Any:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise ValueError("it has more than %d bytes" % max_bytes)
-    return json.loads(content.decode("utf8"))
+    found = json.loads(content.decode("utf8"))
+    # of names that are no text, as in command lines, JSON keeps halves of characters, which can't be written anywhere
+    return json.loads(json.dumps(found, ensure_ascii=False).encode("utf8", "replace")) if b"\\u" in content else found
 
 
 def read_manifest(path: str) -> Optional[dict[str, Any]]:

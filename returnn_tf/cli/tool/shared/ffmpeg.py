@@ -17,6 +17,7 @@ import numpy as np
 from returnn_tf.cli.data.corpus_list import Utterance
 from returnn_tf.config import DataError
 from returnn_tf.datasets.audio.packages import optional_package
+from returnn_tf.datasets.core.safe_files import open_regular
 from returnn_tf.datasets.rasr.archive import Archive, ArchiveBundle
 from returnn_tf.datasets.rasr.entries import decode_features
 from returnn_tf.datasets.speech.audio_range import duration
@@ -59,7 +60,7 @@ class CopiedAudio:
         if utterance.start:
             text = "%s: begins at %g s of %r, which needs a conversion"
             raise DataError(text % (utterance.place, utterance.start, utterance.audio))
-        with _reading(utterance, utterance.audio), open(utterance.audio, "rb") as file:
+        with _reading(utterance, utterance.audio), open_regular(utterance.audio) as file:
             content = file.read()
         return content, _seconds(utterance)
 
