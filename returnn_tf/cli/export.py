@@ -91,6 +91,11 @@ def _export(exporter: Exporter, config: Config, given: argparse.Namespace) -> in
     net, _ = load_network(
         config, search=search, losses=False, outputs=exporter.outputs, random=not exporter.needs_params
     )
+    if given.search and not any(node.output.beam for node in net.plan.all_nodes()):
+        raise ConfigError(
+            "export --search: the network does not search, as no layer is of class 'choice', so the graph would be the "
+            "same without it. Omit --search."
+        )
     write_export(exporter, net, given.output)
     log.write(1, "Wrote %s" % given.output)
     return 0

@@ -85,6 +85,7 @@ def test_layers_that_nothing_needs(folder, unchecked):
         (["--epoch", "7"], EXIT_BAD_CONFIG, "7"),
         (["--load", "nothing"], EXIT_BAD_CONFIG, "nothing"),
         (["--epoch", "1", "--load", "net.001"], EXIT_BAD_CONFIG, "not allowed with argument"),
+        (["--search"], EXIT_BAD_CONFIG, "no layer is of class 'choice', so the graph would be the same"),
     ],
 )
 def test_refused(folder, capsys, arguments, code, text):

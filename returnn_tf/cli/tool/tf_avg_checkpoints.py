@@ -30,7 +30,7 @@ def parser() -> CommandParser:
     result.add_argument(
         "--checkpoints",
         metavar="A,B,...",
-        help="their names after the prefix, or epochs; those which are not there are left out",
+        help="their names after the prefix, or epochs",
     )
     result.add_argument("--num_last_checkpoints", metavar="N", type=positive, help="the last N of the folder")
     result.add_argument("--output_path", metavar="OUTPUT", required=True, help="name of the checkpoint to write")
@@ -58,7 +58,7 @@ def run(args: list[str]) -> int:
 def _chosen(parsed: argparse.Namespace) -> list[str]:
     """Return the paths of the checkpoints without suffix.
 
-    :raises DataError: none of them is there
+    :raises DataError: one of them is not there
     """
     if parsed.num_last_checkpoints:
         return averaging.last_of_folder(parsed.prefix, parsed.num_last_checkpoints)
@@ -69,10 +69,7 @@ def _chosen(parsed: argparse.Namespace) -> list[str]:
         path = strip_suffix(parsed.prefix + name)
         by_number = epochs.get(int(name)) if name.isdecimal() else None
         given.append(by_number if by_number is not None and not checkpoint_exists(path) else path)
-    found = [path for path in given if checkpoint_exists(path)]
-    if not found:
-        raise DataError("none of the checkpoints is there: %s" % ", ".join(path + ".index" for path in given))
-    absent = [path for path in given if path not in found]
-    if absent:
-        print("left out, as they are not there: %s" % ", ".join(absent))
-    return found
+    missing = [path for path in given if not checkpoint_exists(path)]
+    if missing or not given:
+        raise DataError("there is no checkpoint %s" % ", ".join(path + ".index" for path in missing or [parsed.prefix]))
+    return given
