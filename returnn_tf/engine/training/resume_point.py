@@ -102,7 +102,9 @@ class ResumePoint:
         facts = {"settings": {key: text for key, text in texts.items() if key in setting_by_key()}}
         facts["network"] = start_checks.network_facts(setup.net, setup.entry.layers)
         facts["start"] = {"epoch": str(self.epoch), "step": str(setup.trainer.step_count)}
-        for name, dataset in data.datasets(shared=True).items():
+        datasets = data.datasets(shared=True)
+        facts["data"] = {"dataset %r" % name: "there" for name in datasets}  # compared first, so that the rest fits
+        for name, dataset in datasets.items():
             facts["data of %r" % name] = data_facts(dataset, self.epoch)
         start_checks.check_same(self._world, facts)
         names = {key: text for key, text in texts.items() if key not in setting_by_key()}
