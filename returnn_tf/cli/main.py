@@ -26,6 +26,7 @@ from returnn_tf.logging.log import log
 from returnn_tf.logging.terminal import paint, wants_color
 from returnn_tf.logging.text import printable
 from returnn_tf.util.installing import install_command
+from returnn_tf.util.temporary import NO_SPACE
 
 EXIT_BAD_CONFIG = 2
 EXIT_BAD_DATA = 1
@@ -68,7 +69,18 @@ def _guarded(args: list[str]) -> int:
         )
     except Exception as exc:
         place = error_in_config(exc)
-        return _crashed() if place is None else _failed_in_config(place, exc)
+        if place is not None:
+            return _failed_in_config(place, exc)
+        full = _full_disk(exc)
+        return _crashed() if full is None else _failed(full, EXIT_BAD_DATA, cause=exc)
+
+
+def _full_disk(exc: Exception) -> Optional[str]:
+    """Return the message for an error of TensorFlow that could not write a file; it only has the reason in its text."""
+    if not type(exc).__module__.startswith("tensorflow"):
+        return None
+    reasons = {os.strerror(number): fix for number, fix in NO_SPACE.items()}
+    return next(("%s, while writing. %s" % (text, fix) for text, fix in reasons.items() if text in str(exc)), None)
 
 
 def _failed_in_config(place: str, exc: Exception) -> int:
@@ -106,8 +118,12 @@ def _failed_import_or_file(exc: Exception) -> int:
             "the working directory does not exist any more. Change to another one, or to the new one of this name: cd ."
         )
         return _failed(text, EXIT_BUG, cause=exc)
-    if exc.filename is None and exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-        return _failed("%s, while writing" % os.strerror(exc.errno), EXIT_BAD_DATA, cause=exc)
+    if exc.filename is None and exc.errno == errno.EAGAIN:
+        text = "%s. Raise the limit on processes and threads (ulimit -u)" % os.strerror(exc.errno)
+        return _failed(text, EXIT_BUG, cause=exc)
+    if exc.filename is None and (exc.errno in NO_SPACE or exc.errno == errno.EIO):
+        fix = ". " + NO_SPACE[exc.errno] if exc.errno in NO_SPACE else ""
+        return _failed("%s, while writing%s" % (os.strerror(exc.errno), fix), EXIT_BAD_DATA, cause=exc)
     if exc.filename is None:
         return _crashed()
     return _failed("%s: %s" % (exc.filename, exc.strerror or exc), EXIT_BAD_DATA, cause=exc, topic="data-files")

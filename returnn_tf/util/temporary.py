@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 import time
 import zlib
 from collections.abc import Iterator
@@ -107,9 +108,16 @@ class Temporary:
 
 
 def remove_all() -> None:
-    """Remove all temporary files and folders of this process, which is about to end without finishing them."""
+    """Remove all temporary files and folders of this process, which is about to end without finishing them.
+
+    Also the files of code that TensorFlow has generated, which it removes in an orderly end only.
+    """
     for temporary in list(_live):
         temporary.remove()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("__autograph_generated_file"):
+            with contextlib.suppress(OSError, TypeError):
+                os.remove(getattr(module, "__file__", None) or "")
 
 
 def remove_leftovers(target: str, *, owner: str = "") -> list[str]:
@@ -222,7 +230,8 @@ def _path(target: str, owner: str) -> str:
 
 
 def _start(name: str, owner: str) -> str:
-    return ".%s%s.tmp-" % (owner and owner + ".", name)
+    full = (owner and "%s.%s" % (owner, name)) or name
+    return "%s%s.tmp-" % ("" if full.startswith(".") else ".", full)
 
 
 def _machine() -> str:

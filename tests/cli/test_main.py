@@ -16,6 +16,7 @@ from returnn_tf.cli.main import main
 from returnn_tf.config import DataError
 from returnn_tf.logging.log import log
 from returnn_tf.tasks import registry
+from returnn_tf.util.lazy_tf import tf
 
 
 @pytest.fixture(autouse=True)
@@ -361,6 +362,9 @@ def test_a_terminal_that_lacks_letters(args, tmp_path):
         (MemoryError(), "out of memory: allocation failed. Raise the limit"),
         (ImportError("lib.so: failed to map segment from shared object"), "out of memory: lib.so"),
         (OSError(errno.ENOSPC, "No space left"), "No space left on device, while writing"),
+        (OSError(errno.EFBIG, "Too large"), "File too large, while writing"),
+        (tf.errors.OutOfRangeError(None, None, "x.data; File too large"), "File too large, while writing. Raise"),
+        (OSError(errno.EAGAIN, "Again"), "Raise the limit on processes and threads"),
         (OSError(errno.EMFILE, "Too many"), "Too many open files. Raise the limit of the process (ulimit -n)"),
         (OSError(errno.EMFILE, "Too many", "a.hdf"), "Too many open files. Raise the limit"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "out of memory: Cannot allocate memory. Raise the limit"),
@@ -372,6 +376,14 @@ def test_what_the_machine_lacks_is_no_bug(config, task, capsys, exc, message):
     assert main([config(""), "++task", "for_test"]) == 1
     err = capsys.readouterr().err
     assert message in err and "looks like a bug" not in err
+
+
+def test_a_name_that_is_no_utf8(config, capsys):
+    """TensorFlow opens no such file."""
+    for key in ("model", "load", "import_model_train_epoch1"):
+        assert main([config("num_epochs = 1\n"), "++" + key, "a\udcff/m"]) == 2
+        err = capsys.readouterr().err
+        assert "'%s'" % key in err and "can be written in UTF-8" in err and "looks like a bug" not in err
 
 
 @pytest.mark.parametrize(

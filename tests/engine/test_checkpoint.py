@@ -18,6 +18,7 @@ from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
 from returnn_tf.engine.support import atomic_files as checkpoint_files
 from returnn_tf.engine.support.fingerprint import fingerprint
 from returnn_tf.util.lazy_tf import tf
+from returnn_tf.util.temporary import Temporary
 
 FOREIGN = pathlib.Path(__file__).parent.parent / "data/engine/foreign_checkpoint/network.012"
 INFO = CheckpointInfo(epoch=3, step=17, random_seed=42, config_sha256="abc")
@@ -129,6 +130,16 @@ def test_if_all_are_damaged_nothing_is_started_anew(tmp_path: pathlib.Path) -> N
     asked = Config({"task": "eval", "load": str(tmp_path / "net.001")})
     with pytest.raises(DataError, match="net.001 can't be used: net.001.index has"):
         model_dir.choose_intact(asked, lambda prefix, reason: None)
+
+
+def test_all_that_a_killed_training_leaves_is_removed(tmp_path: pathlib.Path) -> None:
+    for name, owner in (("checkpoint", "net"), (".net.status.json", ""), (".net.settings.json", "")):
+        Temporary(str(tmp_path / name), owner=owner)
+    for name in ("net.001", "net.001.step7", "net.pretrain.001"):
+        Temporary(str(tmp_path / name), folder=True)
+    assert len(os.listdir(tmp_path)) == 6
+    model_dir.prepare(str(tmp_path / "net"))
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("deletes", ["validate", "read"])

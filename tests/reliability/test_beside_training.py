@@ -32,9 +32,13 @@ def test_many_tasks_beside_a_training_that_saves_every_step(
     training = warm.start(tmp_path)
     toy.wait_for_text(warm, training, tmp_path, "Saved net/toy.002")
     model = str(tmp_path / "net" / "toy")
+    written: set[tuple[int, str]] = set()
     for number in range(count):
-        data = {"n%d" % number: {"class": "Task12AXDataset", "num_seqs": 2, "fixed_random_seed": number}}
+        name = "n%d" % (number % 5)
+        data = {name: {"class": "Task12AXDataset", "num_seqs": 2, "fixed_random_seed": number}}
         assert warm.run(tmp_path, task="eval", eval_datasets=data) == 0, toy.text_of(tmp_path)
+        written |= _evaluated(tmp_path)
+        assert len(written) == number + 1, toy.text_of(tmp_path)  # each time of a later epoch
         assert warm.run(tmp_path) == 2, toy.text_of(tmp_path)
         capsys.readouterr()
         assert main(["status", "--json", model]) == 0
@@ -44,13 +48,18 @@ def test_many_tasks_beside_a_training_that_saves_every_step(
     os.kill(training, signal.SIGTERM)
     assert warm.wait(training) == 143, toy.text_of(tmp_path)
     scores = toy.scores(tmp_path)
-    found = {name for _, errors in scores.values() for name in errors if name.endswith("_score")}
-    assert found == {"train_score", "dev_score", *("n%d_score" % number for number in range(count))}
+    assert _evaluated(tmp_path) == written
+    assert all("dev_score" in errors for epoch, (_, errors) in scores.items() if epoch < max(scores) - 1)
     trained = [epoch for epoch, (_, errors) in scores.items() if "train_score" in errors]
     assert trained == list(range(1, len(trained) + 1)) and len(trained) >= len(scores) - 1
     assert "is skipped" not in toy.text_of(tmp_path) and "Traceback" not in toy.text_of(tmp_path)
     files = [name for folder in (tmp_path, tmp_path / "net") for name in os.listdir(folder)]
     assert [name for name in files if ".tmp" in name or "lock" in name] == []
+
+
+def _evaluated(folder: pathlib.Path) -> set[tuple[int, str]]:
+    """Return epoch and name of all scores that evaluations have added."""
+    return {(epoch, name) for epoch, (_, found) in toy.scores(folder).items() for name in found if name[0] == "n"}
 
 
 def _files(folder: pathlib.Path) -> dict[str, tuple[int, int]]:

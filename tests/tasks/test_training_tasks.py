@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import os
 import pathlib
 import re
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.cli.main import main
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets import Dataset
 from returnn_tf.engine.checkpoints import checkpoint
@@ -55,6 +57,55 @@ def run(**changes: Any) -> int:
     config = Config.from_file("my.config")
     config.update(changes)
     return run_task(config)
+
+
+def test_status_tells_an_error_before_the_first_step(capsys: Any) -> None:
+    """Also of a run that goes on: the status file of the one before says that it has finished."""
+    run(num_epochs=1)
+    network = {**Config.from_file("my.config").typed("network")}
+    network["hidden"] = {**network["hidden"], "n_out": 7}
+    with pytest.raises(DataError, match="shape"):
+        run(num_epochs=2, network=network)
+    capsys.readouterr()
+    assert main(["status", "net"]) == 0
+    text = capsys.readouterr().out
+    assert "net/network: ended (DataError: " in text and "stored [9, 5]" in text and "dead" not in text
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_no_mistake_of_the_config(number: int, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Exit code 1, and nothing of the file is left."""
+    run(num_epochs=1)
+    before = sorted(os.listdir("."))
+
+    def full(handle: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(DataError, match="eval_output_file = 'scores' can't be written: %s" % os.strerror(number)):
+            run(task="eval", eval_output_file="scores")
+        for command in (["plot", "newbob.data", "curve.png"], ["report", "net", "--no-model", "--output", "r.html"]):
+            assert main(command) == 1
+            error = capsys.readouterr().err
+            assert "can't be written: %s. " % os.strerror(number) in error and "run the same command again" in error
+        values, info = {"W": np.zeros(3, "float32")}, checkpoint.CheckpointInfo(1, 5, 1)
+        with pytest.raises(DataError, match="The checkpoint new can't be written: %s" % os.strerror(number)):
+            checkpoint.save("new", values, {}, info, retry_waits=())
+    assert sorted(os.listdir(".")) == before
+
+
+def test_an_error_of_tensorflow_while_saving_is_told_without_its_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "{{function_node __wrapped__SaveV2_dtypes_5_device_/job:localhost}} net/m.data; File too large [Op:SaveV2]"
+
+    def full(*args: Any) -> None:
+        raise tf.errors.OutOfRangeError(None, None, text)
+
+    monkeypatch.setattr(checkpoint, "write_bundle", full)
+    with pytest.raises(DataError) as info:
+        checkpoint.save("m", {}, {}, checkpoint.CheckpointInfo(1, 5, 1), retry_waits=())
+    assert str(info.value).startswith("The checkpoint m can't be written: net/m.data; File too large")
+    assert "{{" not in str(info.value) and "Op:" not in str(info.value)
 
 
 RATES = "{1: EpochData(learningRate=0.02, error={}),\n2: EpochData(learningRate=%s, error={}),\n}\n"

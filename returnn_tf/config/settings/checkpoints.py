@@ -13,7 +13,9 @@ class CheckpointSettings(SettingGroup):
     """Checkpoints."""
 
     model: str = setting("", help="path prefix of the checkpoints to write", check=file_name)
-    load: str = setting("", help="checkpoint to load; task train uses it only if it has none of its own")
+    load: str = setting(
+        "", help="checkpoint to load; task train uses it only if it has none of its own", check=file_name
+    )
     load_epoch: Optional[int] = setting(None, help="epoch of the checkpoint to load", between_runs=True)
     epoch: Optional[int] = setting(
         None, help="epoch of the model for tasks other than train; load_epoch takes precedence"

@@ -13,6 +13,7 @@ from typing import Any, Optional, Union
 from numpy.typing import NDArray
 
 from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
+from returnn_tf.config.option_checks import file_name
 from returnn_tf.config.options import from_options, option
 from returnn_tf.config.settings import CheckpointSettings
 from returnn_tf.engine.checkpoints import checkpoint
@@ -27,7 +28,7 @@ _MAX_LISTED = 10
 
 
 def _is_path(value: str) -> Optional[str]:
-    return None if value else "must be the path of a checkpoint"
+    return file_name(value) if value else "must be the path of a checkpoint"
 
 
 @dataclasses.dataclass(frozen=True)
