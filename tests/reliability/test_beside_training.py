@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import signal
 from typing import Any
 
@@ -59,7 +60,8 @@ def test_many_tasks_beside_a_training_that_saves_every_step(
 
 def _evaluated(folder: pathlib.Path) -> set[tuple[int, str]]:
     """Return epoch and name of all scores that evaluations have added."""
-    return {(epoch, name) for epoch, (_, found) in toy.scores(folder).items() for name in found if name[0] == "n"}
+    found = [(epoch, name) for epoch, (_, errors) in toy.scores(folder).items() for name in errors]
+    return {(epoch, name) for epoch, name in found if re.fullmatch(r"n\d+_score", name)}
 
 
 def _files(folder: pathlib.Path) -> dict[str, tuple[int, int]]:
