@@ -175,3 +175,55 @@ def test_frames_of_all_inputs(tmp_path: Path) -> None:
     interpreter = tf.lite.Interpreter(model_path=str(tmp_path / "out" / "model.tflite"))
     details = interpreter.get_signature_runner().get_input_details()
     assert details["data"]["shape"].tolist() == [1, 8, 4]
+
+
+def _ops(folder: Path) -> list[str]:
+    interpreter = tf.lite.Interpreter(str(folder / "model.tflite"))
+    return [op["op_name"] for op in interpreter._get_ops_details()]
+
+
+_LSTM = {"class": "rec", "unit": "lstm", "n_out": 6, "from": "data"}
+
+
+@pytest.mark.parametrize(
+    "layers, options, fused, loops",
+    [
+        ({"lstm": _LSTM, "back": {**_LSTM, "direction": -1}}, {}, 2, 0),
+        ({"lstm": _LSTM, "back": {**_LSTM, "direction": -1}}, {"batch": 3, "frames": 13}, 2, 0),
+        ({"lstm": {**_LSTM, "unit": "standardlstm", "unit_opts": {"forget_bias": 2.0}}}, {}, 1, 0),
+        ({"lstm": _LSTM, "back": {**_LSTM, "from": "lstm"}}, {"quantize": "dynamic_range"}, 2, 0),
+        ({"lstm": _LSTM, "last": {"class": "get_last_hidden_state", "n_out": 12, "from": "lstm"}}, {}, 1, 1),
+        ({"lstm": _LSTM, "more": {**_LSTM, "initial_state": 1}}, {}, 1, 1),
+        ({"lstm": {**_LSTM, "unit": "standardlstm", "unit_opts": {"use_peepholes": True}}}, {}, 0, 1),
+        ({"lstm": {**_LSTM, "unit": "gru"}}, {}, 0, 1),
+        ({"lstm": _LSTM}, {"quantize": "float16"}, 0, 1),
+        ({"lstm": _LSTM}, {"state": True}, 0, 1),
+    ],
+)
+def test_lstms_are_one_op(
+    tmp_path: Path, layers: dict[str, Any], options: dict[str, Any], fused: int, loops: int
+) -> None:
+    """TFLite's own, where it can express the unit; else a loop over the frames. A loop, too, if a state is read."""
+    net = network({name: {**layer, "is_output_layer": True} for name, layer in layers.items()})
+    assert _export(net, tmp_path / "out", **options)["tf_ops"] == []
+    ops = _ops(tmp_path / "out")
+    assert (ops.count("UNIDIRECTIONAL_SEQUENCE_LSTM"), ops.count("WHILE")) == (fused, loops)
+
+
+def test_runs_do_not_depend_on_those_before(tmp_path: Path) -> None:
+    """Although TFLite's LSTM keeps its state, even one that is no number; frames that are none give none."""
+    net = network({"output": {**_LSTM, "is_output_layer": True}})
+    _export(net, tmp_path / "out")
+    assert "UNIDIRECTIONAL_SEQUENCE_LSTM" in _ops(tmp_path / "out")
+    runner = tf.lite.Interpreter(str(tmp_path / "out" / "model.tflite")).get_signature_runner()
+    rng = numpy.random.RandomState(2)
+    for broken in (None, numpy.nan, numpy.inf, 1e30, None):
+        for frames in (9, 4, 1):
+            x = rng.normal(size=[1, frames, 4]).astype("float32")
+            lens = numpy.array([frames], "int32")
+            expected = net.run({"data": x, "data/size0": lens}).layers["output"].value
+            numpy.testing.assert_allclose(runner(data=x, data_size0=lens)["output"], expected, rtol=1e-5, atol=1e-6)
+            if broken is not None:
+                x[0, 0, 1] = broken
+                got = runner(data=x, data_size0=lens)["output"]
+                assert numpy.isnan(got[0, 0]).all() == (not numpy.isfinite(broken))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ from returnn_tf.export.tflite.conversion import QUANTIZE, ConversionError, conve
 from returnn_tf.export.tflite.interpreter import run_model, tensor_names
 from returnn_tf.export.tflite.refusals import no_form, ops_of_kernel, refused
 from returnn_tf.native.portable import portable_ops
+from returnn_tf.ops.cells.fused_lstm import TFLITE_LSTM, fused_lstm_ops
 from returnn_tf.util.lazy_tf import tf
 
 FILE = "model.tflite"
@@ -60,7 +62,7 @@ class TFLiteExporter(StreamingExporter):
             name: tf.TensorSpec(self._fixed_shape(info), info.dtype, name=name)
             for name, info in model.input_infos.items()
         }
-        with portable_ops():
+        with portable_ops(), fused_lstm_ops(TFLITE_LSTM) if self.quantize != "float16" else contextlib.nullcontext():
             graph = tf.function(lambda **inputs: model.emit(inputs), autograph=False).get_concrete_function(**specs)
         graph_def = graph.graph.as_graph_def()
         check_ops(graph_def, self.class_name)

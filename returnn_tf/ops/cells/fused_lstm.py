@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import uuid
 from collections.abc import Iterator
-from typing import Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
+
+import numpy
+from numpy.typing import NDArray
 
 from returnn_tf.ops.cells.base import Cell, Params, State, all_lengths
-from returnn_tf.ops.cells.lstm import LstmCell
+from returnn_tf.ops.cells.kernels import step_loop
+from returnn_tf.ops.cells.lstm import LstmCell, NativeLstm
 from returnn_tf.ops.cells.time_axis import state_at
 from returnn_tf.util.lazy_tf import tf
 
@@ -23,10 +28,12 @@ class FusedForm(NamedTuple):
         and state (c and h [batch, n]), which returns outputs [time, batch, n], and c and h after the last frame of each
         sequence; output frames after the end of a sequence may hold anything
     :param most_weights: in + n times n, from which on a loop is faster; None: the op is better at any size
+    :param fixed: whether ``run`` gets the weights as arrays, a fixed number of sequences, and states of zeros
     """
 
-    run: Callable[[tf.Tensor, Weights, Optional[tf.Tensor], State], tuple[tf.Tensor, State]]
+    run: Callable[[tf.Tensor, Any, Optional[tf.Tensor], State], tuple[tf.Tensor, State]]
     most_weights: Optional[int] = None
+    fixed: bool = False
 
 
 _FORM: contextvars.ContextVar[Optional[FusedForm]] = contextvars.ContextVar("fused_lstm", default=None)
@@ -43,12 +50,13 @@ def fused_lstm_ops(form: FusedForm) -> Iterator[None]:
 
 
 def fused_form(
-    cell: Cell, params: Params, x: tf.Tensor, seed: Optional[tf.Tensor]
-) -> Optional[tuple[FusedForm, Weights]]:
-    """Return the form in which a cell is to run, and its weights.
+    cell: Cell, params: Params, x: tf.Tensor, seed: Optional[tf.Tensor], *, from_zeros: bool
+) -> Optional[tuple[FusedForm, Any]]:
+    """Return the form in which a cell is to run, and its weights, see `Weights`.
 
     :param x: the input
     :param seed: see `Cell.prepare`
+    :param from_zeros: whether the initial state is zero
     :return: None if the cell is to run in another way: outside of `fused_lstm_ops`, or as the op can't express it
     """
     form = _FORM.get()
@@ -56,10 +64,37 @@ def fused_form(
         return None
     if form.most_weights is not None and (cell.in_dim + cell.n_out) * cell.n_out > form.most_weights:
         return None
+    if form.fixed:
+        values = {name: _present_value(param) for name, param in params.items()}
+        if not from_zeros or seed is not None or x.shape[1] is None or any(v is None for v in values.values()):
+            return None
+        with tf.init_scope():  # computes now
+            found = _weights(cell, {name: tf.constant(value) for name, value in values.items()}, None)
+            return None if found is None else (form, tuple(part.numpy() for part in found))
+    weights = _weights(cell, params, seed)
+    return None if weights is None else (form, weights)
+
+
+def _weights(cell: LstmCell, params: Params, seed: Optional[tf.Tensor]) -> Optional[Weights]:
     weights = cell.input_weights(params)
     if weights is None or weights[1] is None:
         return None
-    return form, (weights[0], weights[1], cell.recurrent_weights(params, seed))
+    return weights[0], weights[1], cell.recurrent_weights(params, seed)
+
+
+def _present_value(tensor: tf.Tensor) -> Optional[NDArray[Any]]:
+    """Return the value of a variable that a graph reads, or None if the tensor is anything else."""
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    if tensor.op.type != "ReadVariableOp":
+        return None
+    handle = tensor.op.inputs[0]
+    variables = [outside for outside, inside in getattr(tensor.graph, "captures", ()) if inside is handle]
+    with tf.init_scope():
+        if not variables or not hasattr(variables[0], "numpy"):
+            return None
+        value: NDArray[Any] = tf.raw_ops.ReadVariableOp(resource=variables[0], dtype=tensor.dtype).numpy()
+        return value
 
 
 def _cudnn_lstm(x: tf.Tensor, weights: Weights, lengths: Optional[tf.Tensor], state: State) -> tuple[tf.Tensor, State]:
@@ -105,3 +140,60 @@ def _block_lstm(x: tf.Tensor, weights: Weights, lengths: Optional[tf.Tensor], st
 
 #: For graphs that TensorFlow runs. The op multiplies the input frame by frame, which takes longer with many units.
 BLOCK_LSTM = FusedForm(_block_lstm, most_weights=1 << 16)
+
+
+#: What the input of the first step is in the feature that empties the state.
+_RESET = 1000.0
+
+
+def _tflite_lstm(
+    x: tf.Tensor, weights: tuple[NDArray[Any], ...], lengths: Optional[tf.Tensor], state: State
+) -> tuple[tf.Tensor, State]:
+    """Run an LSTM over all frames; see `FusedForm`.
+
+    TFLite's converter makes its op of a function that it takes for the LSTM layer of Keras: it gets input, h, c,
+    weights, recurrent weights, bias, and returns five tensors, of which only the second one, all outputs, is read.
+
+    TFLite's op keeps its state from run to run, against what all other exports do. So a first frame closes all gates,
+    by a feature that is 0 in all other frames. And the op never sees NaN or infinity, from which no gate would free it:
+    their frames give NaN.
+    """
+    w, bias, w_re = weights
+    (_, batch, n_in), n = x.shape, len(w_re)
+    order = numpy.arange(4 * n).reshape([4, n])[[1, 2, 0, 3]].reshape(-1)  # from j, i, f, o to i, f, j, o
+    largest = numpy.abs(w).max(initial=0.1)  # weights that are quantised share their scale
+    closing = -largest * numpy.repeat([[1, 1, 0, 1]], n, axis=1)
+    w = numpy.concatenate([w[:, order], closing.astype(w.dtype)])
+    nothing = x * 0.0
+    x = tf.pad(tf.where(tf.equal(nothing, 0.0), x, tf.zeros_like(x)), [[0, 0], [0, 0], [0, 1]])
+    first = numpy.zeros([1, batch, n_in + 1], w.dtype)
+    first[..., -1] = _RESET
+
+    def whole(x: tf.Tensor, h: tf.Tensor, c: tf.Tensor, w: tf.Tensor, w_re: tf.Tensor, bias: tf.Tensor) -> Any:
+        i, f, j, o = tf.split(w_re, 4, axis=1)
+        z = tf.gather(tf.tensordot(x, w, 1) + bias, numpy.argsort(order), axis=-1)
+        cell = NativeLstm(n, 4 * n, input_projection=False)
+        y, (c, h) = step_loop(cell, {"W_re": tf.concat([j, i, f, o], axis=1)}, z, None, (c, h), None)
+        return h, y, h, c, tf.zeros([])
+
+    attributes = {"api_implements": "lstm_%s" % uuid.uuid4(), "time_major": True, "go_backwards": False}
+    run = tf.function(whole, autograph=False, experimental_attributes=attributes)
+    zeros = tf.zeros([batch, n])
+    y = run(
+        tf.concat([first, x], axis=0),
+        zeros,
+        zeros,
+        tf.constant(w),
+        tf.constant(w_re[:, order]),
+        tf.constant(bias[order]),
+    )[1]
+    y = y[1:] + tf.reduce_sum(nothing, axis=-1, keepdims=True)
+    y.set_shape([None, batch, n])
+    # No op gives out c: this loop is left out of the file if nothing reads the state.
+    w_re_only = NativeLstm(n, 4 * n, input_projection=False)
+    z = tf.tensordot(x[..., :n_in], weights[0], 1) + bias
+    return y, step_loop(w_re_only, {"W_re": tf.constant(w_re)}, z, lengths, state, None)[1]
+
+
+#: For TFLite's converter, which ends the process if weights are no constants.
+TFLITE_LSTM = FusedForm(_tflite_lstm, most_weights=1 << 18, fixed=True)

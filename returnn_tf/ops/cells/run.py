@@ -33,7 +33,7 @@ def run_cell(
     :return: outputs [time, batch, n], which are 0 after the end of a sequence, and the state of each sequence after the
         frame that ran last (the initial state if there is none)
     """
-    fused = fused_form(cell, params, x, seed)
+    fused = fused_form(cell, params, x, seed, from_zeros=initial_state is None)
     native = None if fused else _whole_kernel(cell, params, x)
     # A plain kernel has one direction only: the narrower array of x and z is reversed for it.
     reverse = direction == -1
