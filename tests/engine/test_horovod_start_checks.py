@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.distributed import start_checks
 from returnn_tf.engine.distributed.world import World
+from returnn_tf.engine.training import resume_point
 from returnn_tf.network.network import Network
 
 
@@ -85,3 +87,21 @@ class Alike(World):
 def test_names_which_are_no_settings_may_differ() -> None:
     assert start_checks.different_names(Alike({}), {"started": "1"}) == []
     assert start_checks.different_names(Alike({"started": "2"}), {"started": "1", "same": "1"}) == ["started"]
+
+
+def test_a_dataset_that_only_one_rank_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named, and not compared with another one of the other rank."""
+    monkeypatch.setattr(resume_point, "data_facts", lambda dataset, epoch: {"sequences": str(dataset)})
+    config = Config({"network": layers("source(0)"), "extern_data": {"data": {"dim": 3}, "classes": {"dim": 3}}})
+    net = Network.from_config(config, train=True)
+    point: Any = resume_point.ResumePoint.__new__(resume_point.ResumePoint)
+    theirs = {"dataset 'train'": "there", "dataset 'eval'": "there"}
+    point._config, point._world, point.epoch = config, Two([start_checks.digest(theirs), theirs]), 1
+    data: Any = SimpleNamespace(shared=True, datasets=lambda shared: {"train": 1, "dev": 2, "eval": 3})
+    entry = SimpleNamespace(layers=config.typed("network"))
+    setup: Any = SimpleNamespace(net=net, entry=entry, trainer=SimpleNamespace(step_count=0))
+    with pytest.raises(ConfigError) as info:
+        point.check_ranks(data, setup)
+    text = str(info.value)
+    assert "The ranks differ in their data, but must train the same. dataset 'dev': there on rank 0 (node1); " in text
+    assert "absent on rank 1 (node2)" in text and "eval" not in text and "train'" not in text

@@ -26,3 +26,11 @@ def test_another_process_tells_how_it_ended(tmp_path: pathlib.Path, ended: bool)
 def test_a_run_without_a_status_file_gets_none(tmp_path: pathlib.Path) -> None:
     end_for_another(str(tmp_path / "net"), "rank 0 on node has ended or was killed.", 1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_line_that_is_no_text(tmp_path: pathlib.Path) -> None:
+    """What is read can be printed and written everywhere."""
+    file = StatusFile(str(tmp_path / "net"))
+    file.update(now=True, command=["a\udcff.config", "\u00fc"])
+    facts = read_status(str(tmp_path / ".net.status.json"))
+    assert facts["command"] == ["a?.config", "\u00fc"] and str(facts).encode("utf8")
