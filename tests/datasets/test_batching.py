@@ -361,6 +361,21 @@ def test_a_number_counts_for_all_keys_whose_lengths_are_known(name, value, monke
     assert _tags(_unknown(_dataset(SIZES), monkeypatch).batches(used_data_keys=["data"], **options)) == alone
 
 
+@pytest.mark.parametrize("name", ["ConcatDataset", "CombinedDataset"])
+@pytest.mark.parametrize("known_first", [True, False])
+def test_only_used_keys_count_if_one_of_several_datasets_knows_no_lengths(name, known_first):
+    data = [{"data": np.zeros([5, 3], "float32"), "classes": np.zeros([5], "int32")}] * 3
+    known = {"class": "StaticDataset", "data": data, "output_dim": {"data": (3, 2), "classes": (4, 1)}}
+    parts = [known, {"class": "DummyDataset", "input_dim": 3, "output_dim": 4, "num_seqs": 3}]
+    parts = parts if known_first else parts[::-1]
+    spec = {"datasets": parts}
+    if name == "CombinedDataset":
+        keys = {(part, key): key for part in "ab" for key in ("data", "classes")}
+        spec = {"datasets": dict(zip("ab", parts)), "data_map": keys}
+    (batch,) = Dataset.from_config({"class": name, **spec}).batches(batch_size=100, used_data_keys=["classes"])
+    assert len(batch.seq_tags) == 6 and list(batch.num_frames) == ["classes"]
+
+
 def test_chunks_are_made_of_used_keys_only(caplog):
     options = {"used_data_keys": ["data"], "batch_size": {"data": 60, "align": 1}}
     dataset = _dataset(SIZES, chunking="5:5", name="cut")

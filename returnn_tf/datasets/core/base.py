@@ -255,8 +255,10 @@ class Dataset(CorpusWithFormat):
         return self._iterate_batches(reader, batch_options, cutting, start_batch, declared)
 
     def _keys_of_known_lengths(self) -> Collection[str]:
-        """Return the keys whose lengths are known without reading any data."""
+        """Return the keys whose lengths are known without reading any data, of the sequences of all inner datasets."""
         if self.is_stream or self.num_seqs == 0:
+            return ()
+        if not all(inner._keys_of_known_lengths() for inner in list(self.inner_datasets)):
             return ()
         return self.lengths_together(np.array([0])) or self.lengths(0) or ()
 
