@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from returnn_tf.layers.search.decide import scores_of
 from returnn_tf.network.feed import batch_major_order, feed_layout
 from returnn_tf.network.lower import Lowered
 from returnn_tf.network.network import Network
-from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.ops.frames.shape import at_least_one, transpose
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -49,6 +49,9 @@ class InferenceModel:
         self.outputs: dict[str, TensorInfo] = output_infos(self.nodes) if nodes is None else {}
         self._graph: Optional[Any] = None
         self._step = int(net.global_step)
+        #: Of a format whose ops need entries in all axes: layers are computed for a frame of padding if no sequence has
+        #: frames, and outputs are cut then.
+        self.pads_empty = False
         #: Name of an input -> its name in the feed of `Network.run`.
         self.feed_keys = {graph_name(key): key for key in self.keys}
         for key in self.keys:
@@ -102,11 +105,28 @@ class InferenceModel:
         """
         graph = self._lower(inputs, variables, states)
         found = {name: tensor for node in self.nodes for name, tensor in self.tensors_of(graph, node).items()}
+        if self.pads_empty:
+            self._fit_outputs(inputs, found)
         return {
             name: tf.identity(tf.cast(found[name], info.dtype) if info.dtype == "int64" else found[name], name=name)
             for name, info in self.outputs.items()
             if name in found
         }
+
+    def _dynamic_axes(self, inputs: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+        """Yield name and axis of the inputs whose axes may have no entries."""
+        for name, info in self.input_infos.items():
+            if name in inputs:
+                yield from ((name, axis) for axis in info.lengths if inputs[name].shape[axis] is None)
+
+    def _fit_outputs(self, inputs: Mapping[str, Any], found: dict[str, Any]) -> None:
+        """Cut outputs at the largest of their lengths, if an input had no frames."""
+        empty = [tf.equal(tf.shape(inputs[name])[axis], 0) for name, axis in self._dynamic_axes(inputs)]
+        places = [(name, axis, lens) for name, info in self.outputs.items() for axis, lens in info.lengths.items()]
+        for name, axis, lens in places if empty else ():
+            longest = tf.reduce_max(tf.concat([tf.reshape(found[lens], [-1]), [0]], axis=0))
+            end = tf.where(tf.reduce_any(tf.stack(empty)), longest, tf.shape(found[name])[axis])
+            found[name] = found[name][(*[slice(None)] * axis, slice(0, end))]
 
     def _lower(
         self, inputs: Mapping[str, Any], variables: Optional[Mapping[str, Any]], states: Optional[Any]
@@ -116,6 +136,8 @@ class InferenceModel:
             if info.dtype == "int64" and name in given:
                 key = self.feed_keys.get(name, "")
                 given[name] = tf.cast(given[name], self.net.extern_data[key].dtype if info.kind == VALUE else "int32")
+        for name, axis in self._dynamic_axes(given) if self.pads_empty else ():
+            given[name] = at_least_one(given[name], axis)
         return self.net.lower(
             self.feed_names(given),
             train=False,

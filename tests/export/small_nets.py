@@ -81,6 +81,33 @@ DECODER: dict[str, Any] = {
     },
 }  # fmt: skip
 
+#: Layers whose kernels need entries in all axes, in one format or another.
+NEED_FRAMES: dict[str, dict[str, Any]] = {
+    "pooled": NETS["blstm"],
+    "convolutions": {
+        "image": {"class": "split_dims", "axis": "F", "dims": (-1, 1), "from": "data"},
+        **{
+            name: {"class": "conv", "n_out": 4, "filter_size": (3, 3), "strides": (2, 2), "padding": padding,
+                   "use_time_mask": True, "activation": "relu", "from": source}
+            for name, padding, source in [("conv0", "same", "image"), ("conv1", "same_static", "conv0")]
+        },
+        "frames": {"class": "merge_dims", "axes": ["dim:1", "F"], "from": "conv1"},
+        "norm": {"class": "layer_norm", "from": "frames"},
+        "depthwise": {"class": "conv", "filter_size": (3,), "n_out": 4, "groups": 4, "padding": "same", "from": "norm"},
+        "output": _output("depthwise"),
+    },
+    "mamba": {"mamba": {"class": "rec", "unit": "mamba", "n_out": 8, "from": "data"}, "output": _output("mamba")},
+    "best path": {
+        "probs": {"class": "softmax", "n_out": 6, "from": "data"},
+        "best": {"class": "reduce", "mode": "argmax", "axes": "F", "from": "probs"},
+        "before": {"class": "shift_axis", "axis": "T", "amount": 1, "pad_value": 5, "adjust_size_info": False,
+                   "from": "best"},
+        "is_new": {"class": "compare", "kind": "not_equal", "from": ["best", "before"]},
+        "merged": {"class": "masked_computation", "mask": "is_new", "from": "best", "unit": {"class": "copy"}},
+        "output": {"class": "remove", "symbol": 5, "from": "merged"},
+    },
+}  # fmt: skip
+
 
 def network(layers: dict[str, Any], *, search: bool = False, **settings: Any) -> returnn_tf.Network:
     """Plan a network over `EXTERN_DATA`."""

@@ -12,7 +12,7 @@ import pytest
 
 import returnn_tf
 from returnn_tf.config import ConfigError, DataError
-from tests.export.small_nets import DECODER, NETS, network
+from tests.export.small_nets import DECODER, NEED_FRAMES, NETS, network
 
 pytest.importorskip("tf2onnx")
 onnx = pytest.importorskip("onnx")
@@ -84,6 +84,24 @@ def test_any_batch_and_length(tmp_path: Path, name: str) -> None:
     if name == "blstm":  # an op of its own, not a loop
         types = [node.op_type for node in onnx.load(str(tmp_path / "out" / "model.onnx")).graph.node]
         assert types.count("LSTM") == 4 and "Loop" not in types
+
+
+@pytest.mark.parametrize("name", NEED_FRAMES)
+def test_sequences_without_frames(tmp_path: Path, name: str) -> None:
+    """A batch of them, e.g. since no speech was found, has outputs without frames; one in a batch changes no other."""
+    net = network(NEED_FRAMES[name])
+    _export(net, tmp_path / "out")
+    for lens in ([0], [0, 0], [5, 0]):
+        x = numpy.random.RandomState(5).normal(0, 1, [len(lens), max(lens), 4]).astype("float32")
+        got = _run(tmp_path / "out", {"data": x, "data_size0": numpy.array(lens, "int32")})
+        expected = net.run({"data": x, "data/size0": lens}).layers["output"]
+        sizes = expected.sizes[1]
+        assert (
+            got["output_size0"].tolist() == sizes.tolist() and (sizes[-1] == 0) and got["output"].shape[0] == len(lens)
+        )
+        assert max(lens) or got["output"].shape[1] == 0
+        found = got["output"][0, : sizes[0]]
+        numpy.testing.assert_allclose(found, expected.value[0, : sizes[0]], rtol=1e-4, atol=1e-5)
 
 
 def test_rasr_names_and_metadata(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ class OnnxExporter(StreamingExporter):
             self.facts.update(opset=self.opset, **model.facts)
             self.input_tensors = model.input_tensors
             return
+        model.pads_empty = True
         names = file_names(model, self.names, rasr=self.rasr)
         specs = [
             tf.TensorSpec(self._shape(info), info.dtype, name=names[name]) for name, info in model.input_infos.items()

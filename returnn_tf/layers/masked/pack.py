@@ -9,6 +9,7 @@ from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.ops.frames.masking import packed_frames, packed_lens
+from returnn_tf.ops.frames.shape import at_least_one
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
@@ -41,6 +42,7 @@ class PackLayer(Layer):
         # At least one frame, so that later layers never see an axis of size 0.
         size = tf.reduce_max(tf.concat([lens, [1]], axis=0))
         places = packed_frames(mask, size)
+        x = at_least_one(x, self._full.dims.index(self.frames))
         if self._full.batch_axis is None:
             ctx.define_lens(self.packed, lens[0], size)
             return _padded(tf.gather(x, places[0]), tf.range(size) < lens[0])
