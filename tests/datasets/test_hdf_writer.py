@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -131,6 +132,15 @@ def test_failed_extension_leaves_the_file(tmp_path):
     assert os.listdir(tmp_path) == ["out.hdf"]
 
 
+def test_what_is_no_hdf_file_is_not_extended(tmp_path):
+    """Nor does a file stay open, as a warning would tell."""
+    (tmp_path / "out.hdf").write_text("mine")
+    with pytest.raises(DataError, match="can't be written: .*file signature not found"):
+        HDFWriter(str(tmp_path / "out.hdf"), dim=2, extend_existing_file=True)
+    gc.collect()
+    assert (tmp_path / "out.hdf").read_text() == "mine" and os.listdir(tmp_path) == ["out.hdf"]
+
+
 def test_refuses_to_overwrite(tmp_path):
     path = tmp_path / "out.hdf"
     path.write_text("mine")
@@ -222,7 +232,8 @@ try:
 except DataError as exc:
     print(exc)
 """
-    done = subprocess.run([sys.executable, "-c", code, str(limit)], cwd=tmp_path, capture_output=True)
+    # -B: Python would cut off the bytecode of modules that it imports later
+    done = subprocess.run([sys.executable, "-B", "-c", code, str(limit)], cwd=tmp_path, capture_output=True)
     fix = "Raise the limit on the size of files (ulimit -f), or choose another path"
     assert done.stdout.decode() == "HDF file 'out.hdf' can't be written: File too large. %s\n" % fix
     assert (done.returncode, done.stderr, os.listdir(tmp_path)) == (0, b"", [])

@@ -34,7 +34,11 @@ class Output:
             if start is not None:
                 shutil.copyfile(start, self._temporary.path)
             self._raw = open(self._temporary.path, "rb+", buffering=0)
-            self.file: Optional[h5py.File] = h5py.File(self, "w" if start is None else "a")
+            try:
+                self.file: Optional[h5py.File] = h5py.File(self, "w" if start is None else "a")
+            except BaseException:
+                self._raw.close()
+                raise
         except BaseException:
             self._temporary.remove()
             raise
