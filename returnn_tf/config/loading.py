@@ -181,6 +181,10 @@ class _Fixed(_OutsideOfFunctions, ast.NodeTransformer):
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
 
+    def visit(self, node: ast.AST) -> Any:
+        # no statement is within an expression, which may be deeper than Python can recurse
+        return node if isinstance(node, ast.expr) else super().visit(node)
+
     def visit_ClassDef(self, node: ast.ClassDef) -> Any:
         return node  # its names are its own
 

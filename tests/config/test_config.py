@@ -231,8 +231,9 @@ def test_errors_of_texts(tmp_path, content, message):
 
 
 def test_a_long_sum_that_python_reads(tmp_path):
-    (tmp_path / "a.config").write_text("x = %s1\n" % ("1+" * 899))
-    assert Config.from_file(str(tmp_path / "a.config")).typed("x") == 900
+    (tmp_path / "a.config").write_text("x = []\nx.append(%s1)\n" % ("1+" * 899))
+    for overrides in ([], [("task", "search")]):
+        assert Config.from_files([str(tmp_path / "a.config")], overrides).typed("x") == [900]
 
 
 def test_a_device_in_place_of_a_config():
