@@ -45,12 +45,19 @@ def test_a_device_which_is_not_there_is_an_error(calls: list[Any], device: str, 
 def test_session_options_of_old_configs(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     monkeypatch.setattr(tf.config.threading, "set_intra_op_parallelism_threads", seen.append)
-    devices.set_up(Config({"tf_session_opts": {"intra_op_parallelism_threads": 3, "gpu_options": {}}}))
-    assert seen == [3]
+    monkeypatch.setattr(tf.config.threading, "set_inter_op_parallelism_threads", seen.append)
+    threads = {"intra_op_parallelism_threads": 3, "inter_op_parallelism_threads": -1}
+    devices.set_up(Config({"tf_session_opts": {**threads, "gpu_options": {}}}))
+    assert seen == [3, -1]
 
 
 @pytest.mark.parametrize(
-    "options, message", [(3, "must be a dict"), ({"intra_op_parallelism_threads": "x"}, "must be a number of threads")]
+    "options, message",
+    [
+        (3, "must be a dict"),
+        ({"intra_op_parallelism_threads": "x"}, "must be a number of threads"),
+        ({"intra_op_parallelism_threads": -1}, "must be a number of threads"),
+    ],
 )
 def test_wrong_session_options(options: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -9,6 +9,8 @@ from returnn_tf.config.settings.declaration import SettingGroup, setting
 
 #: Those options of TensorFlow 1 sessions that still have an effect.
 THREADS = ("intra_op_parallelism_threads", "inter_op_parallelism_threads")
+#: With a negative number for the other one, the thread of the caller runs all operations.
+_NEVER_NEGATIVE = THREADS[0]
 #: The others.
 _OF_SESSIONS = (
     "allow_soft_placement", "cluster_def", "device_count", "device_filters", "experimental", "gpu_options",
@@ -23,7 +25,7 @@ def _of_a_session(options: dict[str, Any]) -> Optional[str]:
     for name, value in options.items():
         if name not in THREADS and name not in _OF_SESSIONS:
             return "has an unknown option %r. %s" % (name, did_you_mean(name, (*THREADS, *_OF_SESSIONS)))
-        if name in THREADS and (not isinstance(value, int) or value < 0):
+        if name in THREADS and (not isinstance(value, int) or (value < 0 and name == _NEVER_NEGATIVE)):
             return "%r must be a number of threads, not %r" % (name, value)
     return None
 
