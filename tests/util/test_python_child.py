@@ -31,10 +31,10 @@ tf_log_dir = None
 _DOCTOR = "from returnn_tf.cli import doctor; print(doctor.probe_tensorflow(), doctor._nvcc(), doctor._horovod())"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     """Return a folder with a config, a module that it imports, and modules that others left there."""
-    top = tmp_path_factory.mktemp("top")
+    top = tmp_path
     there = top / "shared"
     there.mkdir()
     for name in _NAMES:
@@ -47,22 +47,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.mark.parametrize(
-    "program",
+    "programs",
     [
-        ["returnn-tf", "my.config"],
-        ["returnn-tf", "data", "info", "my.config"],
-        ["returnn-tf", "export", "my.config", "--epoch", "1", "--output", "exported"],
-        ["doctor"],
+        # the second and third one use what the first one leaves
+        [
+            ["returnn-tf", "my.config"],
+            ["returnn-tf", "data", "info", "my.config"],
+            ["returnn-tf", "export", "my.config", "--epoch", "1", "--output", "exported"],
+        ],
+        [["doctor"]],
     ],
-    ids=["train", "data info", "export", "doctor"],
+    ids=["train, data info, export", "doctor"],
 )
-def test_commands_import_nothing_from_the_working_directory(folder: pathlib.Path, program: list[str]) -> None:
-    """The second and third one use what the first one leaves."""
+def test_commands_import_nothing_from_the_working_directory(folder: pathlib.Path, programs: list[list[str]]) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, str(folder.parent / program[0]), *program[1:]]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=LONG)
-    executed = sorted(path.name for path in folder.parent.glob("executed-*"))
-    assert executed == [] and done.returncode == 0, done.stdout + done.stderr
+    for program, *arguments in programs:
+        command = [sys.executable, str(folder.parent / program), *arguments]
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=LONG)
+        executed = sorted(path.name for path in folder.parent.glob("executed-*"))
+        assert executed == [] and done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_package_is_found_where_it_is(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
