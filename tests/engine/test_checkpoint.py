@@ -167,6 +167,20 @@ def test_what_is_deleted_meanwhile_is_chosen_anew(
         model_dir.read_intact(asked, lambda *args: None)
 
 
+@pytest.mark.parametrize("leads", ["nowhere", "to itself"])
+def test_links_that_lead_nowhere_are_a_damaged_checkpoint(tmp_path: pathlib.Path, leads: str) -> None:
+    """As of a checkpoint on another disk that is gone; nobody is writing or deleting it."""
+    model, reports = str(tmp_path / "net"), []
+    good, bad = write(model + ".002"), model + ".003"
+    for suffix in (".index", ".data-00000-of-00001"):
+        os.symlink((bad if leads == "to itself" else str(tmp_path / "gone")) + suffix, bad + suffix)
+    choice = model_dir.choose_intact(Config({"model": model}), lambda *args: reports.append(args))
+    assert choice.path == good and [prefix for prefix, _ in reports] == [bad]
+    checkpoint.delete(bad)
+    checkpoint.delete(good)
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("stop_at", range(1, 6))
 def test_interrupted_writing_leaves_a_whole_checkpoint_or_none(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, stop_at: int

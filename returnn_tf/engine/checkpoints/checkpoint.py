@@ -180,16 +180,16 @@ def strip_suffix(path: str) -> str:
 
 
 def file_names(prefix: str) -> list[str]:
-    """Return all existing files of a checkpoint, the one which makes it valid first."""
+    """Return all existing files of a checkpoint, the one which makes it valid first; also links that lead nowhere."""
     suffixes = [_MANIFEST, ".index", ".meta", _BUNDLE[0]] + [_STATE + suffix for suffix in _BUNDLE]
-    return [prefix + suffix for suffix in suffixes if os.path.exists(prefix + suffix)]
+    return [prefix + suffix for suffix in suffixes if os.path.lexists(prefix + suffix)]
 
 
 def delete(prefix: str) -> int:
     """Delete all files of a checkpoint; return the number of bytes freed."""
     freed = 0
     for path in file_names(prefix):
-        freed += os.path.getsize(path)
+        freed += os.lstat(path).st_size
         os.remove(path)
     return freed
 

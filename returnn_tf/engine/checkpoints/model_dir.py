@@ -133,7 +133,7 @@ def _state_of(path: str) -> list[tuple[str, int, int]]:
     found = []
     for name in checkpoint.file_names(path):
         with contextlib.suppress(FileNotFoundError):
-            status = os.stat(name)
+            status = os.lstat(name)
             found.append((name, status.st_size, status.st_mtime_ns))
     return found
 
