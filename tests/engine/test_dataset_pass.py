@@ -12,6 +12,7 @@ import pytest
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.batches.batch import Batch
 from returnn_tf.engine.distributed.world import alone
+from returnn_tf.engine.passes import ranks_report
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, batch_sizes
 from returnn_tf.engine.passes.progress import PassState
 from returnn_tf.logging.log import log
@@ -137,10 +138,13 @@ def test_a_step_that_makes_a_graph_tells_nothing_of_the_speed(monkeypatch: pytes
         one_pass.log_step(each, dict)
     assert (state.compute_seconds, state.setup_seconds, state.setup_frames) == (6.0, 100.0, state.frames // 4)
     assert state.communication_seconds == 1.5  # while the others made their graphs, too, this one waited for them
-    assert state.frames_per_second == state.frames * 3 / 4 / 6.0
+    assert state.frames_per_second == state.frames * 3 / 4 / 6.0 and state.seconds_per_step == 2.0
+    times = ranks_report.times_of(state)
+    assert times == {"seconds_per_step": 2.0, "compute": 1.5, "communication": 0.5, "data_wait": times["data_wait"]}
     assert lines[0].endswith("elapsed 0:01:40, complete 25.00%")
     assert lines[1].endswith("elapsed 0:01:42, exp. remaining 0:00:04, complete 50.00%")
-    assert PassState(frames=9, seconds=1.0, setup_frames=9, setup_seconds=1.0).frames_per_second is None
+    none = PassState(steps=1, frames=9, seconds=1.0, setup_frames=9, setup_steps=1, setup_seconds=1.0)
+    assert none.frames_per_second is None and none.seconds_per_step is None
 
 
 def test_sizes_of_a_batch() -> None:

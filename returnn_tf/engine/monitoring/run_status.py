@@ -10,6 +10,7 @@ from returnn_tf.engine.checkpoints.model_dir import written_model
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.monitoring.status_file import StatusFile, end_for_another
 from returnn_tf.engine.passes.progress import Progress
+from returnn_tf.engine.passes.ranks_report import times_of
 from returnn_tf.engine.passes.scored_pass import PassResult
 from returnn_tf.engine.support.signals import Stopped, StopRequest, exit_code, name_of
 
@@ -58,15 +59,14 @@ class RunStatus:
         :param progress: position of the epoch
         :param result: of the pass so far
         """
-        seconds, first = max(result.seconds, 1e-9), not self._running
-        self._running = True
+        first, self._running = not self._running, True
         self._file.update(
             now=first,
             epoch=progress.epoch,
             step=result.steps,
             global_step=progress.first_step + result.steps,
-            seconds_per_step=seconds / max(result.steps, 1),
-            frames_per_second=result.frames / seconds,
+            seconds_per_step=result.seconds_per_step,
+            frames_per_second=result.frames_per_second,
         )
         if self._stop.signum is not None and self._recorded_signal is None:
             self._recorded_signal = self._stop.signum
@@ -74,17 +74,7 @@ class RunStatus:
 
     def trained(self, result: PassResult) -> None:
         """Record that the training part of an epoch is done."""
-        steps = max(result.steps, 1)
-        ranks = [
-            {
-                "seconds_per_step": state.seconds / steps,
-                "compute": (state.compute_seconds - state.communication_seconds) / steps,
-                "communication": state.communication_seconds / steps,
-                "data_wait": state.wait_seconds / steps,
-            }
-            for state in result.by_rank
-        ]
-        self._file.update(now=True, ranks=ranks, complete=1.0)
+        self._file.update(now=True, ranks=[times_of(state) for state in result.by_rank], complete=1.0)
 
     def ended(self, error: Optional[BaseException]) -> None:
         """Record the end of the run.

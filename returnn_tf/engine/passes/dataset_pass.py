@@ -101,6 +101,7 @@ class DatasetPass(Generic[Result]):
                 else:
                     state.setup_seconds += now - before
                     state.setup_frames += frames
+                    state.setup_steps += 1
                     if complete is not None and batch.complete is not None:
                         share += batch.complete - complete
                     setup = Setup(state.setup_seconds, share, state.setup_frames)

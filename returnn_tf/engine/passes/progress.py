@@ -29,6 +29,7 @@ class PassState:
     communication_seconds: float = 0.0  # part of the computing time: waiting for other processes, and sending
     setup_seconds: float = 0.0  # of steps in which a graph was made and compiled: no part of the computing time
     setup_frames: int = 0  # in these steps
+    setup_steps: int = 0  # their number
     sums: Sums = field(default_factory=dict)  # see `Scores.sums`
 
     @property
@@ -36,6 +37,12 @@ class PassState:
         """Return the frames per second of the steps in which no graph was made; None if there are none."""
         seconds = self.seconds - self.setup_seconds
         return (self.frames - self.setup_frames) / seconds if self.frames > self.setup_frames and seconds > 0 else None
+
+    @property
+    def seconds_per_step(self) -> Optional[float]:
+        """Return the seconds per step of the steps in which no graph was made; None if there are none."""
+        steps = self.steps - self.setup_steps
+        return (self.seconds - self.setup_seconds) / steps if steps > 0 else None
 
     @classmethod
     def from_json(cls, value: Any) -> PassState:

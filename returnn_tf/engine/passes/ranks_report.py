@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes.progress import PassState
@@ -55,27 +54,31 @@ def straggler(by_rank: list[PassState], hosts: list[str]) -> str:
 
 def work_per_step(state: PassState) -> float:
     """Return the seconds per step for data and computing, without communication."""
-    return (state.compute_seconds - state.communication_seconds + state.wait_seconds) / max(state.steps, 1)
+    found = times_of(state)
+    return found["compute"] + found["data_wait"]
+
+
+def times_of(state: PassState) -> dict[str, float]:
+    """Return the seconds per step, and their parts, of the steps in which no graph was made."""
+    steps = max(state.steps - state.setup_steps, 1)
+    return {
+        "seconds_per_step": state.seconds_per_step or 0.0,
+        "compute": (state.compute_seconds - state.communication_seconds) / steps,
+        "communication": state.communication_seconds / steps,
+        "data_wait": state.wait_seconds / steps,
+    }
 
 
 def values(by_rank: list[PassState]) -> dict[str, float]:
     """Return the times of each rank by name, for event files."""
-    found: dict[str, Any] = {}
-    for rank, state in enumerate(by_rank if len(by_rank) > 1 else []):
-        steps = max(state.steps, 1)
-        found["time/rank%d/seconds_per_step" % rank] = state.seconds / steps
-        found["time/rank%d/compute" % rank] = (state.compute_seconds - state.communication_seconds) / steps
-        found["time/rank%d/communication" % rank] = state.communication_seconds / steps
-        found["time/rank%d/data_wait" % rank] = state.wait_seconds / steps
-    return found
+    return {
+        "time/rank%d/%s" % (rank, name): seconds
+        for rank, state in enumerate(by_rank if len(by_rank) > 1 else [])
+        for name, seconds in times_of(state).items()
+    }
 
 
 def _times(state: PassState) -> str:
-    steps = max(state.steps, 1)
-    parts = {
-        "compute": state.compute_seconds - state.communication_seconds,
-        "communication": state.communication_seconds,
-        "waiting for data": state.wait_seconds,
-    }
-    shares = ", ".join("%s %.4f" % (name, seconds / steps) for name, seconds in parts.items())
-    return "%.4f sec/step: %s; %d steps, %d frames" % (state.seconds / steps, shares, state.steps, state.frames)
+    whole, *parts = times_of(state).values()
+    text = "%.4f sec/step: compute %.4f, communication %.4f, waiting for data %.4f; %d steps, %d frames"
+    return text % (whole, *parts, state.steps, state.frames)

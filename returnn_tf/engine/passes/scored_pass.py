@@ -42,7 +42,9 @@ class PassResult(PassState):
         if not self.steps or not self.seconds:
             return {}
         shares = {"time/%s" % name: value for name, value in self.speed().items()}
-        return {"time/seconds_per_step": self.seconds / self.steps, **shares, **ranks_report.values(self.by_rank)}
+        step = self.seconds_per_step
+        shares = shares if step is None else {"time/seconds_per_step": step, **shares}
+        return {**shares, **ranks_report.values(self.by_rank)}
 
 
 @dataclass
