@@ -25,6 +25,7 @@ except ImportError:  # not on Windows
 
 _NAME = re.compile(r"\.tmp-([0-9a-f]{8})-(\d+)-[0-9a-f]+$")
 _PAUSE = 0.02
+_CLEANING = 10.0  # seconds; much more than another process needs to remove what it has locked
 
 #: What to do where there is no space for a file.
 NO_SPACE = {
@@ -53,8 +54,8 @@ class Temporary:
         while True:
             self.path = _path(self.target, owner)
             self._handle = self._create()
-            _flock(self._handle)
-            if _is_still(self.path, self._handle):  # else another process saw it before it was locked
+            _flock(self._handle, wait_until=time.monotonic() + _CLEANING)
+            if _is_still(self.path, self._handle):  # else a process elsewhere removed it before it was locked
                 break
             self._close()
         _live.add(self)

@@ -16,6 +16,21 @@ from returnn_tf.engine.distributed.watchdog import Watchdog
 from tests.waiting import LONG, until
 
 SIZE = 3
+#: Of the strangers of a test.
+_links: list[socket.socket] = []
+_floods: list[threading.Thread] = []
+
+
+@pytest.fixture(autouse=True)
+def strangers_leave() -> Iterator[None]:
+    """Close their connections: a process may have 1024 files in all."""
+    yield
+    for flood in _floods:
+        flood.join(LONG)
+    for link in _links:
+        link.close()
+    _floods.clear()
+    _links.clear()
 
 
 class Board:
@@ -81,17 +96,16 @@ def watching(between: Callable[[list[Any]], None], hosts: tuple[str, ...] = ("a"
 
 
 def sends(content: bytes, times: int = 0, close: bool = False) -> Callable[[list[Any]], None]:
-    """Return a stranger: it connects, sends something, and stays."""
-
-    links = []
+    """Return a stranger: it connects, sends something, and stays until the end of the test."""
 
     def connect(port: int) -> None:
-        links.append(socket.create_connection(("127.0.0.1", port), timeout=LONG))
-        links[-1].settimeout(0.1)
+        link = socket.create_connection(("127.0.0.1", port), timeout=LONG)
+        _links.append(link)
+        link.settimeout(0.1)
         with contextlib.suppress(OSError):  # more than the buffers hold: nobody reads it
-            links[-1].sendall(content)
+            link.sendall(content)
         if close:
-            links[-1].close()
+            link.close()
 
     def flood(port: int) -> None:
         with contextlib.suppress(OSError):  # until the ranks are complete
@@ -100,7 +114,8 @@ def sends(content: bytes, times: int = 0, close: bool = False) -> Callable[[list
 
     def between(place: list[Any]) -> None:
         connect(place[1])
-        threading.Thread(target=flood, args=(place[1],), daemon=True).start()
+        _floods.append(threading.Thread(target=flood, args=(place[1],), daemon=True))
+        _floods[-1].start()
 
     return between
 
@@ -117,7 +132,7 @@ STRANGERS = {
     "long line": sends(b"a" * (64 << 20)),
     "wrong token": sends(b"0" * 32 + b"00000001"),
     "nearly a message": sends(b'{"token": "' + b"0" * 32 + b'", "rank": 1}\n'),
-    "many": sends(b"", times=1000),
+    "many": sends(b"", times=300),  # each takes two files of this process
 }
 
 

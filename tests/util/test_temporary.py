@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pathlib
 import signal
 import subprocess
 import sys
 import threading
+from typing import Optional
 
 import pytest
 
@@ -80,6 +82,27 @@ def test_a_file_gets_its_name_at_the_end(tmp_path: pathlib.Path) -> None:
     Temporary(str(tmp_path / "folder"), folder=True)
     remove_all()
     assert os.listdir(tmp_path) == ["out"]
+
+
+def test_one_that_is_removed_before_it_is_locked(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process on another machine has locked it to remove what is left of dead ones: there is a second one then."""
+    create, cleaners = Temporary._create, []
+
+    def seen_by_others(self: Temporary) -> Optional[int]:
+        handle = create(self)
+        if not cleaners:
+            other = os.open(self.path, os.O_RDWR)
+            fcntl.flock(other, fcntl.LOCK_EX)
+            cleaners.append(threading.Timer(0.2, lambda: (os.remove(self.path), os.close(other))))
+            cleaners[0].start()
+        return handle
+
+    monkeypatch.setattr(Temporary, "_create", seen_by_others)
+    with Temporary(str(tmp_path / "out")) as made:
+        cleaners[0].join(LONG)
+        made.write(b"new")
+        made.publish()
+    assert (tmp_path / "out").read_bytes() == b"new" and os.listdir(tmp_path) == ["out"]
 
 
 def test_read_change_write_by_many(tmp_path: pathlib.Path) -> None:
