@@ -63,13 +63,13 @@ def test_command_lists_the_ops(capsys):
 @pytest.mark.parametrize(
     "args, code, message",
     [
-        ([], 2, "build or list?"),
+        ([], 2, "build, list or clean?"),
         (["biuld"], 2, "Did you mean 'build'?"),
         (["list", "lstm"], 2, "takes no arguments"),
         (["build", "lstm"], 2, "the following arguments are required: --output"),
         (["build", "lsmt", "--output", "x.so"], 2, "there is no op 'lsmt'. Did you mean 'lstm'?"),
         (["build", "product", "--output", "x.so", "--cuda-arch", "sm_90"], 1, "product has no kernels for GPUs"),
-        (["build", "lstm", "--output", "/dev/null/x.so"], 1, "/dev/null"),
+        (["build", "lstm", "--output", "/dev/null/x.so"], 2, "/dev/null"),
     ],
 )
 def test_wrong_arguments(args, code, message, capsys, monkeypatch, tmp_path):
