@@ -25,17 +25,22 @@ def without_info_lines() -> Iterator[None]:
     A process filters, not a thread or a file: if a library ends this process by a signal, its last words are shown.
     """
     program = shutil.which("sed")
+    try:
+        saved = os.dup(2)  # before there is a pipe, which would get the number of a closed stderr
+    except OSError:
+        yield
+        return
     command = [program or "", "-u", *(word for script in _INFO for word in ("-e", script))]
     read, write = os.pipe()
     try:
-        saved = os.dup(2)
         # in a session of its own: Ctrl-C is not for it
         process = subprocess.Popen(command, stdin=read, stdout=saved, stderr=subprocess.DEVNULL, start_new_session=True)
-    except OSError:  # no sed, or stderr is closed
-        process, saved = None, -1
+    except OSError:  # no sed
+        process = None
     os.close(read)
     if process is None:
         os.close(write)
+        os.close(saved)
         yield
         return
     os.dup2(write, 2)

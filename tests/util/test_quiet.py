@@ -42,6 +42,22 @@ def test_without_sed(tmp_path: Path) -> None:
     assert import_it(tmp_path, path=str(tmp_path)) == (7, [*LINES, "I0000 later"])
 
 
+@pytest.mark.parametrize("path", ["/usr/bin:/bin", "/no/such/folder"], ids=["sed", "no sed"])
+@pytest.mark.parametrize("closed", [False, True])
+def test_no_file_descriptor_is_left(closed: bool, path: str) -> None:
+    """Nor does a closed stderr become something else."""
+    code = (
+        "import os, sys; from returnn_tf.util.quiet import without_info_lines\n"
+        "if %r: os.close(2)\n"
+        "before = sorted(os.listdir('/dev/fd'))\n"
+        "with without_info_lines(): pass\n"
+        "sys.exit(before != sorted(os.listdir('/dev/fd')))"
+    )
+    environment = {"PATH": path, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code % closed], env=environment, timeout=60, check=False)
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize("end, code", [("os.abort()", -6), ("os._exit(3)", 3)])
 def test_last_words(tmp_path: Path, end: str, code: int) -> None:
     assert import_it(tmp_path, end) == (code, LINES[2:])
