@@ -58,7 +58,7 @@ def keep_compiled() -> str:
     folder = os.path.join(base, kind)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     if not is_ours(folder):  # it is loaded as code
-        text = "jit_compile: the folder %s belongs to another user, or others may write to it: mend its permissions"
+        text = "jit_compile: the folder %s belongs to another user, or others may write to it: fix its permissions"
         raise ConfigError((text + ", or set %s to another folder") % (folder, ENVIRONMENT))
     os.environ[_FLAGS] = ("%s %s%s" % (os.environ.get(_FLAGS, ""), _FOLDER_FLAG, folder)).strip()
     return folder

@@ -277,6 +277,7 @@ BAD_FILES = {
         _huge_inputs({"chunks": (1, 1)}, (2**62, 2**60)),
         "/inputs claims the shape .4611686018427387904",
     ),
+    "beyond_floats": (_huge_inputs({"chunks": (1,) * 18}, (2**60,) * 18), r"/inputs claims the shape .*inf GB"),
 }
 
 

@@ -22,7 +22,8 @@ _MAX_RATIO = 1100  # gzip cannot compress better
 
 def impossible_size(dataset: h5py.Dataset) -> str:
     """Return the shape and size that an array declares if its file is too small to hold that; else an empty text."""
-    claimed = int(np.prod([*dataset.shape, dataset.dtype.itemsize], dtype=np.float64))
+    with np.errstate(over="ignore"):  # infinite is too large, too
+        claimed = float(np.prod([*dataset.shape, dataset.dtype.itemsize], dtype=np.float64))
     size = os.path.getsize(dataset.file.filename)
     if claimed <= _MAX_RATIO * max(size, 1):
         return ""
