@@ -15,6 +15,7 @@ from returnn_tf.logging.memory import process_memory
 from returnn_tf.logging.progress_bar import ProgressBar
 from returnn_tf.logging.terminal import paint, wants_color
 from returnn_tf.logging.text import bytes_text, hms, printable
+from tests.waiting import LONG
 
 
 class Terminal(io.StringIO):
@@ -336,6 +337,7 @@ def test_bar_on_a_terminal(log, monkeypatch):
     out = Terminal()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(ProgressBar, "INTERVAL", LONG)
     log.configure(verbosity=[4])
     bar = log.progress("train epoch 1")
     bar.update(1, 0.5, {"cost:a": 0.1}, 100)

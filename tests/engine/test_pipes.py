@@ -20,6 +20,7 @@ from returnn_tf.engine.checkpoints.restoring import CheckpointManifest
 from returnn_tf.engine.learning_rate.file import read_file
 from returnn_tf.engine.monitoring import reproducer, run_settings
 from returnn_tf.export.side_file import read_side_file
+from tests.waiting import LONG
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ def in_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         raise TimeoutError("it waits for the pipe")
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(30)
+    signal.alarm(int(LONG))
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)

@@ -73,7 +73,10 @@ def _files(folder: pathlib.Path) -> dict[str, tuple[int, int]]:
 def _all_stopped(pid: int) -> bool:
     """Return whether no thread of a process runs any more."""
     stats = pathlib.Path("/proc/%d/task" % pid).glob("*/stat")
-    return all(path.read_text().rpartition(")")[2].split()[0] == "T" for path in stats)
+    try:
+        return all(path.read_text().rpartition(")")[2].split()[0] == "T" for path in stats)
+    except OSError:  # one has ended
+        return False
 
 
 @pytest.mark.parametrize("changes", [{}, {"learning_rate_file": "new/rates", "tf_log_dir": "events"}])
