@@ -132,3 +132,17 @@ def test_model_folder(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     assert main(["plot", str(tmp_path), str(tmp_path / "x.png")]) == 2
     assert "a folder without a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [9, 13, 60])
+def test_many_scores_leave_room_for_the_curves(number):
+    """The legend beside the panel gets more columns, and the picture more width; each curve looks different."""
+    pytest.importorskip("matplotlib")
+    scores = {"dev_score_%d" % n: 1.0 + n for n in range(number)}
+    figure = draw_curves({"run": {e: EpochData(0.1, scores) for e in (1, 2)}}).figure
+    figure.canvas.draw()
+    panel = figure.axes[0]
+    box = panel.get_window_extent().transformed(figure.dpi_scale_trans.inverted())
+    assert box.width > 5 and box.height > 1.5
+    looks = {(line.get_color(), line.get_linestyle()) for line in panel.get_lines()}
+    assert len(looks) == min(number, 40)

@@ -18,7 +18,10 @@ Epochs = Mapping[int, EpochData]
 _KINDS = ("score", "error")
 _FIRST = {"train": 0, "dev": 1, "eval": 2}
 _LINES = ("-", "--", ":", "-.")
+_COLORS = 10
 _MOST_IN_LEGEND = 8
+_ROWS_OF_LEGEND = 12
+_WIDTH_OF_COLUMN = 1.6  # inches
 #: Values that differ by more than this factor are drawn on a logarithmic axis.
 _WIDE = 8.0
 #: A linear axis shows the second half of the epochs if that spans less than this share of all values.
@@ -54,7 +57,8 @@ def draw_curves(
     if not groups:
         raise DataError("%s: no scores to draw" % (title or "learning-rate file"))
     groups = _selected(groups, keys)
-    figure = new_figure(width, height * (len(groups) + 1))
+    columns = _legend_columns(max(map(len, groups.values())) * len(runs))
+    figure = new_figure(width + _WIDTH_OF_COLUMN * max(columns - 1, 0), height * (len(groups) + 1))
     from matplotlib import colormaps
 
     colors = colormaps["tab10"]
@@ -68,12 +72,14 @@ def draw_curves(
                 dataset, loss = dataset_and_loss(key)
                 if len(runs) == 1:
                     place, line, label = datasets.index(dataset), losses.index(loss), key
+                    if len(losses) > len(_LINES):  # there are more colours
+                        place, line = line, line // _COLORS + place
                 else:
                     place, line, label = number, shown.index(key), "%s %s" % (name, key)
                 scored = [e for e in sorted(epochs) if isinstance(epochs[e].error.get(key), (int, float))]
                 if scored:
                     values = [epochs[e].error[key] for e in scored]
-                    style, color = _LINES[line % len(_LINES)], colors(place % 10)
+                    style, color = _LINES[line % len(_LINES)], colors(place % _COLORS)
                     if smooth > 1:
                         panel.plot(scored, values, style, color=color, alpha=0.3)
                     panel.plot(scored, _means(values, smooth), style, marker=".", color=color, label=label)
@@ -89,10 +95,17 @@ def draw_curves(
     return Picture(figure)
 
 
+def _legend_columns(entries: int) -> int:
+    """Return how many columns the legend beside a panel has: a higher one would leave no room for the curves."""
+    return -(-entries // _ROWS_OF_LEGEND)
+
+
 def _legend(panel: Any) -> None:
     handles = panel.get_legend_handles_labels()[0]
     if len(handles) > _MOST_IN_LEGEND:
-        panel.legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+        panel.legend(
+            fontsize="x-small", loc="center left", bbox_to_anchor=(1.0, 0.5), ncols=_legend_columns(len(handles))
+        )
     elif handles:
         panel.legend(fontsize="small")
 
@@ -102,7 +115,7 @@ def _draw_rates(panel: Any, runs: Mapping[str, Epochs], colors: Any) -> None:
     for number, (name, epochs) in enumerate(runs.items()):
         trained = [e for e in sorted(epochs) if len(runs) == 1 or epochs[e].error]
         own = [epochs[e].learning_rate for e in trained]
-        color = "black" if len(runs) == 1 else colors(number % 10)
+        color = "black" if len(runs) == 1 else colors(number % _COLORS)
         panel.step(trained, own, where="mid", color=color, marker=".", label=name)
         rates += own
     if rates and min(rates) > 0 and max(rates) > _WIDE * min(rates):
