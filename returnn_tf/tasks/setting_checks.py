@@ -22,7 +22,7 @@ from returnn_tf.config.settings import (
     check_settings,
     ignored_settings,
 )
-from returnn_tf.config.settings.logging import THREADS
+from returnn_tf.config.settings.logging import AS_ALWAYS, THREADS
 from returnn_tf.engine.checkpoints import cleanup, preload
 from returnn_tf.engine.distributed.options import HorovodOptions
 from returnn_tf.engine.learning_rate.control import given_rates
@@ -86,11 +86,10 @@ def settings_without_effect(config: Config) -> list[str]:
     reason = _why_no_epsilon(config)
     if reason:
         found.append("optimizer_epsilon (%s)" % reason)
-    found += [
-        "tf_session_opts: %s (GPU memory is taken as it is needed; the numbers of threads have an effect)" % name
-        for name in LoggingSettings(config).tf_session_opts or {}
-        if name not in THREADS
-    ]
+    for name, value in (LoggingSettings(config).tf_session_opts or {}).items():
+        if name not in THREADS and (name not in AS_ALWAYS or value != AS_ALWAYS[name]):
+            memory = "GPU memory is taken as it is needed; " if name == "gpu_options" else ""
+            found.append("tf_session_opts: %s (%sonly the numbers of threads have an effect)" % (name, memory))
     return found
 
 

@@ -73,6 +73,7 @@ _IDLE = {
     "inc_seq_length = 5": "inc_seq_length (it needs max_seq_length)",
     "horovod_reduce_type = 'param'": "horovod_reduce_type (it needs use_horovod)",
     "horovod_timeout = 10; use_horovod = False": "horovod_timeout (it needs use_horovod)",
+    "tf_session_opts = {'allow_soft_placement': False}": "allow_soft_placement (only the numbers of threads have an",
     "tf_session_opts = {'gpu_options': {}}": "tf_session_opts: gpu_options (GPU memory is taken as it is needed;",
 }
 TOLD.update(_IDLE)
@@ -144,6 +145,7 @@ train = {"class": "StaticDataset", "data": [{"data": [[0.0] * 9], "labels": [1]}
     "def get_network(epoch): return globals()['network']",
     "import functools; get_network = functools.partial(lambda net, epoch: net, network)",
     "def changed(): return network\ndef get_network(epoch): return changed()",
+    "tf_session_opts = dict(allow_soft_placement=True, log_device_placement=False, gpu_options={'allow_growth': True})",
     "optimizer = {'class': 'adam'}; optimizer_epsilon = 0.1",
     "adam = True; optimizer_epsilon = 0.1",
     "momentum = 0.9",

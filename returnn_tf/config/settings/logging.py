@@ -18,6 +18,8 @@ _OF_SESSIONS = (
     "pluggable_device_options", "rpc_options", "session_inter_op_thread_pool", "share_cluster_devices_in_session",
     "use_per_session_threads",
 )  # fmt: skip
+#: Values of these that most configs have, and that ask for what TensorFlow 2 or this program does in any case.
+AS_ALWAYS = {"allow_soft_placement": True, "log_device_placement": False, "gpu_options": {"allow_growth": True}}
 
 
 def _of_a_session(options: dict[str, Any]) -> Optional[str]:
