@@ -180,5 +180,5 @@ def test_commands_and_figures(name: str, capsys: pytest.CaptureFixture[str]) -> 
         print(command)
     found = capsys.readouterr().out
     trained = found.split("task train", 2 if name in AFTER else 1)[-1]
-    errors = re.findall(r"^dev: score .*? error (?:(?:.* )?output(?:/prob)? )?([\d.]+)", trained, re.M)
+    errors = re.findall(r"^dev: score .*? error (?:(?:\S+ [\d.e-]+ )*?output(?:/prob)? )?([\d.]+)", trained, re.M)
     assert float(errors[-1]) <= TABLE[name][0]
