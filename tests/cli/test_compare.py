@@ -19,7 +19,7 @@ from returnn_tf.cli.runs.differences import (
 from returnn_tf.cli.runs.naming import short_names, table
 from returnn_tf.cli.runs.run import find_run
 from returnn_tf.config import Config
-from returnn_tf.engine.learning_rate.file import EpochData, format_epochs, write_file
+from returnn_tf.engine.learning_rate.file import EpochData, format_epochs, update_file
 from returnn_tf.engine.monitoring import run_settings
 from returnn_tf.engine.monitoring.status_file import StatusFile
 
@@ -38,7 +38,7 @@ def make_run(
     model.parent.mkdir(parents=True)
     meta = {":meta:speed:frames_per_second": 1000.0, ":meta:memory:process": 2048, ":meta:epoch_train_time_secs": 61}
     epochs = {n: EpochData(0.1 / n, {"dev_score": score, **meta}) for n, score in enumerate(scores, 1)}
-    write_file(str(folder / "rates"), epochs)
+    update_file(str(folder / "rates"), lambda _: epochs)
     StatusFile(str(model)).update(now=True, learning_rate_file=str(folder / "rates"))
     if layers is not None:
         run_settings.write(str(model), run_settings.facts_of(Config(dict(settings)), dict(layers)))

@@ -15,7 +15,7 @@ import pytest
 from returnn_tf.cli import status
 from returnn_tf.cli.main import main
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.engine.learning_rate.file import EpochData, write_file
+from returnn_tf.engine.learning_rate.file import EpochData, update_file
 from returnn_tf.engine.monitoring import status_file
 from returnn_tf.engine.monitoring.status_file import StatusFile, read_status
 
@@ -31,7 +31,9 @@ def _checkpoint(prefix, size=5):
 def test_everything_in_one_report(tmp_path, capsys):
     model = str(tmp_path / "net")
     rates = str(tmp_path / "newbob.data")
-    write_file(rates, {1: EpochData(0.1, {"dev_score": 2.5}), 2: EpochData(0.1, {"dev_score": 1.5, ":meta:x": 1.0})})
+    update_file(
+        rates, lambda _: {1: EpochData(0.1, {"dev_score": 2.5}), 2: EpochData(0.1, {"dev_score": 1.5, ":meta:x": 1.0})}
+    )
     for name, size in (("net.001", 5), ("net.002", 5), ("net.003.step70", 5), ("net.003.step90", 6)):
         _checkpoint(str(tmp_path / name), size)
     file = StatusFile(model)

@@ -12,7 +12,7 @@ import pytest
 
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.engine.learning_rate.control import LearningRateControl, choose_measure
-from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, format_epochs, parse, read_file, write_file
+from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, format_epochs, parse, read_file, update_file
 from returnn_tf.engine.learning_rate.schemes import SCHEMES
 from tests.waiting import LONG
 
@@ -94,7 +94,7 @@ def test_scheme_names(name, kind):
 def test_recorded_file_is_written_the_same(name, tmp_path):
     """Read and written again, a file stays the same, byte for byte."""
     path = os.path.join(OUTPUTS, name)
-    write_file(str(tmp_path / "out"), read_file(path))
+    update_file(str(tmp_path / "out"), lambda _: read_file(path))
     with open(path, encoding="utf8") as f:
         assert (tmp_path / "out").read_text(encoding="utf8") == f.read()
     assert os.listdir(str(tmp_path)) == ["out"]
@@ -132,7 +132,7 @@ def test_last_best_epoch(options, expected):
 def test_nonfinite_values_survive(tmp_path):
     """NaN and Inf are written as float('nan'), and read in all forms which occur."""
     path = str(tmp_path / "f")
-    write_file(path, {1: EpochData(0.1, {"dev_score": math.nan, "dev_error": -math.inf})})
+    update_file(path, lambda _: {1: EpochData(0.1, {"dev_score": math.nan, "dev_error": -math.inf})})
     with open(path, encoding="utf8") as f:
         assert "float('nan')" in f.read()
     data = read_file(path)[1]
@@ -271,7 +271,7 @@ def test_a_file_that_became_unreadable_does_not_end_a_training(tmp_path, capsys)
 def test_a_full_disk_is_tried_again(failures, tmp_path, monkeypatch):
     """Space may be free some seconds later; if not, what was there stays."""
     path, waits, sync = str(tmp_path / "rates"), [], os.fsync
-    write_file(path, {1: EpochData(0.5)})
+    update_file(path, lambda _: {1: EpochData(0.5)})
 
     def full(handle):
         if len(waits) < failures:
@@ -281,10 +281,10 @@ def test_a_full_disk_is_tried_again(failures, tmp_path, monkeypatch):
     monkeypatch.setattr("time.sleep", waits.append)
     monkeypatch.setattr(os, "fsync", full)
     if failures < 3:
-        write_file(path, {1: EpochData(0.25)})
+        update_file(path, lambda _: {1: EpochData(0.25)})
     else:
         with pytest.raises(DataError, match="can't be written: No space left on device. Free some space and run"):
-            write_file(path, {1: EpochData(0.25)})
+            update_file(path, lambda _: {1: EpochData(0.25)})
     assert waits == [2.0, 10.0][:failures] and os.listdir(str(tmp_path)) == ["rates"]
     assert read_file(path)[1].learning_rate == (0.25 if failures < 3 else 0.5)
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from returnn_tf.cli.main import main
 from returnn_tf.engine.checkpoints import checkpoint
-from returnn_tf.engine.learning_rate.file import EpochData, write_file
+from returnn_tf.engine.learning_rate.file import EpochData, update_file
 
 OUTPUTS = Path(__file__).parents[1] / "data" / "outputs"
 BEST = json.loads((OUTPUTS / "best_epoch.json").read_text())["get_best_model_epoch_tool"]
@@ -178,8 +178,8 @@ def test_best_epochs_of_a_config(tmp_path, capsys, monkeypatch):
 )
 def test_mistakes_in_best_epochs(args, code, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_file("rates", {1: EpochData(0.1, {"dev_score": 2.0})})
-    write_file("empty", {1: EpochData(0.1)})
+    update_file("rates", lambda _: {1: EpochData(0.1, {"dev_score": 2.0})})
+    update_file("empty", lambda _: {1: EpochData(0.1)})
     assert main(["tool", "get-best-model-epoch", *args]) == code
     error = capsys.readouterr().err
     assert message in error and error.partition("\nMore: ")[0].strip().count("\n") == 0
@@ -197,7 +197,9 @@ def cleanup(tmp_path, monkeypatch):
                 Path("m.%03d%s" % (epoch, suffix)).touch()
         scores = case["scores"].items()
         epochs = range(1, case["num_epochs"] + 1)
-        write_file("rates", {e: EpochData(0.1, {key: values[e - 1] for key, values in scores}) for e in epochs})
+        update_file(
+            "rates", lambda _: {e: EpochData(0.1, {key: values[e - 1] for key, values in scores}) for e in epochs}
+        )
         Path("a.config").write_text("cleanup_old_models = %r\nmodel = 'm'" % (case["cleanup_old_models"],))
         monkeypatch.setattr("builtins.input", lambda prompt: answer if answer else exec("raise EOFError"))
         code = main(["tool", "cleanup-old-models", "--config", "a.config", "--scores", "rates", *args])

@@ -160,11 +160,6 @@ def update_file(path: str, change: Callable[[dict[int, EpochData]], Mapping[int,
         raise _not_writable(path, exc) from exc
 
 
-def write_file(path: str, epochs: Mapping[int, EpochData]) -> None:
-    """Write the file, whatever it holds, see `update_file`."""
-    update_file(path, lambda _: epochs)
-
-
 def _replace(path: str, text: str) -> None:
     with Temporary(path, clean=False) as temporary:
         temporary.write(text.encode("utf8"))
