@@ -131,10 +131,11 @@ def remove_leftovers(target: str, *, owner: str = "") -> list[str]:
         return []
     for entry in entries:
         path = os.path.join(folder, entry)
-        if entry.startswith(start) and _NAME.fullmatch(entry, len(start) - len(".tmp-")) and _is_left(path):
-            with contextlib.suppress(OSError):
-                shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.remove(path)
-                removed.append(path)
+        if entry.startswith(start) and _NAME.fullmatch(entry, len(start) - len(".tmp-")):
+            with _is_left(path) as is_left, contextlib.suppress(OSError):
+                if is_left:
+                    shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.remove(path)
+                    removed.append(path)
     return removed
 
 
@@ -193,23 +194,25 @@ def _is_still(path: str, handle: Optional[int]) -> bool:
         return False
 
 
-def _is_left(path: str) -> bool:
-    """Return whether the process that made a temporary file is dead."""
+@contextlib.contextmanager
+def _is_left(path: str) -> Iterator[bool]:
+    """Yield whether the process that made a temporary file is dead; while it is removed then, it stays locked."""
     machine, pid = _NAME.search(path).groups()  # type: ignore[union-attr]
     is_here = machine == _machine()
     if is_here and _is_alive(int(pid)):
-        return False
-    handle = None
+        yield False
+        return
+    handle, is_left = None, is_here  # if there are no locks on this file system, or not for folders
     try:
-        handle = os.open(path, (os.O_RDONLY if os.path.isdir(path) else os.O_RDWR) | getattr(os, "O_NONBLOCK", 0))
-        if fcntl is not None:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        return is_here
-    except BlockingIOError:
-        return False
-    except OSError:  # no locks on this file system, or not for folders
-        return is_here
+        with contextlib.suppress(OSError):
+            handle = os.open(path, (os.O_RDONLY if os.path.isdir(path) else os.O_RDWR) | getattr(os, "O_NONBLOCK", 0))
+            if fcntl is not None:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    is_left = True
+                except BlockingIOError:
+                    is_left = False
+        yield is_left
     finally:
         if handle is not None:
             os.close(handle)

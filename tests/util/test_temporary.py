@@ -105,6 +105,25 @@ def test_one_that_is_removed_before_it_is_locked(tmp_path: pathlib.Path, monkeyp
     assert (tmp_path / "out").read_bytes() == b"new" and os.listdir(tmp_path) == ["out"]
 
 
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_one_that_is_removed_stays_locked_meanwhile(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """So that a process that has only just made it waits, and sees that it is gone."""
+    end(writer(tmp_path / "out", kind))
+    name, seen = {"file": "os.remove", "folder": "shutil.rmtree"}[kind], []
+
+    def remove(path: str) -> None:
+        handle = os.open(path, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(handle)
+        seen.append(path)
+
+    monkeypatch.setattr("returnn_tf.util.temporary." + name, remove)
+    assert temporary.remove_leftovers(str(tmp_path / "out")) == seen and len(seen) == 1
+
+
 def test_read_change_write_by_many(tmp_path: pathlib.Path) -> None:
     """No change is lost, also while the file is replaced and was not there at first."""
     path = tmp_path / "count"
