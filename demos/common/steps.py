@@ -92,7 +92,7 @@ class Steps:
 
     @property
     def computing_share(self) -> float:
-        """Return the part of the training which was not spent waiting for data, in percent, by the log."""
+        """Return the computing time in percent of the time of the training, by the log; compiling is no part of it."""
         total = sum(seconds for seconds, _ in self._computing)
         return sum(seconds * share for seconds, share in self._computing) / total if total else 100.0
 

@@ -149,7 +149,7 @@ def test_strangers(stranger: str, monkeypatch: pytest.MonkeyPatch, caplog: pytes
 
 def test_without_a_rank_strangers_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The chief doesn't wait for longer than the limit, whatever is said to it meanwhile."""
-    monkeypatch.setattr(watchdog, "_CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(watchdog, "_CONNECT_SECONDS", 2.0)
     server = socket.create_server(("127.0.0.1", 0), backlog=10)
     dog = Watchdog(World(Board(lambda place: None), 0, ["a"] * SIZE), Heartbeat(), 1000.0)
     with socket.create_connection(server.getsockname(), timeout=LONG) as stranger:
