@@ -25,7 +25,7 @@ except ImportError:  # not on Windows
 
 _NAME = re.compile(r"\.tmp-([0-9a-f]{8})-(\d+)-[0-9a-f]+$")
 _PAUSE = 0.02
-_CLEANING = 10.0  # seconds; much more than another process needs to remove what it has locked
+_CLEANING = 1.0  # seconds; much more than another process needs to remove what it has locked
 
 #: What to do where there is no space for a file.
 NO_SPACE = {

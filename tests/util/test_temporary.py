@@ -86,6 +86,7 @@ def test_a_file_gets_its_name_at_the_end(tmp_path: pathlib.Path) -> None:
 
 def test_one_that_is_removed_before_it_is_locked(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process on another machine has locked it to remove what is left of dead ones: there is a second one then."""
+    monkeypatch.setattr(temporary, "_CLEANING", LONG)
     create, cleaners = Temporary._create, []
 
     def seen_by_others(self: Temporary) -> Optional[int]:
