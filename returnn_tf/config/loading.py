@@ -30,6 +30,7 @@ _MOST_LETTERS = 300  # of a line in an error
 
 _FORMS = "A config is Python code, JSON (starts with '{'), or lines 'key value'."
 _JSON_TOKENS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_ENCODING = re.compile(rb"\b(file)?(en)?coding[:=]")
 _KEY_VALUE = re.compile(r"([A-Za-z_][\w.-]*)[ \t]+(\S.*)$")
 
 
@@ -54,17 +55,33 @@ def read_text(path: str) -> str:
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
             raise ConfigError("%s: has more than %d MB, so it is no config" % (path, _MOST_BYTES >> 20))
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
-        return io.TextIOWrapper(io.BytesIO(content), encoding).read()
+        return io.TextIOWrapper(io.BytesIO(content), _encoding_of(content)).read()
     except SyntaxError as exc:
         unknown = str(exc.msg).startswith("unknown encoding")
         raise ConfigError("%s: %s" % (path, exc.msg if unknown else "not a text file. " + _FORMS)) from None
     except FileNotFoundError:
         raise ConfigError("config file %r not found (working directory: %s)" % (path, os.getcwd())) from None
-    except UnicodeDecodeError:
+    except UnicodeError:
         raise ConfigError("%s: not a text file. %s" % (path, _FORMS)) from None
+    except LookupError as exc:  # the encoding is one of bytes, such as "hex"
+        raise ConfigError("%s: %s" % (path, exc)) from None
     except OSError as exc:
         raise ConfigError("config file %r can't be read: %s" % (path, exc.strerror or exc)) from None
+
+
+def _encoding_of(content: bytes) -> str:
+    """Return the encoding of a config as Python finds it.
+
+    Python finds one called "greedy" in the comment "decoding: greedy", too; that is none here.
+
+    :raises SyntaxError: it is unknown
+    """
+    try:
+        return tokenize.detect_encoding(io.BytesIO(content).readline)[0]
+    except SyntaxError:
+        if any(_ENCODING.search(line) for line in content.split(b"\n", 2)[:2]):
+            raise
+        return "utf8"
 
 
 def form_of(path: str, text: str) -> str:

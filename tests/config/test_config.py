@@ -199,8 +199,9 @@ def test_errors_name_the_place(tmp_path, text, expected):
 @pytest.mark.parametrize(
     "content",
     ["x = 'ü'\n".encode("utf-8-sig"), "# -*- coding: latin1 -*-\nx = 'ü'\n".encode("latin1"),
-     '{"x": "ü"}'.encode("utf-8-sig"), "x ü\n".encode("utf-8-sig"), "x = 'ü'\r\n".encode()],
-    ids=["mark", "cookie", "json", "lines", "crlf"],
+     '{"x": "ü"}'.encode("utf-8-sig"), "x ü\n".encode("utf-8-sig"), "x = 'ü'\r\n".encode(),
+     "#!rnn.py\n# decoding: greedy\nx = 'ü'\n".encode()],
+    ids=["mark", "cookie", "json", "lines", "crlf", "another word"],
 )  # fmt: skip
 def test_encodings(tmp_path, content):
     """Those that Python reads."""
@@ -212,6 +213,9 @@ def test_encodings(tmp_path, content):
     "content, message",
     [
         (b"# coding: klingon\nx = 1\n", "a.config: unknown encoding: klingon"),
+        (b"# coding: hex\nx = 1\n", "a.config: 'hex' is not a text encoding"),
+        (b"# coding: undefined\nx = 1\n", "a.config: not a text file"),
+        (b"# decoding: greedy\nx = '\xff'\n", "a.config: not a text file"),
         (b"x = 1\ny = 2\nz = '\xff'\n", "a.config: not a text file"),
         (b"raise ValueError('%s')\n" % (b"a" * 100000), "a.config:1: ValueError: aaa.*aaa\n    raise ValueError"),
         (
@@ -220,7 +224,7 @@ def test_encodings(tmp_path, content):
         ),
         (b"x = %s1\n" % (b"1+" * 100000), "a.config: Python can't read it: an expression has too many parts"),
     ],
-    ids=["unknown", "later line", "long error", "long line", "long sum"],
+    ids=["unknown", "of bytes", "of nothing", "of no coding", "later line", "long error", "long line", "long sum"],
 )
 def test_errors_of_texts(tmp_path, content, message):
     """One error each, of a size that can be read."""
