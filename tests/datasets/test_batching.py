@@ -356,9 +356,12 @@ def test_a_number_counts_for_all_keys_whose_lengths_are_known(name, value, monke
     dataset = _dataset(SIZES)
     expected, alone = _tags(dataset.batches(**options)), _tags(dataset.batches(**{**options, name: {"data": value}}))
     assert expected != alone
-    assert _tags(dataset.batches(used_data_keys=["data"], **options)) == expected
-    # nothing is read that nobody needs
-    assert _tags(_unknown(_dataset(SIZES), monkeypatch).batches(used_data_keys=["data"], **options)) == alone
+    every = [options, {**options, name: NumbersDict(value)}]
+    for each in every:
+        assert _tags(dataset.batches(used_data_keys=["data"], **each)) == expected
+    unknown = _unknown(_dataset(SIZES), monkeypatch)
+    for each in every:  # nothing is read that nobody needs
+        assert _tags(unknown.batches(used_data_keys=["data"], **each)) == alone
 
 
 @pytest.mark.parametrize("name", ["ConcatDataset", "CombinedDataset"])

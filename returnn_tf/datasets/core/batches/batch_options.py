@@ -86,8 +86,12 @@ class BatchOptions:
             for name in ("batch_size", "packed_batch_size", "min_seq_length", "max_pad_size")
         }
         limits["max_seq_length"] = _max_seq_length(opts.max_seq_length, data_keys)
-        for_some = [name for name in _BY_KEY if not _is_for_all(getattr(opts, name))]
-        named = {key: name for name in for_some for key, limit in limits[name].items() if limit and key not in used}
+        named = {
+            key: name
+            for name in _BY_KEY
+            for key, limit in limits[name].items()
+            if limit and key not in used and _names(getattr(opts, name), key)
+        }
         for name in ("batch_size", "packed_batch_size"):
             if any(limit is not None and limit <= 0 for limit in limits[name].values()):
                 raise ConfigError(
@@ -113,9 +117,11 @@ class BatchOptions:
         return dataclasses.replace(self, counted=counted, **limits)
 
 
-def _is_for_all(limit: Any) -> bool:
-    """Return whether a limit is for all keys: no dict, and no -n."""
-    return not isinstance(limit, Mapping) and (limit is None or limit >= 0)
+def _names(limit: Any, key: str) -> bool:
+    """Return whether a limit that applies to a key is for this one, as of a dict or -n, and not for all."""
+    if isinstance(limit, Mapping):
+        return key in limit  # a NumbersDict may have a value for all others
+    return limit is not None and limit < 0
 
 
 def _used_keys(owner: str, data_keys: list[str], used: Optional[list[str]]) -> list[str]:
