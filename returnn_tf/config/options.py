@@ -212,8 +212,8 @@ class OptionInfo:
 
         :param is_on: whether another option is set
         """
-        if self.is_default(value):
-            return None
+        if self.is_default(value) or value is None or (value is False and not self.default):
+            return None  # nothing is asked for
         if self.unless and is_on(self.unless):
             return "%s takes its place" % self.unless
         if self.needs and not any(is_on(name.partition(" ")[0]) for name in self.needs):

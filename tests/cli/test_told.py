@@ -160,6 +160,7 @@ train = {"class": "StaticDataset", "data": [{"data": [[0.0] * 9], "labels": [1]}
     "learning_rate = 0; learning_rates = [0.1]",
     'network["hidden"].update(dropout=0.0, dropout_noise_shape={"*": None})',
     'network["hidden"].update(loss=None, loss_scale=0)',
+    'network["hidden"].update(loss_scale=None, loss_only_on_non_search=False)',
     'network["hidden"].update(with_bias=False)',
     "batch_sizes = 3; learning_rate2 = 0.2; learning_rate = 0.1; LEARNING_RTE = 3",
     'network["labels"] = {"class": "copy", "from": "data:classes", "register_as_extern_data": "own"}; target = "own"',
