@@ -54,7 +54,7 @@ def read_text(path: str) -> str:
         with open(path, "rb") as file:  # which may be a pipe
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
-            raise ConfigError("%s: has more than %d MB, so it is no config" % (path, _MOST_BYTES >> 20))
+            raise ConfigError("%s: has more than %d MB, so it is not a config" % (path, _MOST_BYTES >> 20))
         return io.TextIOWrapper(io.BytesIO(content), _encoding_of(content)).read()
     except SyntaxError as exc:
         unknown = str(exc.msg).startswith("unknown encoding")

@@ -242,7 +242,7 @@ def test_a_long_sum_that_python_reads(tmp_path):
 
 def test_a_device_in_place_of_a_config():
     """It has no end."""
-    with pytest.raises(ConfigError, match="/dev/zero: has more than 64 MB, so it is no config"):
+    with pytest.raises(ConfigError, match="/dev/zero: has more than 64 MB, so it is not a config"):
         Config.from_file("/dev/zero")
 
 

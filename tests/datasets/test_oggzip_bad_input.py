@@ -108,12 +108,12 @@ BAD = {
     "bomb": (
         lambda p: make_zip(p, wav2=bytes(80 << 20)),
         {},
-        "'corpus/2'.*a.zip': member 'a/2.wav' cannot be read: it would grow from [0-9]+ to 83886080 bytes",
+        "'corpus/2'.*a.zip': member 'a/2.wav' cannot be read: it would unpack from [0-9]+ to 83886080 bytes",
     ),
     "bomb_in_bzip2": (
         lambda p: make_zip(p, wav2=bytes(80 << 20), compression=zipfile.ZIP_BZIP2),
         {},
-        "member 'a/2.wav' cannot be read: it would grow from [0-9]+ to 83886080 bytes",
+        "member 'a/2.wav' cannot be read: it would unpack from [0-9]+ to 83886080 bytes",
     ),
     "empty_audio": (lambda p: make_zip(p, wav2=tone(0)), {}, "'corpus/2'.*a/2.wav'.*the audio is empty"),
     "damaged": (
@@ -158,7 +158,7 @@ def test_durations_that_are_none(value, tmp_path, caplog):
     )
     assert len(list(corpus(path).sequences(1))) == 4
     (text,) = caplog.messages
-    assert "1 sequences have a duration that is no number of seconds, e.g. 'corpus/1': " in text
+    assert "1 sequences have a duration that is not a number of seconds, e.g. 'corpus/1': " in text
     with pytest.raises(DataError, match="sequence 'corpus/1' has no duration"):
         list(corpus(path, seq_ordering="sorted").sequences(1))
 

@@ -130,8 +130,8 @@ class _UnknownSizes:
         """Log the first one."""
         if not cls.told:
             log.warning(
-                "audio file %r claims %d bytes of samples, as programs do that write to a pipe. So it can't be checked "
-                "whether it is complete, here and in other such files.",
+                "audio file %r claims %d bytes of samples, as programs write it that don't know the size, e.g. into a "
+                "pipe. So neither this nor any other such file can be checked for completeness.",
                 name,
                 size,
             )

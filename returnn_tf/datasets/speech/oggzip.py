@@ -191,7 +191,7 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
         """Log what is wrong in the text of the corpus, but does not matter for each use of it."""
         if index.num_wrong_durations:
             log.warning(
-                "%s: %d sequences have a duration that is no number of seconds, e.g. %s. Orders by length will fail.",
+                "%s: %d sequences have a duration that is not a number of seconds, e.g. %s; orders by length fail.",
                 *(self._owner(), index.num_wrong_durations, index.wrong_duration),
             )
         repeated = index.tags.repeated()

@@ -71,7 +71,7 @@ class ZipArchive:
         """
         member = self._members[row]
         if member["size"] > _LARGE and member["size"] > _MAX_RATIO * member["packed"]:
-            text = "it would grow from %d to %d bytes, as no audio does; make it again, or leave it out"
+            text = "it would unpack from %d to %d bytes, which no audio does; make it again, or leave it out"
             raise self._error(name, text % (member["packed"], member["size"]))
         try:
             content = self._read(member, name)

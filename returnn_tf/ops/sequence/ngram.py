@@ -71,7 +71,7 @@ class ArpaModel:
                 backoff = float(fields[order + 1]) if len(fields) > order + 1 else 0.0
                 words = tuple(fields[1 : order + 1])
                 if len(words) < order:
-                    raise ValueError("%r is no line of \\%d-grams:" % (" ".join(fields), order))
+                    raise ValueError("%r is not a line of \\%d-grams:" % (" ".join(fields), order))
                 self._grams[words] = float(fields[0]), backoff
                 found[order] += 1
             elif section == "\\data\\" and fields[0] == "ngram":
