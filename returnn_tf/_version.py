@@ -45,5 +45,7 @@ def shown_version() -> str:
 
 
 def _git(folder: Path, *args: str) -> str:
-    done = subprocess.run(["git", *args], cwd=folder, capture_output=True, text=True, check=True, timeout=20)
+    done = subprocess.run(
+        ["git", "--no-optional-locks", *args], cwd=folder, capture_output=True, text=True, check=True, timeout=20
+    )
     return done.stdout.strip()

@@ -102,7 +102,7 @@ def test_lines():
         "train epoch 1, finished after 2941 steps, 0:28:58 elapsed (99.3% computing time)"
     )
     assert lines.pass_line("train epoch 1", 0, 0.0, 0.0).endswith("(0.0% computing time)")
-    assert ", finished after 1 step, " in lines.pass_line("train epoch 1", 1, 1.0, 1.0)
+    assert ", finished after 1 steps, " in lines.pass_line("train epoch 1", 1, 1.0, 1.0)
     assert lines.speed_line("train epoch 1", 100.0, 1.0, 0.0, 316.4, ["memory 1MB"]) == (
         "train epoch 1, 1.0% waiting for data, 316 frames/s, memory 1MB"
     )
@@ -153,7 +153,7 @@ def test_time_left_without_the_step_that_made_the_graph():
     [
         ({2: 0.5}, ""),
         ({1: 0.5}, ""),
-        ({1: 0.5, 2: 0.4}, "dev_score 0.4: the best so far; before, 0.5 in epoch 1"),
+        ({1: 0.5, 2: 0.4}, "dev_score 0.4: best so far (previous best: 0.5 in epoch 1)"),
         ({1: 0.3, 2: 0.4, 3: 0.1}, "dev_score 0.4: not better than 0.3 in epoch 1"),
     ],
 )

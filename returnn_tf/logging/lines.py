@@ -117,7 +117,8 @@ def pass_line(phase: str, steps: int, elapsed: float, compute_seconds: float) ->
     ``train epoch 1, finished after 2941 steps, 0:28:58 elapsed (99.3% computing time)``
     """
     share = _share(compute_seconds, elapsed)
-    return "%s, finished after %s, %s elapsed (%s computing time)" % (phase, _steps(steps), hms(elapsed), share)
+    # "steps" also of one: scripts of job managers look for this line
+    return "%s, finished after %d steps, %s elapsed (%s computing time)" % (phase, steps, hms(elapsed), share)
 
 
 def speed_line(
@@ -207,7 +208,7 @@ def best_line(key: str, values: Mapping[int, float], epoch: int) -> str:
     best = min(earlier, key=lambda number: (earlier[number], number))
     texts = (key, score_text(values[epoch]), score_text(earlier[best]), best)
     if values[epoch] < earlier[best]:
-        return "%s %s: the best so far; before, %s in epoch %d" % texts
+        return "%s %s: best so far (previous best: %s in epoch %d)" % texts
     return "%s %s: not better than %s in epoch %d" % texts
 
 

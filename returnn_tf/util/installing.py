@@ -26,7 +26,7 @@ def install_command(extra: str = "", *, options: str = "", root: str = _ROOT) ->
         return pip + "-e " + shlex.quote(root + (extra and "[%s]" % extra))
     packages = packages_of(extra)
     if not packages:
-        return "the packages of %s in the pyproject.toml of returnn_tf" % (extra or "dependencies")
+        return "install the packages of %s in the pyproject.toml of returnn_tf" % (extra or "dependencies")
     return pip + " ".join(shlex.quote(package) for package in packages)
 
 

@@ -25,6 +25,7 @@ except ImportError:  # not on Windows
 
 _NAME = re.compile(r"\.tmp-([0-9a-f]{8})-(\d+)-[0-9a-f]+$")
 _PAUSE = 0.02
+_ATTEMPTS = 5
 _CLEANING = 1.0  # seconds; much more than another process needs to remove what it has locked
 
 #: What to do where there is no space for a file.
@@ -51,11 +52,12 @@ class Temporary:
         self._is_folder = folder
         if clean:
             remove_leftovers(self.target, owner=owner)
-        while True:
+        for attempts_left in reversed(range(_ATTEMPTS)):
             self.path = _path(self.target, owner)
             self._handle = self._create()
             _flock(self._handle, wait_until=time.monotonic() + _CLEANING)
-            if _is_still(self.path, self._handle):  # else a process elsewhere removed it before it was locked
+            # else a process elsewhere removed it before it was locked, or this file system can't tell
+            if _is_still(self.path, self._handle) or not attempts_left:
                 break
             self._close()
         _live.add(self)
@@ -155,6 +157,9 @@ def exclusive(path: str, patience: float) -> Iterator[bool]:
         if not held or _is_still(path, handle):
             break
         os.close(handle)  # type: ignore[arg-type]  # it was replaced meanwhile
+        if time.monotonic() > end:
+            handle, held = None, False
+            break
     try:
         yield held
     finally:

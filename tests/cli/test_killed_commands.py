@@ -12,6 +12,7 @@ import pytest
 
 import returnn_tf
 from returnn_tf.config import Config
+from tests.waiting import LONG
 
 #: Command -> where it is killed, module and name, and its arguments, the first of which is written.
 COMMANDS = {
@@ -57,10 +58,10 @@ def test_the_next_one_removes_it(command: str, tmp_path: pathlib.Path, monkeypat
     module, name, arguments = COMMANDS[command]
     line = [sys.executable, "-c", _RUN, module, name, *command.split(), *arguments]
     before = set(os.listdir())
-    killed = subprocess.run(line, env={**os.environ, "KILLED": "1"}, capture_output=True, text=True)
+    killed = subprocess.run(line, env={**os.environ, "KILLED": "1"}, capture_output=True, text=True, timeout=LONG)
     left = set(os.listdir()) - before
     assert killed.returncode == 9 and len(left) == 1 and ".tmp-" in left.pop(), killed.stderr
-    done = subprocess.run(line, capture_output=True, text=True)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=LONG)
     assert done.returncode == 0, done.stderr
     (made,) = set(os.listdir()) - before
     assert made.startswith("out")

@@ -30,7 +30,7 @@ _TEMPORARY = r"(\.(pretrain\.)?\d+(\.step\d+)?(\.meta)?|\.probe|\.checkpoint|\.l
 
 _Key = TypeVar("_Key")
 _UNFINISHED = "its manifest is missing, so writing it was not completed"
-_PAUSE_SECONDS = 0.1  # more than a process needs to delete or publish the files of a checkpoint
+_PAUSE_SECONDS = 0.5  # more than a process needs to delete or publish the files of a checkpoint
 
 
 def written_model(config: Config) -> str:
