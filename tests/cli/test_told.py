@@ -117,7 +117,10 @@ TOLD.update(
     {
         _CELL % ("%r: %r" % option): "option %r has no effect: it is for a network as unit, not for the cell"
         % option[0]
-        for option in [("max_seq_len", 10), ("max_seq_len", "max_len_from('data')"), ("include_eos", True)]
+        for option in [
+            *[("max_seq_len", 10), ("max_seq_len", "max_len_from('data')")],
+            *[("include_eos", True), ("checkpoint_steps", True)],
+        ]
     }
 )
 # misspelt settings, with the right one there, too

@@ -66,7 +66,7 @@ def tiny(tmp_path, monkeypatch):
         file.write_text(text)
     monkeypatch.setenv(cache.ENVIRONMENT, str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "cache_folders", lambda: [str(tmp_path / "cache")])
-    monkeypatch.setattr(sources, "_FOLDER", str(tmp_path / "sources"))
+    monkeypatch.setattr(sources, "shipped_folder", lambda name: str(tmp_path / "sources"))
     monkeypatch.setattr(build_module, "visible_archs", lambda: ("sm_90",))
     monkeypatch.delenv("CUDACXX", raising=False)
     monkeypatch.delenv("CUDA_PATH", raising=False)

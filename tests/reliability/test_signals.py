@@ -70,11 +70,11 @@ def test_task_forward_leaves_nothing_behind(warm: toy.Warm, tmp_path: pathlib.Pa
     toy.write_config(tmp_path, fault=("insert", 2, name), max_seqs=1)
     forward = {"task": "forward", "forward_data": "dev", "output_file": "out.hdf", "load_epoch": 1}
     assert warm.run(tmp_path, **forward) == code, toy.text_of(tmp_path)
-    left = [path.name for path in tmp_path.iterdir() if path.name.startswith("out.hdf")]
+    left = [path.name for path in tmp_path.iterdir() if "out.hdf" in path.name]
     assert len(left) == (name == "SIGKILL") and "out.hdf" not in left
     toy.write_config(tmp_path)
     assert warm.run(tmp_path, **forward) == 0, toy.text_of(tmp_path)
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("out.hdf")] == ["out.hdf"]
+    assert [path.name for path in tmp_path.iterdir() if "out.hdf" in path.name] == ["out.hdf"]
 
 
 def test_before_the_first_step_there_is_nothing_to_save(tmp_path: pathlib.Path) -> None:

@@ -33,7 +33,7 @@ def _started(warm: toy.Warm, folder: pathlib.Path, capsys: Any, **changes: Any) 
         if not (folder / "net" / ".toy.status.json").exists():  # without it there is no run to tell of
             return False
         status = _facts(folder, capsys)["status"]
-        return status.get("pid") == pid and "step" in status
+        return status.get("pid") == pid and "seconds_per_step" in status  # not yet after the step that compiles
 
     until(trains, "it does not train", pause=0.05, details=lambda: toy.text_of(folder))
     return pid

@@ -7,7 +7,7 @@ from typing import Any
 import numpy
 import pytest
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
 from returnn_tf.network.network import Network
 
 _UNIT: dict[str, Any] = {
@@ -86,15 +86,3 @@ def test_back_prop_false_stops_at_the_loop() -> None:
     assert "loop/rec/cell/rec/lstm_cell/kernel" in plain.grads
     assert set(stopped.grads) == {"output/W", "output/b"}
     numpy.testing.assert_allclose(stopped.grads["output/W"], plain.grads["output/W"], rtol=1e-5)
-
-
-def test_options_of_a_loop_on_a_unit_by_name() -> None:
-    """They mean nothing there."""
-    with pytest.raises(ConfigError, match="checkpoint_steps"):
-        config = Config({
-            "extern_data": {"data": {"dim": 2}},
-            "network": {
-                "output": {"class": "rec", "unit": "lstm", "n_out": 2, "from": "data", "checkpoint_steps": True},
-            },
-        })  # fmt: skip
-        Network.from_config(config)
