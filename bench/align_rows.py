@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy
+import numpy as np
 
 #: the scores of a transducer of more sequences do not fit into the memory of a small machine
 JOINT_BATCH = 2
@@ -25,10 +25,10 @@ class Row(NamedTuple):
         """Return the last class."""
         return self.classes - 1
 
-    def draw(self) -> list[numpy.ndarray]:
+    def draw(self) -> list[np.ndarray]:
         """Return the scores [frames, batch, classes], lengths, labels and their lengths of a ragged batch."""
-        rng = numpy.random.RandomState(1)
-        lens = numpy.linspace(self.frames * 2 // 3, self.frames, self.batch).astype("int32")
+        rng = np.random.RandomState(1)
+        lens = np.linspace(self.frames * 2 // 3, self.frames, self.batch).astype("int32")
         scores = rng.normal(0, 2, (self.frames, self.batch, self.classes)).astype("float32")
         labels = rng.randint(0, self.classes - 1, (self.batch, self.labels)).astype("int32")
         return [scores, lens, labels, lens * self.labels // self.frames]

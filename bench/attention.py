@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 from timing import in_turn, run_cases
 
 from returnn_tf.native.attention import attention_ops, native_attention
@@ -50,8 +50,8 @@ def compare(size: tuple[int, int, int, int], dropout: float, rounds: int) -> lis
         both_passes(lambda x: plain(x, n, dropout, seed)),
     ]
     for native, other in zip(sides[0](x), sides[1](x)):
-        numpy.testing.assert_allclose(native, other, rtol=1e-4, atol=1e-5)
-    here, there = numpy.median(in_turn(lambda: sides[0](x), lambda: sides[1](x), rounds, cpu=True), axis=0)
+        np.testing.assert_allclose(native, other, rtol=1e-4, atol=1e-5)
+    here, there = np.median(in_turn(lambda: sides[0](x), lambda: sides[1](x), rounds, cpu=True), axis=0)
     work = 7 * 2e-9 * batch * heads * frames**2 * n
     name = "%d x %d frames, %d heads of %d, dropout %g" % (*size, dropout)
     return [name, "%.1f" % (1e3 * here), "%.1f" % (1e3 * there), "%.2f" % (here / there), "%.0f" % (work / here)]

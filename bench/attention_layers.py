@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, Optional
 from unittest import mock
 
-import numpy
+import numpy as np
 from timing import in_turn, run_cases
 
 import returnn_tf
@@ -67,13 +67,13 @@ def make_step(size: tuple[int, int, int, Optional[int], int, int], fused: bool) 
         "extern_data": inputs, "network": network(blocks, keys is None, units, heads), "behavior_version": 21,
         "optimizer": {"class": "adam"}, "learning_rate": 1e-4, "random_seed": 1,
     })  # fmt: skip
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     feed: dict[str, Any] = {}
     for key, length in (("data", frames), ("encoder", keys or 1), ("classes", frames)):
         shape = (batch, length)
         sparse = key == "classes"
         feed[key] = rng.randint(0, LABELS, shape).astype("int32") if sparse else rng.normal(size=(*shape, 40))
-        feed[key + "/size0"] = numpy.linspace(max(1, 0.6 * length), length, batch).astype("int32")
+        feed[key + "/size0"] = np.linspace(max(1, 0.6 * length), length, batch).astype("int32")
     feed = {key: value.astype("float32") if value.dtype == "float64" else value for key, value in feed.items()}
     trainer = returnn_tf.Trainer(returnn_tf.Network.from_config(config, train=True), config)
     tensors = trainer.tensors(feed)
@@ -87,14 +87,14 @@ def compare(size: tuple[int, int, int, Optional[int], int, int], rounds: int) ->
     sides = [make_step(size, fused) for fused in (True, False)]
     for _ in range(2):
         losses = [side() for side in sides]
-        numpy.testing.assert_allclose(losses[0], losses[1], rtol=1e-3)
+        np.testing.assert_allclose(losses[0], losses[1], rtol=1e-3)
     times = in_turn(*sides, rounds, cpu=True)
     blocks, batch, frames, keys, units, heads = size
     what = "%d blocks, %d x %d frames, %s, %d heads of %d" % (
         blocks, batch, frames, "self" if keys is None else "to %d" % keys, heads, units // heads,
     )  # fmt: skip
-    here, there = 1e3 * numpy.median(times, axis=0)
-    return [what, "%.1f" % here, "%.1f" % there, "%.2f" % numpy.median(times[:, 0] / times[:, 1])]
+    here, there = 1e3 * np.median(times, axis=0)
+    return [what, "%.1f" % here, "%.1f" % there, "%.2f" % np.median(times[:, 0] / times[:, 1])]
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 
 import returnn_tf
 from returnn_tf.util.lazy_tf import tf
@@ -88,13 +88,13 @@ def config(s: Sizes, **options: Any) -> Any:
     })  # fmt: skip
 
 
-def feed(s: Sizes) -> dict[str, numpy.ndarray]:
+def feed(s: Sizes) -> dict[str, np.ndarray]:
     """Return a ragged batch: lengths from half to all of the frames and labels; the last label is the end."""
-    rng = numpy.random.RandomState(1)
-    frames = numpy.linspace(s.frames / 2, s.frames, s.batch).astype("int32")
-    lens = numpy.linspace(s.steps / 2, s.steps, s.batch).astype("int32")
+    rng = np.random.RandomState(1)
+    frames = np.linspace(s.frames / 2, s.frames, s.batch).astype("int32")
+    lens = np.linspace(s.steps / 2, s.steps, s.batch).astype("int32")
     labels = rng.randint(1, s.labels, (s.batch, s.steps)).astype("int32")
-    labels[numpy.arange(s.batch), lens - 1] = END
+    labels[np.arange(s.batch), lens - 1] = END
     return {
         "data": rng.normal(size=(s.batch, s.frames, s.encoder)).astype("float32"),
         "data/size0": frames,
@@ -105,7 +105,7 @@ def feed(s: Sizes) -> dict[str, numpy.ndarray]:
 
 def set_random_params(net: Any, scale: float = 0.05) -> None:
     """Set the same random values in every network of the same sizes."""
-    rng = numpy.random.RandomState(3)
+    rng = np.random.RandomState(3)
     net.set_param_values({name: rng.normal(0, scale, p.shape).astype("float32") for name, p in net.params.items()})
 
 
@@ -143,7 +143,7 @@ class TrainedByHand:
     :param values: parameters by the names of the framework
     """
 
-    def __init__(self, s: Sizes, values: dict[str, numpy.ndarray], swap: bool = False) -> None:
+    def __init__(self, s: Sizes, values: dict[str, np.ndarray], swap: bool = False) -> None:
         self.sizes = s
         self.swap = swap
         self.variables = {name: tf.Variable(value) for name, value in weights(values).items()}
@@ -218,7 +218,7 @@ class TrainedByHand:
         return tf.constant(True)
 
 
-def tensors(data: dict[str, numpy.ndarray]) -> list[Any]:
+def tensors(data: dict[str, np.ndarray]) -> list[Any]:
     """Return the arguments of `TrainedByHand.step`."""
     return [tf.constant(data[key]) for key in ("data", "data/size0", "classes", "classes/size0")]
 

@@ -21,7 +21,7 @@ from typing import Any, Callable
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads are over sequences here, on all sides
 
-import numpy
+import numpy as np
 import soundfile
 from report import table
 
@@ -38,16 +38,16 @@ FORMATS = {
 }
 
 
-def utterance(rng: numpy.random.RandomState, seconds: float) -> numpy.ndarray:
+def utterance(rng: np.random.RandomState, seconds: float) -> np.ndarray:
     """Return something like speech, in 16 bits: harmonics of a moving pitch in syllables, and noise."""
-    times = numpy.arange(int(seconds * RATE)) / RATE
-    phase = 2 * numpy.pi * numpy.cumsum(150 + 40 * numpy.sin(3 * times + rng.uniform(0, 6))) / RATE
-    voice = sum(numpy.sin(n * phase) / n for n in range(1, 20))
-    audio = 0.1 * voice * numpy.maximum(numpy.sin(9 * times), 0) + 0.01 * rng.normal(size=len(times))
-    return numpy.round(audio * 2**15) / 2**15
+    times = np.arange(int(seconds * RATE)) / RATE
+    phase = 2 * np.pi * np.cumsum(150 + 40 * np.sin(3 * times + rng.uniform(0, 6))) / RATE
+    voice = sum(np.sin(n * phase) / n for n in range(1, 20))
+    audio = 0.1 * voice * np.maximum(np.sin(9 * times), 0) + 0.01 * rng.normal(size=len(times))
+    return np.round(audio * 2**15) / 2**15
 
 
-def encoded(audio: numpy.ndarray, name: str) -> bytes:
+def encoded(audio: np.ndarray, name: str) -> bytes:
     """Return the content of a file."""
     file = io.BytesIO()
     kind, subtype = FORMATS[name]
@@ -72,7 +72,7 @@ class Work:
     """The utterances, and what is done with all of them."""
 
     def __init__(self, num_seqs: int, threads: int) -> None:
-        rng = numpy.random.RandomState(1)
+        rng = np.random.RandomState(1)
         audios = [utterance(rng, rng.uniform(4, 16)) for _ in range(num_seqs)]
         self.audios = [read_audio(encoded(audio, "wav"))[0] for audio in audios]
         self.threads = threads
@@ -81,9 +81,9 @@ class Work:
             {"features": "log_mel_filterbank", "num_feature_filters": FILTERS}, owner="the benchmark"
         )
 
-    def log_mel(self, audio: numpy.ndarray) -> numpy.ndarray:
+    def log_mel(self, audio: np.ndarray) -> np.ndarray:
         """Return our log-mel features."""
-        return self.features.extract(audio, RATE, rng=numpy.random.RandomState(1), seq_name="")
+        return self.features.extract(audio, RATE, rng=np.random.RandomState(1), seq_name="")
 
     def in_order(self, read: Callable[[int], Any], threads: int) -> list[Any]:
         """Return all items as a dataset reads them, ahead in threads."""
@@ -95,11 +95,11 @@ class Work:
         finally:
             ahead.close()
 
-    def features_of_samples(self, threads: int) -> list[numpy.ndarray]:
+    def features_of_samples(self, threads: int) -> list[np.ndarray]:
         """Return the features of samples, without decoding."""
         return self.in_order(lambda i: self.log_mel(self.audios[i]), threads)
 
-    def features_of_files(self, files: list[bytes], threads: int) -> list[numpy.ndarray]:
+    def features_of_files(self, files: list[bytes], threads: int) -> list[np.ndarray]:
         """Return the features of files, with decoding."""
         return self.in_order(lambda i: self.log_mel(read_audio(files[i])[0]), threads)
 
@@ -108,12 +108,12 @@ class Work:
         return [name, "%.0f" % (self.seconds / times[0]), "%.0f" % (self.seconds / times[1])]
 
 
-def librosa_log_mel(audio: numpy.ndarray) -> numpy.ndarray:
+def librosa_log_mel(audio: np.ndarray) -> np.ndarray:
     """Return the log-mel features by librosa."""
     import librosa
 
     mel = librosa.feature.melspectrogram(y=audio, sr=RATE, n_mels=FILTERS, hop_length=RATE // 100, n_fft=RATE // 40)
-    return numpy.log(numpy.maximum(1e-3, mel)).astype("float32").T
+    return np.log(np.maximum(1e-3, mel)).astype("float32").T
 
 
 def beside_librosa(work: Work, rounds: int) -> None:
@@ -121,7 +121,7 @@ def beside_librosa(work: Work, rounds: int) -> None:
     if importlib.util.find_spec("librosa") is None:
         print("no comparison with librosa, which is not installed here (it is no dependency of returnn-tf)\n")
         return
-    single = [audio / numpy.abs(audio).max() for audio in work.audios]  # ours does that itself
+    single = [audio / np.abs(audio).max() for audio in work.audios]  # ours does that itself
     double = [audio.astype("float64") for audio in single]
     sides: dict[str, Callable[[], Any]] = {
         "librosa, double precision (RETURNN)": lambda: [librosa_log_mel(audio) for audio in double],
@@ -130,7 +130,7 @@ def beside_librosa(work: Work, rounds: int) -> None:
         "returnn_tf, %d threads" % work.threads: lambda: work.features_of_samples(work.threads),
     }
     for got, expected in zip(work.features_of_samples(work.threads), map(librosa_log_mel, double)):
-        numpy.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
     times = best(sides, rounds)
     print(table(["log-mel of samples", "x real time", "per CPU second"], [work.row(*item) for item in times.items()]))
     theirs, ours = list(times)[:2], list(times)[2:]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 from attention_model import END, Sizes, config, feed, lstm, set_random_params, weights
 from timing import in_turn
 
@@ -29,7 +29,7 @@ class SearchByHand:
     :param values: parameters by the names of the framework
     """
 
-    def __init__(self, s: Sizes, values: dict[str, numpy.ndarray], beam: int) -> None:
+    def __init__(self, s: Sizes, values: dict[str, np.ndarray], beam: int) -> None:
         self.sizes, self.beam = s, beam
         self.w = {name: tf.Variable(value) for name, value in weights(values).items()}
         signature = [tf.TensorSpec([None, None, s.encoder]), tf.TensorSpec([None], "int32")]
@@ -99,7 +99,7 @@ def searching_sides(s: Sizes, beam: int) -> list[Callable[[], Any]]:
 
     def hand() -> Any:
         labels, scores = by_hand.search(data["data"], data["data/size0"])
-        return numpy.reshape(labels.numpy(), [labels.shape[0], -1]).T, scores.numpy()
+        return np.reshape(labels.numpy(), [labels.shape[0], -1]).T, scores.numpy()
 
     def framework() -> Any:
         layer = net.run(data).layers["output"]
@@ -111,7 +111,7 @@ def searching_sides(s: Sizes, beam: int) -> list[Callable[[], Any]]:
 def check_hypotheses(sides: list[Callable[[], Any]]) -> int:
     """Raise if the sides find other hypotheses; return the number of tokens of the best ones."""
     (labels, scores), (other_labels, other_scores) = [side() for side in sides]
-    numpy.testing.assert_allclose(scores, other_scores, rtol=1e-4)
+    np.testing.assert_allclose(scores, other_scores, rtol=1e-4)
     steps = other_labels.shape[1]  # where every hypothesis has ended, the framework leaves out the end
     assert (labels[:, :steps] == other_labels).mean() > 0.99, "the hypotheses differ"
     return labels.shape[1] * scores.shape[0]
@@ -126,8 +126,8 @@ def main() -> None:
     sides = searching_sides(Sizes(), args.beam)
     tokens = check_hypotheses(sides)
     times = in_turn(sides[0], sides[1], args.rounds, cpu=args.cpu)
-    by_hand, framework = tokens / numpy.median(times, axis=0)
-    ratio = float(numpy.median(times[:, 0] / times[:, 1]))
+    by_hand, framework = tokens / np.median(times, axis=0)
+    ratio = float(np.median(times[:, 0] / times[:, 1]))
     print("%-28s %14s %14s %7s %7s" % ("search", "by hand", "framework", "ratio", "asked"))
     name = "attention decoder, beam %d" % args.beam
     print("%-28s %7.0f token/s %7.0f token/s %6.2f >= %.2f" % (name, by_hand, framework, ratio, ASKED))

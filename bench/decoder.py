@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from typing import Callable
 
-import numpy
+import numpy as np
 from attention_model import Sizes, training_sides
 from timing import in_turn
 
@@ -23,7 +23,7 @@ def check_losses(sides: list[Callable[[], float]], steps: int = 3) -> None:
     """Raise if the losses differ."""
     for _ in range(steps):
         losses = [side() for side in sides]
-        numpy.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+        np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
 
 
 def main() -> None:
@@ -35,8 +35,8 @@ def main() -> None:
     sides = training_sides(sizes)
     check_losses(sides)
     times = in_turn(sides[0], sides[1], args.rounds, cpu=args.cpu)
-    by_hand, framework = 1e3 * numpy.median(times, axis=0)
-    ratio = float(numpy.median(times[:, 1] / times[:, 0]))
+    by_hand, framework = 1e3 * np.median(times, axis=0)
+    ratio = float(np.median(times[:, 1] / times[:, 0]))
     print("%-28s %10s %10s %7s %7s" % ("training step", "by hand", "framework", "ratio", "asked"))
     print("%-28s %7.0f ms %7.0f ms %7.2f <= %.2f" % ("attention decoder", by_hand, framework, ratio, ASKED))
 

@@ -21,7 +21,7 @@ import tempfile
 import time
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 from report import table
 from timing import in_turn
 
@@ -99,7 +99,7 @@ def bench_step(folder: str, rounds: int) -> str:
     for function in (inside, outside, inside, outside):
         function(**feed)
     times = in_turn(lambda: outside(**feed), lambda: inside(**feed), rounds, cpu=True) * 1e3
-    first, second = numpy.median(times, axis=0)
+    first, second = np.median(times, axis=0)
     return table(
         ["3 BLSTM of 256 units, 8 x 100 frames", "ms"],
         [
@@ -110,30 +110,30 @@ def bench_step(folder: str, rounds: int) -> str:
     )
 
 
-def onnx_stream(params: dict[str, numpy.ndarray]) -> Callable[[], None]:
+def onnx_stream(params: dict[str, np.ndarray]) -> Callable[[], None]:
     """Return the seconds per frame of onnxruntime's LSTM, whose gates are i, o, f, c."""
     import onnx
     import onnxruntime
     from onnx import TensorProto, helper, numpy_helper
 
-    def gates(x: numpy.ndarray) -> numpy.ndarray:
-        j, i, f, o = numpy.split(x, 4, axis=-1)
-        return numpy.concatenate([i, o, f, j], axis=-1)
+    def gates(x: np.ndarray) -> np.ndarray:
+        j, i, f, o = np.split(x, 4, axis=-1)
+        return np.concatenate([i, o, f, j], axis=-1)
 
-    bias = numpy.concatenate([gates(params["b"]), numpy.zeros(4 * UNITS, "float32")])
+    bias = np.concatenate([gates(params["b"]), np.zeros(4 * UNITS, "float32")])
     weights = {"W": gates(params["W"]).T[None], "R": gates(params["W_re"]).T[None], "B": bias[None]}
     node = helper.make_node("LSTM", ["x", "W", "R", "B", "", "h0", "c0"], ["y", "h", "c"], hidden_size=UNITS)
     state = [1, 1, UNITS]
     shapes = {"x": [1, 1, INPUT], "h0": state, "c0": state, "y": [1, 1, 1, UNITS], "h": state, "c": state}
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
-    constants = [numpy_helper.from_array(numpy.ascontiguousarray(value), name) for name, value in weights.items()]
+    constants = [numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in weights.items()]
     graph = helper.make_graph([node], "lstm", values[:3], values[3:], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(model)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    x, zeros = numpy.zeros([1, 1, INPUT], "float32"), numpy.zeros([1, 1, UNITS], "float32")
+    x, zeros = np.zeros([1, 1, INPUT], "float32"), np.zeros([1, 1, UNITS], "float32")
 
     def run() -> None:
         h, c = zeros, zeros
@@ -186,7 +186,7 @@ def c_stream(folder: str, work: str) -> float:
         *names,
     ]
     output = subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
-    return float(numpy.median([float(line) for line in output.split()]))
+    return float(np.median([float(line) for line in output.split()]))
 
 
 def bench_stream(folder: str, rounds: int) -> str:
@@ -203,7 +203,7 @@ def bench_stream(folder: str, rounds: int) -> str:
     for name, path in (("native", native), ("portable", portable)):
         mine = python_stream(path)
         mine()
-        first, second = numpy.median(in_turn(mine, other, rounds, cpu=True), axis=0) / FRAMES * 1e6
+        first, second = np.median(in_turn(mine, other, rounds, cpu=True), axis=0) / FRAMES * 1e6
         rows.append(["%s SavedModel, Python" % name, "%.0f" % first, "%.2f" % (first / second)])
         c = c_stream(path, folder) * 1e6
         rows.append(["%s SavedModel, C" % name, "%.0f" % c, "%.2f" % (c / second)])

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from typing import Any
 
-import numpy
+import numpy as np
 from report import table
 from workers import Worker, sgemm_gflops
 
@@ -80,14 +80,14 @@ def main() -> None:
                 worker.run()
                 results[worker.name] = worker.last["result"]
         for worker in workers:
-            numpy.testing.assert_allclose(results[worker.name], results["returnn_tf"], rtol=1e-3)
+            np.testing.assert_allclose(results[worker.name], results["returnn_tf"], rtol=1e-3)
             worker.close()
     base = workers[0]
     rows = []
     for worker in workers:
-        ratios = numpy.array(worker.times["step"]) / base.times["step"]
+        ratios = np.array(worker.times["step"]) / base.times["step"]
         fps = args.batch * args.frames / worker.median()
-        rows.append([worker.name, "%.1f" % (1e3 * worker.median()), "%.0f" % fps, "%.2f" % numpy.median(ratios)])
+        rows.append([worker.name, "%.1f" % (1e3 * worker.median()), "%.0f" % fps, "%.2f" % np.median(ratios)])
     what = "CPU time" if args.cpu else "time"
     print(
         "%d x %d BLSTM, batch %d, %d frames, %d threads; %s; numpy's sgemm: %.0f GFLOP/s"

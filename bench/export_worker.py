@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 from workers import serve
 
 THREADS = int(os.environ.get("BENCH_THREADS", "2"))
@@ -20,13 +20,13 @@ Step = Callable[[], float]
 def batch_of(sizes: list[str]) -> dict[str, Any]:
     """Return the inputs: random frames, all sequences of full length."""
     batch, frames, dim = map(int, sizes)
-    data = numpy.random.RandomState(1).normal(0, 1, (batch, frames, dim)).astype("float32")
-    return {"data": data, "data_size0": numpy.full([batch], frames, "int32")}
+    data = np.random.RandomState(1).normal(0, 1, (batch, frames, dim)).astype("float32")
+    return {"data": data, "data_size0": np.full([batch], frames, "int32")}
 
 
 def first_of(outputs: Any) -> float:
     """Return a number that depends on all layers."""
-    return float(numpy.asarray(outputs)[0, -1].max())
+    return float(np.asarray(outputs)[0, -1].max())
 
 
 def tensorflow() -> Any:

@@ -13,7 +13,7 @@ import argparse
 import contextlib
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 from timing import in_turn
 
 from returnn_tf.engine.update.gradients import fused_global_norm
@@ -52,7 +52,7 @@ BLOCKS: list[tuple[str, int, Callable[..., Any]]] = [
 
 
 def _of_block(function: Callable[..., Any], width: int, plain: bool) -> Callable[[], Any]:
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     shapes = ((ROWS, width), (width,), (ROWS, width))
     arrays = [tf.constant(rng.normal(0, 1, shape), tf.float32) for shape in shapes]
 
@@ -66,7 +66,7 @@ def _of_block(function: Callable[..., Any], width: int, plain: bool) -> Callable
 
 
 def _of_update(options: dict[str, Any], plain: bool) -> Callable[[], Any]:
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     variables = {str(i): tf.Variable(rng.normal(0, 0.1, s), dtype=tf.float32) for i, s in enumerate(CONFORMER)}
     grads = [tf.constant(rng.normal(0, 0.01, shape), tf.float32) for shape in CONFORMER]
     optimizer = create_optimizer(dict(options), where="optimizer")
@@ -96,8 +96,8 @@ def main() -> None:
         if args.only not in name:
             continue
         times = 1e3 * in_turn(plain, fused, args.rounds + 1, cpu=args.cpu)[1:]
-        ratio = numpy.median(times[:, 1] / times[:, 0])
-        print("%-26s %10.2f %10.2f %7.2f" % (name, *numpy.median(times, axis=0), ratio), flush=True)
+        ratio = np.median(times[:, 1] / times[:, 0])
+        print("%-26s %10.2f %10.2f %7.2f" % (name, *np.median(times, axis=0), ratio), flush=True)
 
 
 if __name__ == "__main__":

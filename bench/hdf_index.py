@@ -18,7 +18,7 @@ import tempfile
 import time
 
 import h5py
-import numpy
+import numpy as np
 
 from returnn_tf.datasets import Dataset
 
@@ -28,14 +28,14 @@ def make_file(path: str, count: int, letters: str, fixed: bool) -> None:
     if letters == "ordered":
         names = ["corpus/recording-%07d/s%05d" % divmod(number, 37) for number in range(count)]
     else:
-        codes = numpy.random.RandomState(0).randint(ord("a"), ord("z") + 1, size=(count, 31)).astype("u1")
+        codes = np.random.RandomState(0).randint(ord("a"), ord("z") + 1, size=(count, 31)).astype("u1")
         names = [row.tobytes().decode("ascii") for row in codes]
     with h5py.File(path, "w") as file:
-        file["inputs"], file.attrs["inputPattSize"] = numpy.zeros(3 * count, "i1"), 5
-        file["targets/data/classes"] = numpy.zeros(2 * count, "i1")
+        file["inputs"], file.attrs["inputPattSize"] = np.zeros(3 * count, "i1"), 5
+        file["targets/data/classes"] = np.zeros(2 * count, "i1")
         file.create_group("targets/size").attrs["classes"] = [9, 1]
-        file["seqLengths"] = numpy.tile(numpy.array([[3, 2]], "i4"), (count, 1))
-        text = numpy.array(names, "S31") if fixed else names
+        file["seqLengths"] = np.tile(np.array([[3, 2]], "i4"), (count, 1))
+        text = np.array(names, "S31") if fixed else names
         file.create_dataset(
             "seqTags", data=text, chunks=(min(count, 1024),), dtype=None if fixed else h5py.string_dtype()
         )

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any, Callable
 
 import h5py
-import numpy
+import numpy as np
 
 from returnn_tf.datasets import BatchLoader, Dataset
 
@@ -36,7 +36,7 @@ BATCHES = {"batch_size": 5000, "max_seqs": 200}
 
 def make_file(path: str, layout: str) -> None:
     """Write the corpus."""
-    rng = numpy.random.RandomState(0)
+    rng = np.random.RandomState(0)
     lengths = rng.randint(10, 51, size=SEQS).astype("int32")
     total, block = int(lengths.sum()), rng.normal(size=(100_000, DIM)).astype("float32")
     with h5py.File(path, "w") as file:
@@ -45,8 +45,8 @@ def make_file(path: str, layout: str) -> None:
             inputs[start : start + len(block)] = block[: total - start]
         file["targets/data/classes"] = rng.randint(0, LABELS, size=int((lengths // 3).sum())).astype("int32")
         file.create_group("targets/size").attrs["classes"] = [LABELS, 1]
-        file["seqLengths"] = numpy.stack([lengths, lengths // 3], axis=1)
-        file["seqTags"] = numpy.array([b"corpus/rec-%06d/%d" % divmod(i, 10) for i in range(SEQS)])
+        file["seqLengths"] = np.stack([lengths, lengths // 3], axis=1)
+        file["seqTags"] = np.array([b"corpus/rec-%06d/%d" % divmod(i, 10) for i in range(SEQS)])
 
 
 def first_batch(options: dict[str, Any]) -> tuple[float, float]:
@@ -65,11 +65,11 @@ def first_batch(options: dict[str, Any]) -> tuple[float, float]:
 class OneByOne:
     """Reads with h5py in the given order."""
 
-    def __init__(self, path: str, order: numpy.ndarray):
+    def __init__(self, path: str, order: np.ndarray):
         self.file = h5py.File(path, "r")
         self.streams = [self.file["inputs"], self.file["targets/data/classes"]]
         lengths = self.file["seqLengths"][:].astype("int64")
-        self.offsets = [numpy.concatenate([[0], numpy.cumsum(column)]).tolist() for column in lengths.T]
+        self.offsets = [np.concatenate([[0], np.cumsum(column)]).tolist() for column in lengths.T]
         self.order = iter(order.tolist())
 
     def read(self, count: int) -> None:
@@ -95,14 +95,14 @@ def measure(sides: dict[str, Callable[[], int]], rounds: int) -> dict[str, tuple
             cpu, real = time.process_time(), time.perf_counter()
             count = read()
             times[name].append(((time.process_time() - cpu) / count * 1e6, (time.perf_counter() - real) / count * 1e6))
-    return {name: tuple(numpy.median(values, axis=0)) for name, values in times.items()}
+    return {name: tuple(np.median(values, axis=0)) for name, values in times.items()}
 
 
 def compare(path: str, options: dict[str, Any], count: int, rounds: int) -> dict[str, tuple[float, float]]:
     """Return microseconds per sequence for h5py, sequences and batches."""
     dataset = Dataset.from_config(options)
     order = dataset.seq_order(1)
-    thirds = [numpy.roll(order, -part * SEQS // 3) for part in range(3)]  # so that none finds what another has read
+    thirds = [np.roll(order, -part * SEQS // 3) for part in range(3)]  # so that none finds what another has read
     one_by_one = OneByOne(path, thirds[0])
     sequences = dataset.sequences(1, seq_order=thirds[1])
     batches = dataset.batches(1, seq_order=thirds[2], **BATCHES)

@@ -21,7 +21,7 @@ import tempfile
 import time
 from typing import Any
 
-import numpy
+import numpy as np
 from report import table
 
 from returnn_tf.datasets import Dataset
@@ -31,9 +31,9 @@ NUM_WORDS, WORDS_PER_LINE, BLOCK = 50000, 20, 50000
 
 def write_text(path: str, size: int) -> None:
     """Write a text of about this number of bytes."""
-    rng = numpy.random.RandomState(1)
-    words = numpy.array([word_of(i) for i in range(NUM_WORDS)], object)
-    weights = 1 / numpy.arange(1, NUM_WORDS + 1)
+    rng = np.random.RandomState(1)
+    words = np.array([word_of(i) for i in range(NUM_WORDS)], object)
+    weights = 1 / np.arange(1, NUM_WORDS + 1)
     with open(path, "w", encoding="utf8") as file:
         while file.tell() < size:
             lengths = rng.randint(1, 2 * WORDS_PER_LINE, size=BLOCK)
@@ -43,7 +43,7 @@ def write_text(path: str, size: int) -> None:
 
 def word_of(index: int) -> str:
     """Return a word of letters, the frequent ones short."""
-    return numpy.base_repr(index + 10, 36).lower()
+    return np.base_repr(index + 10, 36).lower()
 
 
 def options(path: str, order: str) -> dict[str, Any]:
@@ -59,18 +59,18 @@ class LinesInMemory:
         with open(path, encoding="utf8") as file:
             self.lines = file.read().splitlines()
         self.ids = {word_of(i): i + 2 for i in range(NUM_WORDS)}
-        numbers = numpy.arange(len(self.lines))
+        numbers = np.arange(len(self.lines))
         if order == "random":
-            numbers = numpy.random.RandomState(1).permutation(len(self.lines))
+            numbers = np.random.RandomState(1).permutation(len(self.lines))
         if order == "sorted":
-            numbers = numpy.argsort([len(line) for line in self.lines], kind="stable")
+            numbers = np.argsort([len(line) for line in self.lines], kind="stable")
         self.order = numbers
 
     def lengths(self) -> Any:
         """Yield the number of labels of each sequence, read in order."""
         for index in self.order:
             ids = [self.ids.get(word, 1) for word in self.lines[index].split()]
-            yield len(numpy.array([*ids, 0], numpy.int32))
+            yield len(np.array([*ids, 0], np.int32))
 
 
 def measure(side: str, order: str, path: str, num_seqs: int) -> dict[str, float]:

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy
+import numpy as np
 from attention_model import Sizes, TrainedByHand, config, feed, set_random_params, tensors
 
 import returnn_tf
@@ -69,7 +69,7 @@ def main() -> None:
         for side in SIDES:
             out = subprocess.run([sys.executable, __file__, "--side", side], check=True, capture_output=True, text=True)
             figures[side].append(float(out.stdout.split()[-1]))
-    medians = {side: float(numpy.median(values)) for side, values in figures.items()}
+    medians = {side: float(np.median(values)) for side, values in figures.items()}
     print("%-28s %10s %7s %7s" % ("memory of a training step", "MiB", "ratio", "asked"))
     for side, value in medians.items():
         asked = "<= %.1f" % ASKED if side == "framework" else ""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 from report import table
 from timing import in_turn
 
@@ -38,13 +38,13 @@ CASES = [
 def inputs(case: Any, frames: int, batch: int) -> dict[str, Any]:
     """Return random inputs; the delta rule removes what the same key reads."""
     _, heads, keys, values, decays, delta = case
-    rng, shape = numpy.random.default_rng(1), (frames, batch, heads)
+    rng, shape = np.random.default_rng(1), (frames, batch, heads)
     arrays = {name: rng.normal(0, 0.3, (*shape, d)) for name, d in (("r", keys), ("k", keys), ("v", values))}
     arrays["log_decay"] = -0.5 * rng.uniform(size=(*shape, decays))
     arrays["state"] = rng.normal(size=(batch, heads, keys, values))
     if delta:
         removed = rng.normal(size=(*shape, keys))
-        arrays["b"] = removed / numpy.linalg.norm(removed, axis=-1, keepdims=True)
+        arrays["b"] = removed / np.linalg.norm(removed, axis=-1, keepdims=True)
         arrays["a"] = -arrays["b"]
     return {name: tf.constant(x, tf.float32) for name, x in arrays.items()}
 
@@ -88,9 +88,9 @@ def compare(args: argparse.Namespace) -> list[list[Any]]:
             for side in sides:
                 side()
             times = in_turn(sides[0], sides[1], args.rounds, cpu=args.cpu)
-            native, plain = numpy.median(times, axis=0)
+            native, plain = np.median(times, axis=0)
             speed = (4 if train else 1) * operations / 1e9 / native
-            ratio = numpy.median(times[:, 0] / times[:, 1])
+            ratio = np.median(times[:, 0] / times[:, 1])
             row += ["%.3g" % (1e3 * native), "%.3g" % (1e3 * plain), "%.2f" % ratio, "%.0f" % speed]
         rows.append(row)
     return rows

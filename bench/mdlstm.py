@@ -19,7 +19,7 @@ import os
 import sys
 from typing import Any
 
-import numpy
+import numpy as np
 from mdlstm_rows import ROWS
 from report import plot, table
 from workers import Worker, sgemm_gflops
@@ -62,11 +62,11 @@ def measure(name: str, rounds: int, threads: int, by_cpu: bool) -> list[dict[str
             for one in workers:
                 one.run(what)
             peaks.append(sgemm_gflops())
-        times = {one: float(numpy.median(one.times[what][1:])) for one in workers}
+        times = {one: float(np.median(one.times[what][1:])) for one in workers}
         gflops = ROWS[name].gflop() / times[native]
         results.append({
             "native": times[native], "plain": times[plain], "ratio": times[plain] / times[native],
-            "scaling": times[single] / times[native], "gflops": gflops, "share": gflops / float(numpy.median(peaks)),
+            "scaling": times[single] / times[native], "gflops": gflops, "share": gflops / float(np.median(peaks)),
             "native_mb": native.last["grown_mb"], "plain_mb": plain.last["grown_mb"],
         })  # fmt: skip
     for one in workers:

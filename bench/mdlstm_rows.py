@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy
+import numpy as np
 
 FLIPS = [(False, False), (True, True), (False, True), (True, False)]
 
@@ -18,9 +18,9 @@ class Row(NamedTuple):
     features: int
     units: int
 
-    def sizes(self) -> tuple[numpy.ndarray, numpy.ndarray]:
+    def sizes(self) -> tuple[np.ndarray, np.ndarray]:
         """Return int32 heights and widths of ragged images: 50 - 100 % of the array, the first image all of it."""
-        rng = numpy.random.RandomState(1)
+        rng = np.random.RandomState(1)
         heights, widths = (rng.randint(size // 2, size + 1, self.batch) for size in (self.height, self.width))
         heights[0], widths[0] = self.height, self.width
         return heights.astype("int32"), widths.astype("int32")

@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 from mdlstm_rows import FLIPS, ROWS, Row
 from workers import serve
 
@@ -24,7 +24,7 @@ class Problem:
     """Arrays of a row, and what a form of the MDLSTM does with them."""
 
     def __init__(self, row: Row) -> None:
-        rng = numpy.random.RandomState(1)
+        rng = np.random.RandomState(1)
         self.row, n = row, row.units
         self.x = tf.constant(rng.normal(0, 1, (row.batch, row.height, row.width, row.features)), tf.float32)
         self.sizes = [tf.constant(sizes) for sizes in row.sizes()]

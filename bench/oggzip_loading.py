@@ -23,7 +23,7 @@ from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads are over sequences here
 
-import numpy
+import numpy as np
 import soundfile
 from report import table
 
@@ -32,7 +32,7 @@ WORDS = ["time", "year", "people", "way", "day", "man", "thing", "woman", "life"
 LABELS = ["@", *" abcdefghijklmnopqrstuvwxyz'"]
 
 
-def make_text(rng: numpy.random.RandomState, seconds: list[float]) -> str:
+def make_text(rng: np.random.RandomState, seconds: list[float]) -> str:
     """Return the text of a corpus, as `returnn-tf data oggzip` writes it."""
     entries = (
         {
@@ -49,13 +49,13 @@ def make_text(rng: numpy.random.RandomState, seconds: list[float]) -> str:
 
 def make_corpus(path: str, count: int) -> None:
     """Write a corpus with audio."""
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     name = os.path.splitext(os.path.basename(path))[0]
     lengths = [round(float(length), 3) for length in rng.uniform(1, 4, DIFFERENT)]
     files = []
     for length in lengths:
-        times = numpy.arange(int(length * RATE)) / RATE
-        audio = 0.3 * numpy.sin(2000 * times * (1 + 0.1 * numpy.sin(9 * times))) + 0.02 * rng.normal(size=len(times))
+        times = np.arange(int(length * RATE)) / RATE
+        audio = 0.3 * np.sin(2000 * times * (1 + 0.1 * np.sin(9 * times))) + 0.02 * rng.normal(size=len(times))
         file = io.BytesIO()
         soundfile.write(file, audio, RATE, format="OGG", subtype="VORBIS")
         files.append(file.getvalue())
@@ -68,7 +68,7 @@ def make_corpus(path: str, count: int) -> None:
 
 def make_texts(path: str, count: int) -> None:
     """Write a corpus without audio."""
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         name = os.path.splitext(os.path.basename(path))[0]
         archive.writestr(name + ".txt", make_text(rng, rng.uniform(1, 20, count).round(3).tolist()))

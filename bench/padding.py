@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Callable, Optional
 from unittest import mock
 
-import numpy
+import numpy as np
 from report import table
 from timing import in_turn
 
@@ -42,12 +42,12 @@ def compare(model: Model, rounds: int) -> list[str]:
     """A line of the table."""
     sides = [make_step(model, skips) for skips in (True, False)]
     losses = [side() for side in sides]
-    numpy.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
     times = in_turn(*sides, rounds, cpu=True)
     lengths = model.lengths()
     padding = 100 * (1 - lengths.sum() / (lengths.max() * len(lengths)))
-    here, there = 1e3 * numpy.median(times, axis=0)
-    ratio = numpy.median(times[:, 0] / times[:, 1])
+    here, there = 1e3 * np.median(times, axis=0)
+    ratio = np.median(times[:, 0] / times[:, 1])
     return ["%.0f %%" % padding, "%.0f" % here, "%.0f" % there, "%.2f" % ratio]
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 from report import table
 from timing import in_turn
 
@@ -56,11 +56,11 @@ def main() -> None:
         for depth, columns in (map(int, size.split("x")) for size in args.sizes.split(",")):
             for kind in KINDS:
                 theirs, ours = sides(ops, rows, depth, columns, kind)
-                numpy.testing.assert_allclose(theirs(), ours(), rtol=1e-3, atol=1e-3)
+                np.testing.assert_allclose(theirs(), ours(), rtol=1e-3, atol=1e-3)
                 times = in_turn(theirs, ours, args.rounds, cpu=args.cpu)
                 ratios = times[:, 1] / times[:, 0]
-                faster += float(numpy.median(ratios)) < 1
-                shares = "%.2f" % numpy.median(ratios), "%.2f - %.2f" % (ratios.min(), ratios.max())
+                faster += float(np.median(ratios)) < 1
+                shares = "%.2f" % np.median(ratios), "%.2f - %.2f" % (ratios.min(), ratios.max())
                 lines.append([kind[0], rows, "%d x %d" % (depth, columns), *shares])
     print(table(["product", "rows", "inputs x outputs", "ours / TensorFlow", "range"], lines))
     print("ours is faster for %d of %d" % (faster, len(lines)))

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 from report import table
 from timing import in_turn
 
@@ -50,7 +50,7 @@ class Sides:
     """
 
     def __init__(self, unit: str, n: int, n_frames: int, batch: int, opts: Any = None) -> None:
-        rng = numpy.random.default_rng(1)
+        rng = np.random.default_rng(1)
         cells = [unit_class(unit)(n, n, unit_opts=opts) for _ in range(2)]
         cells[1].parallel_kernel = cells[1].native_kernel = cells[1].loop_kernel = lambda *_: None
         specs = cells[0].param_specs()
@@ -103,9 +103,9 @@ def compare_units(args: argparse.Namespace) -> list[list[Any]]:
         times = in_turn(sides.parallel, sides.steps, args.rounds, cpu=args.cpu)
         sides.frame(1)
         frames = in_turn(partial(sides.frame, 20), partial(sides.frame, 120), args.rounds, cpu=args.cpu)
-        parallel, steps = numpy.median(times, axis=0)
-        frame = numpy.median(frames[:, 1] - frames[:, 0]) / 100
-        ratio = numpy.median(times[:, 0] / times[:, 1])
+        parallel, steps = np.median(times, axis=0)
+        frame = np.median(frames[:, 1] - frames[:, 0]) / 100
+        ratio = np.median(times[:, 0] / times[:, 1])
         rows.append(
             [unit, "%.4g" % (1e3 * parallel), "%.4g" % (1e3 * steps), "%.3f" % ratio, "%.3g" % (1e3 * frame),
              "%.0e" % difference]
@@ -153,7 +153,7 @@ class Scan:
         """Return an array for each part, aligned as TensorFlow's."""
         pointers = []
         for _ in range(parts):
-            raw = numpy.full(size + 16, 0.5, "float32")
+            raw = np.full(size + 16, 0.5, "float32")
             self.kept.append(raw)
             pointers.append((raw.ctypes.data + 63) // 64 * 64)
         return (ctypes.c_void_p * 2)(*pointers)
@@ -189,8 +189,8 @@ def compare_bandwidth(args: argparse.Namespace) -> list[list[Any]]:
         for run, n_bytes in ((scan.forward, scan.n_bytes[0]), (scan.backward, scan.n_bytes[1])):
             run()
             times = in_turn(run, scan.copy, 3 * args.rounds, cpu=args.cpu)
-            share = numpy.median((n_bytes / times[:, 0]) / (2 * scan.size / times[:, 1]))
-            row += ["%.1f" % (n_bytes / 1e9 / numpy.median(times[:, 0])), "%.2f" % share]
+            share = np.median((n_bytes / times[:, 0]) / (2 * scan.size / times[:, 1]))
+            row += ["%.1f" % (n_bytes / 1e9 / np.median(times[:, 0])), "%.2f" % share]
         rows.append(row)
     return rows
 

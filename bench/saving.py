@@ -14,7 +14,7 @@ import tempfile
 import time
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 
 import returnn_tf
 from returnn_tf.engine.checkpoints.saver import Saver
@@ -46,12 +46,12 @@ class Sides:
         self.trainer = returnn_tf.Trainer(returnn_tf.Network.from_config(config, train=True), config)
         self.saver = Saver(config)
         self.steps = steps
-        rng = numpy.random.RandomState(1)
+        rng = np.random.RandomState(1)
         self.feed = self.trainer.tensors({
             "data": rng.normal(size=(10, FRAMES // 10, WIDTH)).astype("float32"),
-            "data/size0": numpy.full(10, FRAMES // 10, "int32"),
+            "data/size0": np.full(10, FRAMES // 10, "int32"),
             "classes": rng.randint(0, LABELS, (10, FRAMES // 10)).astype("int32"),
-            "classes/size0": numpy.full(10, FRAMES // 10, "int32"),
+            "classes/size0": np.full(10, FRAMES // 10, "int32"),
         })  # fmt: skip
         self.pauses: list[float] = []
 
@@ -92,10 +92,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         sides = Sides(make(args.layers, folder), args.steps)
         sides.with_save()  # traces
-        times = numpy.array([[timed(sides.without), timed(sides.with_save)] for _ in range(args.rounds)])
+        times = np.array([[timed(sides.without), timed(sides.with_save)] for _ in range(args.rounds)])
         sides.saver.close()
-    step = numpy.median(times[:, 0], axis=0) / args.steps
-    extra = numpy.median(times[:, 1] - times[:, 0], axis=0)
+    step = np.median(times[:, 0], axis=0) / args.steps
+    extra = np.median(times[:, 1] - times[:, 0], axis=0)
     share = 100 * extra / (PER_SAVE * step)
     print(
         "state %.0f MB; a step %.0f ms (%.0f ms CPU); a save stops the training for %.0f ms and takes %+.2f s more "
@@ -103,7 +103,7 @@ def main() -> None:
         % (
             sides.state_bytes() / 1e6,
             *1e3 * step,
-            1e3 * numpy.median(sides.pauses[1:]),
+            1e3 * np.median(sides.pauses[1:]),
             *extra,
             share[0],
             PER_SAVE,

@@ -12,7 +12,7 @@ import argparse
 import os
 import time
 
-import numpy
+import numpy as np
 
 from returnn_tf.datasets import BatchLoader, Dataset
 from returnn_tf.datasets.loading import loader as loading
@@ -32,7 +32,7 @@ def cpu_of(pid: int) -> float:
 def measure(frames: int, count: int, shares: bool) -> tuple[float, float, float]:
     """Return milliseconds per batch: here, in the loading process, and from start to end."""
     loading.can_share = lambda pid: shares
-    data = [numpy.ones((frames, DIM), "float32")]
+    data = [np.ones((frames, DIM), "float32")]
     dataset = Dataset.from_config({"class": "StaticDataset", "data": [{"data": data[0]}] * (SEQS * (count + 5)), "output_dim": {"data": (DIM, 2)}})  # fmt: skip  # noqa: E501
     with BatchLoader(dataset) as loader:
         batches = loader.batches(epoch=1, batch_size=10**9, max_seqs=SEQS)

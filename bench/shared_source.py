@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 from timing import run_cases
 
 from returnn_tf.util.lazy_tf import tf
@@ -28,7 +28,7 @@ SIDES = ("separate", "joined", "no parts")
 
 def make_step(side: str, frames: int, n_in: int, n_out: int, count: int) -> Callable[[], Any]:
     """Return a step: products with bias, and the gradients of source, weights and biases."""
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     variables = [tf.Variable(rng.normal(0, 0.05, (n_in, n_out)), dtype=tf.float32) for _ in range(count)]
     biases = [tf.Variable(tf.zeros([n_out])) for _ in range(count)]
     x = tf.constant(rng.normal(size=(frames, n_in)), tf.float32)
@@ -54,7 +54,7 @@ def compare(size: tuple[int, int, int, int], rounds: int) -> list[str]:
     frames, n_in, n_out, count = size
     steps = [make_step(side, *size) for side in SIDES]
     repeat = max(1, int(1e9 / (6 * frames * n_in * n_out * count)))
-    times = numpy.zeros((rounds + 1, len(steps)))
+    times = np.zeros((rounds + 1, len(steps)))
     for times_of_round in times:
         for side, step in enumerate(steps):
             start = time.process_time()
@@ -62,9 +62,9 @@ def compare(size: tuple[int, int, int, int], rounds: int) -> list[str]:
                 step()
             times_of_round[side] = (time.process_time() - start) / repeat
     times = times[1:]
-    ratios = numpy.median(times / times[:, :1], axis=0)
+    ratios = np.median(times / times[:, :1], axis=0)
     name = "%d frames, %d to %d x %d" % (frames, n_in, count, n_out)
-    return [name, "%.2f" % (1e3 * numpy.median(times[:, 0])), "%.2f" % ratios[1], "%.2f" % ratios[2]]
+    return [name, "%.2f" % (1e3 * np.median(times[:, 0])), "%.2f" % ratios[1], "%.2f" % ratios[2]]
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> None:

@@ -14,7 +14,7 @@ import argparse
 import time
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 
 import returnn_tf
 from returnn_tf.native import lstm_ops, native_lstm
@@ -28,10 +28,10 @@ LABELS = 10
 RATE = 1e-4
 
 
-def make_feed(batch: int, frames: int, dim: int) -> dict[str, numpy.ndarray]:
+def make_feed(batch: int, frames: int, dim: int) -> dict[str, np.ndarray]:
     """Return a ragged batch: lengths from half to all of the frames."""
-    rng = numpy.random.RandomState(1)
-    lengths = numpy.linspace(frames / 2, frames, batch).astype("int32")
+    rng = np.random.RandomState(1)
+    lengths = np.linspace(frames / 2, frames, batch).astype("int32")
     return {
         "data": rng.normal(size=(batch, frames, dim)).astype("float32"),
         "data/size0": lengths,
@@ -40,7 +40,7 @@ def make_feed(batch: int, frames: int, dim: int) -> dict[str, numpy.ndarray]:
     }
 
 
-def framework_step(feed: dict[str, numpy.ndarray], dim: int, hidden: int) -> Callable[[], float]:
+def framework_step(feed: dict[str, np.ndarray], dim: int, hidden: int) -> Callable[[], float]:
     """Return a training step by the public API."""
     config = returnn_tf.Config({
         "extern_data": {"data": {"dim": dim}, "classes": {"dim": LABELS, "sparse": True}},
@@ -70,7 +70,7 @@ class ByHand:
     """The same ops in a `tf.function`."""
 
     def __init__(self, dim: int, hidden: int, lstm: Callable[..., Any] = native_outputs) -> None:
-        rng = numpy.random.RandomState(1)
+        rng = np.random.RandomState(1)
         shapes = [(dim, 4 * hidden), (hidden, 4 * hidden), (4 * hidden,), (hidden, LABELS), (LABELS,)]
         self.variables = [tf.Variable(rng.normal(0, 0.05, shape).astype("float32")) for shape in shapes]
         self.slots = [[tf.Variable(tf.zeros(shape)) for shape in shapes] for _ in range(2)]
@@ -144,9 +144,9 @@ def plain_loop(z: Any, w_re: Any, c0: Any, h0: Any) -> Any:
     return c_all, h_all
 
 
-def timed_in_turn(first: Callable[[], float], second: Callable[[], float], rounds: int) -> numpy.ndarray:
+def timed_in_turn(first: Callable[[], float], second: Callable[[], float], rounds: int) -> np.ndarray:
     """Return seconds [rounds, 2]; each round runs both steps."""
-    times = numpy.zeros((rounds, 2))
+    times = np.zeros((rounds, 2))
     for times_of_round in times:
         for side, step in enumerate((first, second)):
             start = time.perf_counter()
@@ -174,8 +174,8 @@ def measure(name: str, kernels: bool, rounds: int) -> None:
     seconds = timed_in_turn(*sides, rounds=5)[1:].mean()
     rounds = rounds or max(10, int(8 / seconds))
     times = timed_in_turn(*sides, rounds=rounds)
-    first, second = 1e3 * numpy.median(times, axis=0)
-    more = 100 * (numpy.median(times[:, 1] / times[:, 0]) - 1)
+    first, second = 1e3 * np.median(times, axis=0)
+    more = 100 * (np.median(times[:, 1] / times[:, 0]) - 1)
     print(
         "%-7s batch %d, frames %d, input %d, hidden %d: by hand %.2f ms, %s %.2f ms, %+.1f %%  (%d rounds)"
         % (name, batch, frames, dim, hidden, first, "plain loop" if kernels else "framework", second, more, rounds),

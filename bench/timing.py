@@ -7,19 +7,19 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 from report import table
 
 from returnn_tf.util.lazy_tf import tf
 
 
-def in_turn(first: Callable[[], Any], second: Callable[[], Any], rounds: int, *, cpu: bool = False) -> numpy.ndarray:
+def in_turn(first: Callable[[], Any], second: Callable[[], Any], rounds: int, *, cpu: bool = False) -> np.ndarray:
     """Return seconds [rounds, 2]; each round runs both sides.
 
     :param cpu: count the CPU seconds of this process, for a machine with other load
     """
     clock = time.process_time if cpu else time.perf_counter
-    times = numpy.zeros((rounds, 2))
+    times = np.zeros((rounds, 2))
     for times_of_round in times:
         for side, step in enumerate((first, second)):
             start = clock()

@@ -15,7 +15,7 @@ import pstats
 import time
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 
 import returnn_tf
 from returnn_tf.util.lazy_tf import tf
@@ -141,12 +141,12 @@ def first_step(network: Net, frames: int, labels: int) -> None:
         "network": network, "optimizer": {"class": "adam"}, "learning_rate": 1e-4, "behavior_version": 21,
     })  # fmt: skip
     trainer = returnn_tf.Trainer(returnn_tf.Network.from_config(config, train=True), config)
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     feed = {
         "data": rng.normal(size=(2, frames, 8)).astype("float32"),
-        "data/size0": numpy.array([frames, frames - 1], "int32"),
+        "data/size0": np.array([frames, frames - 1], "int32"),
         "classes": rng.randint(0, LABELS, (2, labels)).astype("int32"),
-        "classes/size0": numpy.array([labels, labels - 1], "int32"),
+        "classes/size0": np.array([labels, labels - 1], "int32"),
     }
     trainer.step(feed)
 

@@ -16,7 +16,7 @@ import os
 import sys
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 from workers import HERE, Worker, serve
 
 ASKED = 3.0
@@ -78,9 +78,9 @@ def searching(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     """Search over half and over all of the steps; return labels and scores of the last search."""
     import returnn_tf
 
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     data = {"data": rng.normal(size=(args.batch, FRAMES, DIM)).astype("float32")}
-    data["data/size0"] = numpy.linspace(FRAMES * 2 // 3, FRAMES, args.batch).astype("int32")
+    data["data/size0"] = np.linspace(FRAMES * 2 // 3, FRAMES, args.batch).astype("int32")
     searches: dict[str, Callable[[], Any]] = {}
     for name, steps in (("half", args.steps // 2), ("all", args.steps)):
         config = returnn_tf.Config({
@@ -89,9 +89,9 @@ def searching(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
             "behavior_version": 21,
         })  # fmt: skip
         net = returnn_tf.Network.from_config(config, search=True)
-        values = numpy.random.RandomState(3)
+        values = np.random.RandomState(3)
         params = {
-            key: values.normal(0, 1.0 / numpy.sqrt(p.shape[0]), p.shape).astype("float32")
+            key: values.normal(0, 1.0 / np.sqrt(p.shape[0]), p.shape).astype("float32")
             for key, p in sorted(net.params.items())
         }
         params["output/rec/prob/W"] *= 3.0  # about as sure of its labels as a trained model
@@ -108,7 +108,7 @@ def searching(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
 
 def sentences_alike(first: Any, second: Any) -> int:
     """Return the number of sentences with the same best labels; raise if the scores of the beams differ."""
-    numpy.testing.assert_allclose(first[1], second[1], rtol=1e-5)
+    np.testing.assert_allclose(first[1], second[1], rtol=1e-5)
     return sum(labels == other for labels, other in zip(first[0], second[0]))
 
 
@@ -156,7 +156,7 @@ def report(args: argparse.Namespace) -> None:
     if len(workers) == 2:
         same = sentences_alike(*results)
         ratios = [b / a for a, b in zip(workers[0].times["all"], workers[1].times["all"])]
-        print("ratio %.2f, asked >= %.1f" % (float(numpy.median(ratios)), ASKED))
+        print("ratio %.2f, asked >= %.1f" % (float(np.median(ratios)), ASKED))
         print("same scores; %d of %d best hypotheses have the same labels, the others tie" % (same, args.batch))
     for worker in workers:
         worker.close()

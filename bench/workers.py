@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -62,7 +62,7 @@ class Worker:
 
     def median(self, what: str = "step") -> float:
         """Return the median seconds of a step."""
-        return float(numpy.median(self.times[what]))
+        return float(np.median(self.times[what]))
 
     def close(self) -> None:
         """End the process."""
@@ -108,9 +108,9 @@ def serve(make_steps: Callable[[], dict[str, Callable[[], Any]]], warm_up: bool 
 
 def sgemm_gflops(size: int = 2048) -> float:
     """Return the peak of this machine, as numpy's library reaches it with all its cores."""
-    a, b = (numpy.random.RandomState(i).rand(size, size).astype("float32") for i in range(2))
+    a, b = (np.random.RandomState(i).rand(size, size).astype("float32") for i in range(2))
     start = time.perf_counter()
-    numpy.dot(a, b)
+    np.dot(a, b)
     return 2 * size**3 / (time.perf_counter() - start) / 1e9
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy
+import numpy as np
 
 from returnn_tf.network.feed import feed_layout
 from returnn_tf.tensor import Data, Dim
@@ -14,9 +14,9 @@ from returnn_tf.tensor import Data, Dim
 def random_feed(extern_data: Mapping[str, Data], batch: int = 3, longest: int = 6, seed: int = 1) -> dict[str, Any]:
     """Return a feed with lengths ``longest, longest - 2, ...`` (at least 1) for every dynamic dim; equal dims get equal
     lengths."""
-    rng = numpy.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     feed: dict[str, Any] = {}
-    lens_of: dict[Dim, numpy.ndarray] = {}
+    lens_of: dict[Dim, np.ndarray] = {}
     for key, data in extern_data.items():
         sizes, _ = feed_layout(data)
         order = list(range(data.rank))
@@ -30,13 +30,13 @@ def random_feed(extern_data: Mapping[str, Data], batch: int = 3, longest: int = 
             elif dim.is_batch:
                 shape.append(batch)
             else:
-                lens_of.setdefault(dim, numpy.maximum(longest - 2 * numpy.arange(batch), 1).astype("int32"))
+                lens_of.setdefault(dim, np.maximum(longest - 2 * np.arange(batch), 1).astype("int32"))
                 shape.append(longest)
                 feed["%s/size%d" % (key, i - (1 if data.batch_axis is not None else 0))] = lens_of[dim]
         if data.sparse_dim is not None:
             feed[key] = rng.integers(0, data.sparse_dim.size or 2, shape).astype(data.dtype)
         elif data.dtype == "string":
-            feed[key] = numpy.full(shape, "a", object)
+            feed[key] = np.full(shape, "a", object)
         elif data.dtype == "bool":
             feed[key] = rng.integers(0, 2, shape).astype(bool)
         elif data.dtype.startswith("int"):
@@ -50,18 +50,18 @@ def repadded(
     feed: Mapping[str, Any], extern_data: Mapping[str, Data], *, more: int = 0, seed: int = 7
 ) -> dict[str, Any]:
     """Return the same sequences with other padding: large random numbers or other labels, and `more` further frames."""
-    rng = numpy.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     result = dict(feed)
     for key, data in extern_data.items():
-        old = numpy.asarray(feed[key])
+        old = np.asarray(feed[key])
         offset = 0 if data.batch_axis is None else 1
         axes = {i + offset: feed["%s/size%d" % (key, i)] for i in feed_layout(data)[1]}
         shape = [size + more if axis in axes else size for axis, size in enumerate(old.shape)]
-        inside = numpy.zeros(shape, bool)
+        inside = np.zeros(shape, bool)
         inside[tuple(slice(size) for size in old.shape)] = True
         for axis, lens in axes.items():
-            frames = numpy.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(old.ndim)])
-            inside &= frames < numpy.reshape(lens, [-1] + [1] * (old.ndim - 1))
+            frames = np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(old.ndim)])
+            inside &= frames < np.reshape(lens, [-1] + [1] * (old.ndim - 1))
         new = _garbage(data, shape, rng)
         old_inside = inside[tuple(slice(size) for size in old.shape)]
         new[inside] = old[old_inside]
@@ -69,17 +69,17 @@ def repadded(
     return result
 
 
-def _garbage(data: Data, shape: list[int], rng: numpy.random.Generator) -> numpy.ndarray:
+def _garbage(data: Data, shape: list[int], rng: np.random.Generator) -> np.ndarray:
     if data.sparse_dim is not None:
         return rng.integers(0, data.sparse_dim.size or 2, shape).astype(data.dtype)
     if data.dtype == "bool" or data.dtype.startswith("int"):
         return rng.integers(0, 2, shape).astype(data.dtype)
     if data.dtype == "string":
-        return numpy.full(shape, "", object)
+        return np.full(shape, "", object)
     return 50 * _normal(data, shape, rng)
 
 
-def _normal(data: Data, shape: list[int], rng: numpy.random.Generator) -> numpy.ndarray:
+def _normal(data: Data, shape: list[int], rng: np.random.Generator) -> np.ndarray:
     values = rng.normal(size=shape)
     if data.dtype.startswith("complex"):
         values = values + 1j * rng.normal(size=shape)

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 
 import returnn_tf
 
@@ -25,14 +25,14 @@ def find_cases(*groups: str) -> list[str]:
     return names
 
 
-def numbers_by_prefix(ref: Any, prefix: str) -> dict[str, numpy.ndarray]:
+def numbers_by_prefix(ref: Any, prefix: str) -> dict[str, np.ndarray]:
     """Return all arrays below a prefix."""
     return {k[len(prefix) :]: ref[k] for k in ref if k.startswith(prefix)}
 
 
-def valid_mask(value: numpy.ndarray, axes: list[str], sizes: dict[int, numpy.ndarray]) -> numpy.ndarray:
+def valid_mask(value: np.ndarray, axes: list[str], sizes: dict[int, np.ndarray]) -> np.ndarray:
     """Return True for the entries inside of the sequence lengths."""
-    mask = numpy.ones(value.shape, bool)
+    mask = np.ones(value.shape, bool)
     if not axes or axes[0] != "B":
         return mask
     for axis, lens in sizes.items():
@@ -40,27 +40,27 @@ def valid_mask(value: numpy.ndarray, axes: list[str], sizes: dict[int, numpy.nda
             continue
         shape = [1] * value.ndim
         shape[axis] = value.shape[axis]
-        mask &= numpy.arange(value.shape[axis]).reshape(shape) < lens.reshape(
+        mask &= np.arange(value.shape[axis]).reshape(shape) < lens.reshape(
             [*lens.shape, *[1] * (value.ndim - lens.ndim)]
         )
     return mask
 
 
 def assert_close(
-    what: str, got: Any, expected: Any, rtol: float, atol: float, mask: Optional[numpy.ndarray] = None
+    what: str, got: Any, expected: Any, rtol: float, atol: float, mask: Optional[np.ndarray] = None
 ) -> None:
     """Check for the same shape, and for equality within the tolerance where the mask is True."""
-    got, expected = numpy.asarray(got), numpy.asarray(expected)
+    got, expected = np.asarray(got), np.asarray(expected)
     assert got.shape == expected.shape, "%s: shape %s, expected %s" % (what, got.shape, expected.shape)
     if mask is not None:
         got, expected = got[mask], expected[mask]
-    numpy.testing.assert_allclose(got, expected, rtol=rtol, atol=atol, err_msg=what)
+    np.testing.assert_allclose(got, expected, rtol=rtol, atol=atol, err_msg=what)
 
 
 def load_network(name: str) -> tuple[Any, Any, dict[str, Any]]:
     """Return (network with the recorded parameters, the arrays by name, its meta dict)."""
     path = ROOT / (name + ".config")
-    with numpy.load(path.with_suffix(".npz"), allow_pickle=False) as file:
+    with np.load(path.with_suffix(".npz"), allow_pickle=False) as file:
         ref = dict(file)
     meta = json.loads(str(ref["meta"]))
     config = returnn_tf.Config.from_file(str(path))
@@ -93,7 +93,7 @@ def check_case(name: str, *, any_order: Collection[str] = ()) -> None:
         expected, value = ref["out/" + layer], got.value
         if layer in any_order:
             assert axes == ["B", "T"] and (sizes[1] == expected.shape[1]).all()
-            expected, value = numpy.sort(expected), numpy.sort(value)
+            expected, value = np.sort(expected), np.sort(value)
         assert_close(layer, value, expected, rtol, atol, valid_mask(expected, axes, sizes))
     for kind, mine in (("loss/", out.losses), ("error/", out.errors)):
         for layer, expected in numbers_by_prefix(ref, kind).items():

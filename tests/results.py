@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import numpy
+import numpy as np
 
 from returnn_tf.network.result import LayerResult, RunResult
 from tests.parity import assert_close, valid_mask
@@ -36,7 +36,7 @@ def _assert_same_layer(path: str, got: LayerResult, expected: LayerResult, rtol:
     """Compare lengths, and values where they are valid; the array that is looked at may be larger."""
     assert got.axes == expected.axes and got.sizes.keys() == expected.sizes.keys(), path
     for axis, lens in expected.sizes.items():
-        numpy.testing.assert_array_equal(got.sizes[axis], lens, err_msg=path)
+        np.testing.assert_array_equal(got.sizes[axis], lens, err_msg=path)
     value = got.value[tuple(slice(size) for size in expected.value.shape)]
     mask = valid_mask(expected.value, list(expected.axes), expected.sizes)
     if expected.value.dtype.kind in "fc":

@@ -14,7 +14,7 @@ import argparse
 import sys
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 from building import ROOT, cpu_library, gpu_library, import_torch, milliseconds
 
 sys.path.insert(0, ROOT)
@@ -46,8 +46,8 @@ def calls_on_both(torch: Any) -> tuple[Calls, Calls]:
 
 def make_batch(frames: int, batch: int, classes: int, n_labels: int) -> Batch:
     """Return random logits of a ragged batch; the blank is class 0."""
-    rng = numpy.random.RandomState(1)
-    lens = numpy.linspace(frames * 2 // 3, frames, batch).astype("int32")
+    rng = np.random.RandomState(1)
+    lens = np.linspace(frames * 2 // 3, frames, batch).astype("int32")
     scores = rng.normal(0, 2, (frames, batch, classes)).astype("float32")
     return scores, lens, rng.randint(1, classes, (batch, n_labels)), lens * n_labels // frames
 
@@ -55,30 +55,28 @@ def make_batch(frames: int, batch: int, classes: int, n_labels: int) -> Batch:
 def joint(batch: Batch) -> Batch:
     """Return the scores of a transducer."""
     scores, lens, labels, label_lens = (x[:, :JOINT_BATCH] if x.ndim == 3 else x[:JOINT_BATCH] for x in batch)
-    by_label = numpy.sin(numpy.arange(labels.shape[1] + 1, dtype="float32"))[:, None]
+    by_label = np.sin(np.arange(labels.shape[1] + 1, dtype="float32"))[:, None]
     return scores.transpose(1, 0, 2)[:, :, None] + by_label, lens, labels, label_lens
 
 
 def chain_of(batch: Batch) -> dict[str, Any]:
     """Return the states of CTC."""
     _, _, labels, label_lens = batch
-    classes = numpy.zeros((len(labels), 2 * labels.shape[1] + 1), "int32")
+    classes = np.zeros((len(labels), 2 * labels.shape[1] + 1), "int32")
     classes[:, 1::2] = labels
-    before = numpy.pad(classes, [(0, 0), (2, 0)], constant_values=-1)[:, : classes.shape[1]]
+    before = np.pad(classes, [(0, 0), (2, 0)], constant_values=-1)[:, : classes.shape[1]]
     skip = (classes != 0) & (before != -1) & (classes != before)
-    loop = numpy.ones(classes.shape, "uint8")
+    loop = np.ones(classes.shape, "uint8")
     return {"classes": classes, "num_states": 2 * label_lens + 1, "loop": loop, "skip": skip, "optional_ends": 1}
 
 
 def edges_of(batch: Batch) -> tuple[Any, Any, Any]:
     """Return arcs, costs and numbers of states of automata with a loop at each label and an edge to the next one."""
     _, _, labels, label_lens = batch
-    place = numpy.arange(labels.shape[1])[None] + numpy.zeros_like(labels)
-    arcs = numpy.concatenate(
-        [numpy.stack([place, place + 1, labels], 2), numpy.stack([place + 1, place + 1, labels], 2)], 1
-    )
-    exists = numpy.tile(place < label_lens[:, None], 2)
-    return numpy.where(exists[:, :, None], arcs, -1), numpy.where(exists, 0.25, 0.0), label_lens + 1
+    place = np.arange(labels.shape[1])[None] + np.zeros_like(labels)
+    arcs = np.concatenate([np.stack([place, place + 1, labels], 2), np.stack([place + 1, place + 1, labels], 2)], 1)
+    exists = np.tile(place < label_lens[:, None], 2)
+    return np.where(exists[:, :, None], arcs, -1), np.where(exists, 0.25, 0.0), label_lens + 1
 
 
 def kernels(batch: Batch) -> dict[str, Callable[[Calls], tuple[Any, Any]]]:
@@ -101,8 +99,8 @@ def compare(name: str, ours: Any, other: Any, tolerance: float) -> None:
     :raises AssertionError: it is too large
     """
     for part, (a, b) in enumerate(zip(ours, other)):
-        numpy.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance, err_msg="%s, result %d" % (name, part))
-    worst = max(float(numpy.abs(numpy.subtract(a, b, dtype="float64")).max()) for a, b in zip(ours, other))
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance, err_msg="%s, result %d" % (name, part))
+    worst = max(float(np.abs(np.subtract(a, b, dtype="float64")).max()) for a, b in zip(ours, other))
     print("  %-20s right, largest difference %.1e" % (name, worst), flush=True)
 
 
@@ -111,7 +109,7 @@ def torch_ctc(torch: Any, batch: Batch, cudnn: bool, dtype: str = "float32") -> 
     scores, lens, labels, label_lens = batch
     x = torch.from_numpy(scores).to("cuda", getattr(torch, dtype)).requires_grad_()
     where = "cpu" if cudnn else "cuda"  # cuDNN's takes labels of all sequences behind each other, on the host
-    flat = numpy.concatenate([row[:count] for row, count in zip(labels, label_lens)]).astype("int32")
+    flat = np.concatenate([row[:count] for row, count in zip(labels, label_lens)]).astype("int32")
     targets = torch.from_numpy(flat if cudnn else labels.astype("int64")).to(where)
     sizes = [torch.from_numpy(n.astype("int32" if cudnn else "int64")).to(where) for n in (lens, label_lens)]
 
@@ -138,11 +136,11 @@ def measure(torch: Any, gpu: Calls, batch: Batch, rounds: int) -> None:
         except RuntimeError as exc:  # cuDNN takes no more than 256 labels, for example
             print("  %-20s cannot: %s" % (name, str(exc).splitlines()[0]))
             del steps[name]
-    times = numpy.array([[milliseconds(torch, step) for step in steps.values()] for _ in range(rounds + 2)])[2:]
+    times = np.array([[milliseconds(torch, step) for step in steps.values()] for _ in range(rounds + 2)])[2:]
     for name, column in zip(steps, times.T):
-        ratio = numpy.median(column / times[:, 0])
+        ratio = np.median(column / times[:, 0])
         beside = "  %6.2f x ctc here" % ratio if name.startswith("ctc:") else ""
-        print("  %-20s %9.3f ms%s" % (name, numpy.median(column), beside), flush=True)
+        print("  %-20s %9.3f ms%s" % (name, np.median(column), beside), flush=True)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ import sys
 from importlib import import_module
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 from building import ROOT, gpu_library, import_torch, milliseconds
 
 sys.path.insert(0, ROOT)
@@ -68,7 +68,7 @@ def in_turn(torch: Any, sides: dict[str, Callable[[], Any]], rounds: int, repeat
     for _ in range(rounds):
         for name, step in sides.items():
             times[name].append(milliseconds(torch, step, repeat))
-    return {name: float(numpy.median(values)) for name, values in times.items()}
+    return {name: float(np.median(values)) for name, values in times.items()}
 
 
 def measure(torch: Any, kernels: Kernels, problem: Problem, kind: str, rounds: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 
 from tests.native.cuda.recurrences import BFLOAT16, FLOAT, FLOAT16, TF32, Kernels, sequences
 
@@ -26,7 +26,7 @@ class Problem:
     frames: int
     batch: int
     units: int
-    lengths: Optional[numpy.ndarray]  # int32 [batch], the longest first; None: all are whole
+    lengths: Optional[np.ndarray]  # int32 [batch], the longest first; None: all are whole
     arrays: dict[str, Any]  # x, dh [T, B, H], W, R [H, 4H], b [4H]
 
     @property
@@ -48,7 +48,7 @@ def make_problem(torch: Any, device: str, size: tuple[int, int, int], ragged: bo
     }
     lengths = None
     if ragged:
-        lengths = numpy.ceil(numpy.linspace(frames, (frames + 1) // 2, batch)).astype("int32")
+        lengths = np.ceil(np.linspace(frames, (frames + 1) // 2, batch)).astype("int32")
         runs = torch.arange(frames)[:, None] < torch.from_numpy(lengths)[None]
         for name in ("x", "dh"):
             arrays[name] *= runs.to(device)[..., None]

@@ -18,7 +18,7 @@ import sys
 import time
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 from building import ROOT, cpu_library, gpu_library, import_torch, milliseconds
 
 sys.path[:0] = [ROOT, os.path.join(ROOT, "bench")]
@@ -39,7 +39,7 @@ WAYS = [227 << 10, 160 << 10, 100 << 10, 60 << 10, 30 << 10, 2000]
 
 def make_images(row: Row) -> Images:
     """Return random inputs; weights such that small differences stay small from pixel to pixel."""
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     heights, widths = row.sizes()
     shape, n = (row.batch, row.height, row.width), row.units
     scales = (0.5, (*shape, 5 * n)), (0.5 * n**-0.5, (2 * n, 5 * n)), (1, (*shape, n))
@@ -56,7 +56,7 @@ def compare(gpu: GpuRun, cpu: CpuRun, dtype: str) -> None:
     worst = 0.0
     for name in RESULTS:
         for one, other in zip(ours[name], exact[name]):
-            worst = max(worst, float(numpy.abs(one - other).max() / max(numpy.abs(other).max(), 1e-9)))
+            worst = max(worst, float(np.abs(one - other).max() / max(np.abs(other).max(), 1e-9)))
     print("  %-9s largest difference %.1e" % (dtype, worst), flush=True)
     assert worst < TOLERANCES[dtype], "the kernels differ"
 
@@ -86,14 +86,14 @@ def plans_of(run: GpuRun) -> str:
 def timed(torch: Any, gpu: GpuRun, cpu: CpuRun, rounds: int) -> tuple[float, float]:
     """Return the milliseconds of a whole step on the GPU and on the CPU."""
     times: list[tuple[float, float]] = []
-    on_gpu, on_cpu = whole(gpu, torch.matmul), whole(cpu, numpy.dot)
+    on_gpu, on_cpu = whole(gpu, torch.matmul), whole(cpu, np.dot)
     on_gpu()
     for _ in range(rounds):
         start = time.perf_counter()
         on_cpu()
         seconds = time.perf_counter() - start
         times.append((milliseconds(torch, on_gpu), 1e3 * seconds))
-    gpu_time, cpu_time = numpy.median(times, axis=0)
+    gpu_time, cpu_time = np.median(times, axis=0)
     return float(gpu_time), float(cpu_time)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 import workers
 from sizes import CUBE, DIM, RECURRENCES, SINGLE, calls, name_of, products
 
@@ -20,7 +20,7 @@ except ImportError:
 
 def random_matrix(rows: int, columns: int) -> Any:
     """Return a matrix as the library takes it."""
-    matrix = numpy.random.RandomState(1).rand(rows, columns).astype("float32")
+    matrix = np.random.RandomState(1).rand(rows, columns).astype("float32")
     return torch.from_numpy(matrix) if torch else matrix
 
 
@@ -28,7 +28,7 @@ def product(shapes: list[tuple[int, int, int]], repeats: int) -> Callable[[], No
     """Compute each of the products ``repeats`` times."""
     pairs = [(random_matrix(rows, depth), random_matrix(depth, columns)) for rows, depth, columns in shapes]
     results = [left @ right for left, right in pairs]
-    multiply = torch.mm if torch else numpy.matmul
+    multiply = torch.mm if torch else np.matmul
 
     def step() -> None:
         for _ in range(repeats):

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 import workers
 
 GATES = {"lstm": 4, "gru": 3}
@@ -46,19 +46,19 @@ class Row:
             dim = directions * self.hidden
         return total / 1e9
 
-    def lengths(self) -> numpy.ndarray:
+    def lengths(self) -> np.ndarray:
         """Return the lengths, int32 [batch]."""
-        return numpy.linspace(self.frames, self.frames * self.shortest, self.batch).astype("int32")
+        return np.linspace(self.frames, self.frames * self.shortest, self.batch).astype("int32")
 
-    def data(self) -> dict[str, numpy.ndarray]:
+    def data(self) -> dict[str, np.ndarray]:
         """Return x [batch, frames, dim], lengths, labels [batch, ...] as the loss needs them, label_lengths (ctc)."""
-        rng = numpy.random.RandomState(1)
+        rng = np.random.RandomState(1)
         shape = {"last": (self.batch,), "frame": (self.batch, self.frames), "ctc": (self.batch, self.frames // 20)}
         return {
             "x": rng.normal(size=(self.batch, self.frames, self.dim)).astype("float32"),
             "lengths": self.lengths(),
             "labels": rng.randint(0, LABELS, shape[self.loss]).astype("int32"),
-            "label_lengths": numpy.full(self.batch, self.frames // 20, "int32"),
+            "label_lengths": np.full(self.batch, self.frames // 20, "int32"),
         }
 
 

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 import workers
 
 DROPOUT = 0.1
@@ -40,17 +40,17 @@ class Model:
     heads: int = 0
     shortest: float = 1.0
 
-    def lengths(self) -> numpy.ndarray:
+    def lengths(self) -> np.ndarray:
         """Return the lengths, int32 [batch]."""
-        return numpy.linspace(self.frames, self.frames * self.shortest, self.batch).astype("int32")
+        return np.linspace(self.frames, self.frames * self.shortest, self.batch).astype("int32")
 
-    def label_lengths(self) -> numpy.ndarray:
+    def label_lengths(self) -> np.ndarray:
         """Return int32 [batch]: one label per frame, or one per 8 frames ("attention" and "ctc")."""
         return self.lengths() // 8 if self.kind in ("attention", "ctc") else self.lengths()
 
-    def data(self) -> dict[str, numpy.ndarray]:
+    def data(self) -> dict[str, np.ndarray]:
         """Return x [batch, frames, dim] (words [batch, frames]), lengths, labels [batch, labels], label_lengths."""
-        rng = numpy.random.RandomState(1)
+        rng = np.random.RandomState(1)
         shape = (self.batch, self.frames)
         words = self.kind == "lm"
         x = rng.randint(0, self.labels, shape) if words else rng.normal(size=(*shape, self.dim))

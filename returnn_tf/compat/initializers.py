@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.ops.initializers import get_initializer as _by_name
 from returnn_tf.util.lazy_tf import tf
@@ -26,7 +26,7 @@ class NamedInitializer:
         """Return a tensor with the initial values."""
         del partition_info
         sizes = tuple(int(size) for size in shape)
-        return tf.cast(tf.constant(self.values(sizes, numpy.random.default_rng(self._seed))), dtype)
+        return tf.cast(tf.constant(self.values(sizes, np.random.default_rng(self._seed))), dtype)
 
 
 def get_initializer(

@@ -8,7 +8,7 @@ import pprint
 import sys
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.compat_modules import load_user_file, register_compat
@@ -123,8 +123,8 @@ def better_repr(value: Any) -> str:
         return "[\n%s]" % "".join("%s,\n" % better_repr(item) for item in value)
     if isinstance(value, dict):
         return "{\n%s}" % "".join("%s: %s,\n" % (better_repr(key), better_repr(item)) for key, item in value.items())
-    if isinstance(value, numpy.ndarray):
-        with numpy.printoptions(threshold=sys.maxsize):
+    if isinstance(value, np.ndarray):
+        with np.printoptions(threshold=sys.maxsize):
             return repr(value)
     return repr(value) if isinstance(value, str) else pprint.pformat(value, compact=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.export.tensor_info import TensorInfo
@@ -28,7 +28,7 @@ def difference(
     for name, info in infos.items():
         if name not in got:
             return "there is no output %r" % name
-        found = _difference(info, expected, numpy.asarray(got[name]), tolerance)
+        found = _difference(info, expected, np.asarray(got[name]), tolerance)
         if found:
             return "the output %r %s" % (name, found)
     return None
@@ -47,15 +47,13 @@ def _difference(
         bad = (got != wanted) & valid
         amount = bad
     else:
-        valid = valid & ~((got == wanted) | (numpy.isnan(got) & numpy.isnan(wanted)))
-        amount = numpy.where(valid, numpy.abs(numpy.where(valid, got, 0) - numpy.where(valid, wanted, 0)), 0)
-        finite = numpy.abs(wanted[numpy.isfinite(wanted)])
+        valid = valid & ~((got == wanted) | (np.isnan(got) & np.isnan(wanted)))
+        amount = np.where(valid, np.abs(np.where(valid, got, 0) - np.where(valid, wanted, 0)), 0)
+        finite = np.abs(wanted[np.isfinite(wanted)])
         bad = valid & ~(amount <= tolerance * max(1.0, float(finite.max(initial=0.0))))
     if not bad.any():
         return None
-    place = numpy.unravel_index(
-        int(numpy.argmax(numpy.where(bad, numpy.nan_to_num(amount, nan=numpy.inf), 0))), bad.shape
-    )
+    place = np.unravel_index(int(np.argmax(np.where(bad, np.nan_to_num(amount, nan=np.inf), 0))), bad.shape)
     return "is %s at %s, but %s is right" % (got[place], [int(index) for index in place], wanted[place])
 
 
@@ -65,11 +63,11 @@ def valid_frames(info: TensorInfo, values: Mapping[str, NDArray[Any]]) -> NDArra
     :param values: outputs by name, with the lengths
     """
     value = values[info.name]
-    mask = numpy.ones(value.shape, bool)
+    mask = np.ones(value.shape, bool)
     for axis, name in info.lengths.items():
         lens = values[name]
         if info.axes[:1] != ("B",) or lens.ndim not in range(1, axis + 1) or len(lens) != len(value):
             continue
-        frames = numpy.arange(value.shape[axis]).reshape([-1 if i == axis else 1 for i in range(value.ndim)])
+        frames = np.arange(value.shape[axis]).reshape([-1 if i == axis else 1 for i in range(value.ndim)])
         mask &= frames < lens.reshape([*lens.shape, *[1] * (value.ndim - lens.ndim)])
     return mask

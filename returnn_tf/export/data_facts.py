@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.options import from_options
@@ -194,7 +194,7 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
-    if isinstance(value, (numpy.ndarray, numpy.generic)):
+    if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value

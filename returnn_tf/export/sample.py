@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.network.feed import batch_major_order
@@ -30,7 +30,7 @@ def random_batch(
     :param frames: length of the longest one
     :param shorter: by how many frames the sequences of each further dim are shorter: labels are fewer than frames
     """
-    rng = numpy.random.RandomState(seed)
+    rng = np.random.RandomState(seed)
     lens_of: dict[Dim, NDArray[Any]] = {}
     feed: dict[str, NDArray[Any]] = {}
     for key in keys:
@@ -51,16 +51,16 @@ def random_batch(
 
 def _lens(dim: Dim, known: dict[Dim, NDArray[Any]], batch: int, frames: int) -> NDArray[Any]:
     if dim not in known:
-        known[dim] = numpy.maximum(max(frames, 2) - 2 * numpy.arange(batch), 1).astype("int32")
+        known[dim] = np.maximum(max(frames, 2) - 2 * np.arange(batch), 1).astype("int32")
     return known[dim]
 
 
 def _values(data: Data, shape: Sequence[int], rng: Any) -> NDArray[Any]:
-    kind = numpy.dtype(object if data.dtype == "string" else data.dtype)
+    kind = np.dtype(object if data.dtype == "string" else data.dtype)
     if kind.kind == "O":
-        return numpy.full(shape, b"a", object)
+        return np.full(shape, b"a", object)
     if data.sparse_dim is not None or kind.kind in "iub":
         most = 2 if data.sparse_dim is None or data.sparse_dim.size is None else data.sparse_dim.size
-        return numpy.asarray(rng.randint(0, most, shape)).astype(kind)
+        return np.asarray(rng.randint(0, most, shape)).astype(kind)
     values = rng.normal(0, 1, shape)
-    return numpy.asarray(values + (1j * rng.normal(0, 1, shape) if kind.kind == "c" else 0)).astype(kind)
+    return np.asarray(values + (1j * rng.normal(0, 1, shape) if kind.kind == "c" else 0)).astype(kind)

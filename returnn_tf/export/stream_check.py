@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
@@ -120,8 +120,8 @@ def _cut(infos: Mapping[str, TensorInfo], sample: Arrays, begin: int, end: int) 
     found = dict(sample)
     for name, info in infos.items():
         for axis, lens in info.lengths.items():
-            found[lens] = numpy.clip(sample[lens] - begin, 0, end - begin)
-            found[name] = numpy.take(found[name], range(begin, min(end, found[name].shape[axis])), axis)
+            found[lens] = np.clip(sample[lens] - begin, 0, end - begin)
+            found[name] = np.take(found[name], range(begin, min(end, found[name].shape[axis])), axis)
     return found
 
 
@@ -136,10 +136,10 @@ def _difference(info: TensorInfo, whole: Arrays, blocks: Sequence[Arrays]) -> Op
     axis, lens = next(iter(info.lengths.items()))
     for seq in range(len(expected)):
         parts = [_frames(b[info.name][seq], b[lens], seq, axis - 1) for b in blocks]
-        if len({tuple(numpy.delete(part.shape, axis - 1)) for part in parts}) > 1:
+        if len({tuple(np.delete(part.shape, axis - 1)) for part in parts}) > 1:
             return "the shape of its output depends on the number of frames"
         found = _differs(
-            _frames(expected[seq], whole[lens], seq, axis - 1), numpy.concatenate(parts, axis - 1), "some of its frames"
+            _frames(expected[seq], whole[lens], seq, axis - 1), np.concatenate(parts, axis - 1), "some of its frames"
         )
         if found is not None:
             return found
@@ -148,15 +148,15 @@ def _difference(info: TensorInfo, whole: Arrays, blocks: Sequence[Arrays]) -> Op
 
 def _frames(value: NDArray[Any], lens: NDArray[Any], seq: int, axis: int) -> NDArray[Any]:
     length = lens[seq] if lens.ndim == 1 else value.shape[axis]
-    return numpy.take(value, range(min(int(length), value.shape[axis])), axis)
+    return np.take(value, range(min(int(length), value.shape[axis])), axis)
 
 
 def _differs(expected: NDArray[Any], got: NDArray[Any], what: str) -> Optional[str]:
     if expected.shape != got.shape:
         return "it gives %s frames in all, but %s for whole sequences" % (list(got.shape), list(expected.shape))
     if expected.dtype.kind in "fc":
-        bound = _TOLERANCE * max(1.0, float(numpy.abs(expected).max(initial=0.0)))
-        equal = numpy.isclose(got, expected, rtol=0, atol=bound, equal_nan=True)
+        bound = _TOLERANCE * max(1.0, float(np.abs(expected).max(initial=0.0)))
+        equal = np.isclose(got, expected, rtol=0, atol=bound, equal_nan=True)
     else:
         equal = got == expected
     return None if equal.all() else "%s depend on more than the frames before them" % what

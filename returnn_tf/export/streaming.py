@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
@@ -88,7 +88,7 @@ class StreamingModel(InferenceModel):
 
     def sample_states(self, batch: int, seed: int = 1) -> dict[str, NDArray[Any]]:
         """Return random states."""
-        rng = numpy.random.RandomState(seed)
+        rng = np.random.RandomState(seed)
         states = {}
         for base in self._state_names:
             state = self._array(base, batch, 2)
@@ -104,7 +104,7 @@ class StreamingModel(InferenceModel):
         """
         info = self.input_infos[base]
         shape = [batch if kind == "B" else grown if size is None else size for kind, size in zip(info.axes, info.shape)]
-        return numpy.zeros(shape, info.dtype)
+        return np.zeros(shape, info.dtype)
 
 
 def _state_info(name: str, spec: KeptSpec) -> TensorInfo:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, Callable, Optional, Union
 
-import numpy
+import numpy as np
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.option_checks import axis_size, axis_sizes
@@ -42,7 +42,7 @@ Activation = Annotated[Any, Written(Union[str, Callable[..., Any], None], "str |
 Init = Annotated[
     Any,
     Written(
-        Union[str, float, bool, numpy.ndarray, numpy.number, dict[str, Any], Callable[..., Any], None],
+        Union[str, float, bool, np.ndarray, np.number, dict[str, Any], Callable[..., Any], None],
         "number | str | array | dict | function",
     ),
 ]
@@ -69,7 +69,7 @@ NoiseShape = Annotated[
 ]
 #: Number, text, or an array or nested list of these.
 Constant = Annotated[
-    Any, Written(Union[float, bool, str, numpy.ndarray, numpy.generic, list[Any]], "number | bool | str | array")
+    Any, Written(Union[float, bool, str, np.ndarray, np.generic, list[Any]], "number | bool | str | array")
 ]
 #: Python code as a string, or a function.
 Code = Annotated[Any, Written(Union[str, Callable[..., Any]], "str | function")]

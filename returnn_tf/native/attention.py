@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare
@@ -104,9 +104,9 @@ def self_test(ops: Any) -> None:
 
     :raises NativeOpError: they differ
     """
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     batch, heads, queries, keys, size, values, clipping = 3, 2, 7, 70, 5, 19, 4
-    lengths = numpy.array([keys, 0, 33], "int32")
+    lengths = np.array([keys, 0, 33], "int32")
     shapes = [(batch, queries, heads, size), (batch, keys, heads, size), (batch, keys, heads, values)]
     inputs = [rng.normal(0, 1, shape) for shape in (*shapes, (2 * clipping + 1, size))]
 
@@ -114,9 +114,9 @@ def self_test(ops: Any) -> None:
         return [native_attention(ops, (q, k, v), size, scale=0.5, lengths=tf.constant(lengths), table=table)]
 
     def formula(q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], table: NDArray[Any]) -> list[NDArray[Any]]:
-        mask = numpy.arange(keys) < lengths[:, None, None]
-        distance = numpy.arange(keys) - numpy.arange(queries)[:, None]
-        return [_formula(q, k, v, 0.5, mask, table[numpy.clip(distance, -clipping, clipping) + clipping])]
+        mask = np.arange(keys) < lengths[:, None, None]
+        distance = np.arange(keys) - np.arange(queries)[:, None]
+        return [_formula(q, k, v, 0.5, mask, table[np.clip(distance, -clipping, clipping) + clipping])]
 
     compare("attention", op, formula, inputs)
     seed, rate, frames = tf.constant([1, 2]), 0.3, 65
@@ -127,9 +127,9 @@ def self_test(ops: Any) -> None:
         return [native_attention(ops, [x], size, scale=0.5, causal=True, dropout=rate, seed=seed)]
 
     def packed_formula(x: NDArray[Any]) -> list[NDArray[Any]]:
-        q, k, v = numpy.split(x, [size, 2 * size], axis=-1)
-        mask = numpy.arange(frames) <= numpy.arange(frames)[:, None]
-        return [_formula(q, k, v, 0.5, mask, numpy.zeros([frames, frames, size]), keep)]
+        q, k, v = np.split(x, [size, 2 * size], axis=-1)
+        mask = np.arange(frames) <= np.arange(frames)[:, None]
+        return [_formula(q, k, v, 0.5, mask, np.zeros([frames, frames, size]), keep)]
 
     compare("attention", packed, packed_formula, [rng.normal(0, 1, (batch, frames, heads, 2 * size + values))])
 
@@ -144,9 +144,9 @@ def _formula(
     :param shift: [queries, keys, key_size]
     :param keep: factors on the weights
     """
-    energies = numpy.einsum("bthd,bshd->bhts", q, k) + numpy.einsum("bthd,tsd->bhts", q, shift)
+    energies = np.einsum("bthd,bshd->bhts", q, k) + np.einsum("bthd,tsd->bhts", q, shift)
     mask = mask if mask.ndim == 2 else mask[:, None]
-    weights = numpy.where(mask, numpy.exp(scale * energies), 0.0)
-    weights = weights / numpy.maximum(weights.sum(axis=-1, keepdims=True), 1e-300)
-    y: NDArray[Any] = numpy.einsum("bhts,bshd->bthd", weights * keep, v)
+    weights = np.where(mask, np.exp(scale * energies), 0.0)
+    weights = weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-300)
+    y: NDArray[Any] = np.einsum("bhts,bshd->bthd", weights * keep, v)
     return y

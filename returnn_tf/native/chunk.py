@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare
@@ -73,15 +73,15 @@ def self_test(ops: Any) -> None:
     :raises NativeOpError: they differ
     """
     size, step, count = 4, 3, 3
-    x = numpy.random.RandomState(1).normal(0, 1, (9, 2, 3))
+    x = np.random.RandomState(1).normal(0, 1, (9, 2, 3))
 
     def op(x: tf.Tensor) -> list[tf.Tensor]:
         chunks = native_chunk(ops, x, size, step)
         return [chunks, native_unchunk(ops, chunks * chunks, tf.constant(9), size, step)]
 
     def formula(x: NDArray[Any]) -> list[NDArray[Any]]:
-        padded = numpy.pad(x, [(0, size), (0, 0), (0, 0)])
+        padded = np.pad(x, [(0, size), (0, 0), (0, 0)])
         rows = [padded[c * step : c * step + size, b] for b in range(2) for c in range(count)]
-        return [numpy.stack(rows, axis=1), x * x]
+        return [np.stack(rows, axis=1), x * x]
 
     compare("chunks", op, formula, [x])

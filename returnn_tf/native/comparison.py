@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.errors import NativeOpError
@@ -34,7 +34,7 @@ def compare_recurrence(
     :param shapes: shapes of the inputs, given the numbers of frames, sequences and units
     :raises NativeOpError: they differ
     """
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     for n_frames, batch, n in _SEQUENCES:
         lengths = rng.randint(0, n_frames + 1, batch).astype("int32")
         lengths[:2] = n_frames, 0
@@ -60,10 +60,10 @@ def compare(
     :param tolerance: for the results; for the derivative 10 times as much, relative to the size of its terms
     :raises NativeOpError: they differ
     """
-    rng = numpy.random.RandomState(2)
+    rng = np.random.RandomState(2)
     exact = [x.astype("float64") for x in inputs]
     expected = formula(*exact)
-    weights = [rng.normal(0, 1, numpy.shape(y)) for y in expected]
+    weights = [rng.normal(0, 1, np.shape(y)) for y in expected]
     directions = [rng.normal(0, 1, x.shape) for x in inputs]
     tensors = [tf.constant(x, tf.float32) for x in inputs]
     with exact_products():
@@ -73,7 +73,7 @@ def compare(
             loss = tf.add_n([tf.reduce_sum(y * tf.constant(w, tf.float32)) for y, w in zip(results, weights)])
         gradients = tape.gradient(loss, tensors)
     for index, (got, y) in enumerate(zip(results, expected)):
-        if not numpy.allclose(got, y, atol=tolerance, rtol=tolerance):
+        if not np.allclose(got, y, atol=tolerance, rtol=tolerance):
             raise NativeOpError("the %s that was compiled gives wrong results (number %d)" % (name, index))
 
     def shifted(step: float) -> float:

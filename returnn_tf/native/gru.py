@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare_recurrence
@@ -103,11 +103,11 @@ def _numpy_gru(
     reverse: bool,
 ) -> Sequence[NDArray[Any]]:
     """Evaluate the formula of `native_gru` frame by frame."""
-    out, n = numpy.zeros([len(z), *h.shape]), h.shape[1]
+    out, n = np.zeros([len(z), *h.shape]), h.shape[1]
     for t in range(len(z))[:: -1 if reverse else 1]:
-        r, u = numpy.split(1 / (1 + numpy.exp(-(z[t, :, : 2 * n] + h @ w_gates))), 2, axis=1)
-        c = numpy.tanh(z[t, :, 2 * n :] + (r * h) @ w_candidate)
+        r, u = np.split(1 / (1 + np.exp(-(z[t, :, : 2 * n] + h @ w_gates))), 2, axis=1)
+        c = np.tanh(z[t, :, 2 * n :] + (r * h) @ w_candidate)
         runs = (t < lengths)[:, None]
-        h = numpy.where(runs, u * h + (1 - u) * c, h)
-        out[t] = numpy.where(runs, h, 0)
+        h = np.where(runs, u * h + (1 - u) * c, h)
+        out[t] = np.where(runs, h, 0)
     return out, h

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare_recurrence
@@ -90,12 +90,12 @@ def _numpy_lstm(
     z: NDArray[Any], w_re: NDArray[Any], c: NDArray[Any], h: NDArray[Any], lengths: NDArray[Any], reverse: bool
 ) -> Sequence[NDArray[Any]]:
     """Evaluate the formula of `native_lstm` frame by frame."""
-    out = numpy.zeros([len(z), *h.shape])
+    out = np.zeros([len(z), *h.shape])
     for t in range(len(z))[:: -1 if reverse else 1]:
-        j, ifo = numpy.split(z[t] + h @ w_re, [h.shape[1]], axis=1)
-        i, f, o = numpy.split(1 / (1 + numpy.exp(-ifo)), 3, axis=1)
+        j, ifo = np.split(z[t] + h @ w_re, [h.shape[1]], axis=1)
+        i, f, o = np.split(1 / (1 + np.exp(-ifo)), 3, axis=1)
         runs = (t < lengths)[:, None]
-        c = numpy.where(runs, f * c + i * numpy.tanh(j), c)
-        h = numpy.where(runs, o * numpy.tanh(c), h)
-        out[t] = numpy.where(runs, h, 0)
+        c = np.where(runs, f * c + i * np.tanh(j), c)
+        h = np.where(runs, o * np.tanh(c), h)
+        out[t] = np.where(runs, h, 0)
     return out, c, h

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare
@@ -88,16 +88,16 @@ def self_test(ops: Any) -> None:
 
     :raises NativeOpError: they differ
     """
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     batch, height, width, n = 3, 4, 5, 19
-    sizes = numpy.array([[4, 5], [2, 3], [0, 4]], "int32")
+    sizes = np.array([[4, 5], [2, 3], [0, 4]], "int32")
     inputs = [rng.normal(0, 0.5, s) for s in ((batch, height, width, 5 * n), (n, 5 * n), (n, 5 * n))]
 
     def op(z: tf.Tensor, left: tf.Tensor, up: tf.Tensor) -> list[tf.Tensor]:
         return native_mdlstm(ops, [z], [left], [up], sizes[:, 0], sizes[:, 1], [(True, False)])
 
     def formula(z: NDArray[Any], left: NDArray[Any], up: NDArray[Any]) -> list[NDArray[Any]]:
-        out = numpy.zeros((batch, height, width, n))
+        out = np.zeros((batch, height, width, n))
         for b, (rows, columns) in enumerate(sizes):
             out[b, :rows, :columns] = _image(z[b, :rows, :columns][::-1], left, up)[::-1]
         return [out]
@@ -108,12 +108,12 @@ def self_test(ops: Any) -> None:
 def _image(z: NDArray[Any], left: NDArray[Any], up: NDArray[Any]) -> NDArray[Any]:
     """Return h of one image, starting in the upper left corner, with the stable cell."""
     height, width, n = z.shape[0], z.shape[1], len(left)
-    h, c = numpy.zeros((2, height + 1, width + 1, n))
+    h, c = np.zeros((2, height + 1, width + 1, n))
     for y in range(1, height + 1):
         for x in range(1, width + 1):
             gates = z[y - 1, x - 1] + h[y, x - 1] @ left + h[y - 1, x] @ up
-            i, f, mix, o = (1 / (1 + numpy.exp(-gates[: 4 * n]))).reshape(4, n)
-            c[y, x] = f * (mix * c[y, x - 1] + (1 - mix) * c[y - 1, x]) + i * numpy.tanh(gates[4 * n :])
-            h[y, x] = o * numpy.tanh(c[y, x])
+            i, f, mix, o = (1 / (1 + np.exp(-gates[: 4 * n]))).reshape(4, n)
+            c[y, x] = f * (mix * c[y, x - 1] + (1 - mix) * c[y - 1, x]) + i * np.tanh(gates[4 * n :])
+            h[y, x] = o * np.tanh(c[y, x])
     result: NDArray[Any] = h[1:, 1:]
     return result

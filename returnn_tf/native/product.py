@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any, Callable, NamedTuple, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare
@@ -170,7 +170,7 @@ def self_test(ops: Any) -> None:
 
     :raises NativeOpError: they differ
     """
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     a, b, bias = (rng.normal(0, 1, shape) for shape in ((70, 90), (90, 50), (50,)))
     for transpose_a, transpose_b in ((False, False), (False, True), (True, False), (True, True)):
 

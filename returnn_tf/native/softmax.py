@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare
@@ -42,10 +42,10 @@ def self_test(ops: Any) -> None:
 
     :raises NativeOpError: they differ
     """
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     frames, labels = 7, 167
     target = rng.randint(0, labels, frames).astype("int32")
-    one_hot = numpy.eye(labels)[target]
+    one_hot = np.eye(labels)[target]
     for smoothing, focal in ((0.0, 0.0), (0.1, 0.0), (0.1, 2.0)):
         off = smoothing / (labels - 1)
         options = {"on": 1.0 - smoothing, "off": off, "entropy": 2.0 * smoothing, "focal": focal}
@@ -66,9 +66,9 @@ def self_test(ops: Any) -> None:
 
         def formula(z: NDArray[Any], bias: NDArray[Any]) -> tuple[NDArray[Any]]:
             logits = z + bias
-            log_p = logits - numpy.log(numpy.exp(logits).sum(axis=-1, keepdims=True))
+            log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
             wanted = one_hot * (options["on"] - off) + off  # noqa: B023
             c = -(wanted * log_p).sum(axis=-1) - options["entropy"]  # noqa: B023
-            return (c * (1 - numpy.exp((one_hot * log_p).sum(axis=-1))) ** focal,)  # noqa: B023
+            return (c * (1 - np.exp((one_hot * log_p).sum(axis=-1))) ** focal,)  # noqa: B023
 
         compare("softmax", op, formula, [rng.normal(0, 2, (frames, labels)), rng.normal(0, 1, labels)])

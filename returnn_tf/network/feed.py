@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.config import ConfigError
 from returnn_tf.tensor import Data, Dim
@@ -48,7 +48,7 @@ class FeedFormat:
                 raise ConfigError("The feed lacks %r (%s %s)." % (name, spec.dtype.name, spec.shape))
             value = feed[name]
             if not isinstance(value, tf.Tensor):
-                value = numpy.asarray(value)
+                value = np.asarray(value)
                 if not spec.shape.is_compatible_with(value.shape):
                     raise ConfigError(
                         "The feed has %r of shape %s, the network expects %s." % (name, value.shape, spec.shape)

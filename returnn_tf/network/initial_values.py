@@ -6,7 +6,7 @@ import re
 import zlib
 from typing import Any
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
@@ -54,8 +54,8 @@ class InitialValues(dict[str, Any]):
         """Return the initial value of a parameter."""
         if isinstance(spec.init, ValueOfLayer):
             return self._of_layer(spec.init).astype(spec.dtype)
-        rng = numpy.random.default_rng([self._seed, zlib.crc32(spec.name.encode("utf8"))])
-        return numpy.asarray(spec.init(spec.shape, rng)).astype(spec.dtype).reshape(spec.shape)
+        rng = np.random.default_rng([self._seed, zlib.crc32(spec.name.encode("utf8"))])
+        return np.asarray(spec.init(spec.shape, rng)).astype(spec.dtype).reshape(spec.shape)
 
     def _of_layer(self, init: ValueOfLayer) -> NDArray[Any]:
         """Compute a layer; it reads the initial values of other parameters."""

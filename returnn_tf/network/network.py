@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional, overload
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import Config, ConfigError, did_you_mean
@@ -112,10 +112,10 @@ class Network:
             if name not in self.params:
                 raise ConfigError("There is no parameter %r. %s" % (name, did_you_mean(name, self.params)))
             expected = tuple(self.params[name].shape.as_list())
-            if not self.params[name].shape.is_compatible_with(numpy.shape(value)):
-                raise ConfigError("Parameter %r has the shape %s, not %s." % (name, expected, numpy.shape(value)))
+            if not self.params[name].shape.is_compatible_with(np.shape(value)):
+                raise ConfigError("Parameter %r has the shape %s, not %s." % (name, expected, np.shape(value)))
         for name, value in values.items():
-            self.params[name].assign(numpy.asarray(value, dtype=self.params[name].dtype.as_numpy_dtype))
+            self.params[name].assign(np.asarray(value, dtype=self.params[name].dtype.as_numpy_dtype))
 
     def get_param_values(self) -> dict[str, NDArray[Any]]:
         """Return all parameters by name."""

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.network.feed import batch_major_order
@@ -49,7 +49,7 @@ def layer_result(data: Data, value: Any, lens: Mapping[str, Any], scores: Option
     kinds = data.axis_kinds
     array = value.numpy()
     if array.ndim:
-        array = numpy.transpose(array, order)
+        array = np.transpose(array, order)
     sizes = {order.index(int(axis)): v.numpy() for axis, v in lens.items()}
     return LayerResult(array, tuple(kinds[a] for a in order), sizes, None if scores is None else scores.numpy())
 

@@ -12,13 +12,13 @@ import math
 from collections.abc import Mapping
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
 from returnn_tf.util.lazy_tf import tf
 
-Draw = Callable[[tuple[int, ...], numpy.random.Generator], NDArray[Any]]
+Draw = Callable[[tuple[int, ...], np.random.Generator], NDArray[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,17 +29,17 @@ class Constant:
 
     def check(self, shape: tuple[int, ...]) -> Optional[str]:
         """Return why the value does not fit a parameter of this shape, or None."""
-        value = numpy.asarray(self.value)
+        value = np.asarray(self.value)
         if value.dtype.kind not in "biufc":
             return "an initial value must consist of numbers, not %s" % value.dtype
         if value.ndim == 0 or value.size == math.prod(shape):
             return None
         return "the initial value has the shape %s, but the parameter %s" % (value.shape, shape)
 
-    def __call__(self, shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
+    def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
         """Return the array."""
-        value = numpy.asarray(self.value)
-        return numpy.broadcast_to(value, shape) if value.ndim == 0 else value.reshape(shape)
+        value = np.asarray(self.value)
+        return np.broadcast_to(value, shape) if value.ndim == 0 else value.reshape(shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Drawn:
         """Return why there is no value of this shape, or None."""
         return None if self.rank is None or self.rank[0](len(shape)) else "%s, not %s" % (self.rank[1], shape)
 
-    def __call__(self, shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
+    def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
         """Return the array."""
         return self.draw(shape, rng)
 
@@ -80,7 +80,7 @@ class FromTensorFlow:
         """Return why there is no value of this shape, or None."""
         return None if self.plain is None else self.plain.check(shape)
 
-    def __call__(self, shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
+    def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
         """Return the array."""
         with tf.Graph().as_default() as graph, tf.device("CPU:0"):
             if not self.seeded:
@@ -99,10 +99,10 @@ def random_normal(mean: float = 0.0, stddev: float = 1.0) -> Drawn:
 def truncated_normal(mean: float = 0.0, stddev: float = 1.0) -> Drawn:
     """Draw from a normal distribution, redrawing values beyond two standard deviations."""
 
-    def draw(shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
-        values = numpy.asarray(rng.standard_normal(shape))
+    def draw(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
+        values = np.asarray(rng.standard_normal(shape))
         while True:
-            bad = numpy.abs(values) > 2.0
+            bad = np.abs(values) > 2.0
             count = int(bad.sum())
             if not count:
                 return mean + stddev * values
@@ -122,9 +122,9 @@ def random_uniform(minval: float = 0.0, maxval: Optional[float] = None) -> Drawn
 def uniform_unit_scaling(factor: float = 1.0) -> Drawn:
     """Draw from the uniform distribution that keeps the scale of the input, which has all axes but the last."""
 
-    def draw(shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
+    def draw(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
         limit = math.sqrt(3.0 / max(1, math.prod(shape[:-1]))) * factor
-        return numpy.asarray(rng.uniform(-limit, limit, shape))
+        return np.asarray(rng.uniform(-limit, limit, shape))
 
     return Drawn(draw)
 
@@ -148,15 +148,15 @@ def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str
             "variance_scaling: unknown distribution %r. Use %s." % (distribution, ", ".join(_DISTRIBUTIONS))
         )
 
-    def draw(shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
+    def draw(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
         fan_in, fan_out = fans(shape)
         n = max(1.0, {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2.0}[mode])
         variance = scale / n
         if distribution == "uniform":
             limit = math.sqrt(3.0 * variance)
-            return numpy.asarray(rng.uniform(-limit, limit, shape))
+            return np.asarray(rng.uniform(-limit, limit, shape))
         if distribution == "untruncated_normal":
-            return numpy.asarray(rng.normal(0.0, math.sqrt(variance), shape))
+            return np.asarray(rng.normal(0.0, math.sqrt(variance), shape))
         # Cutting at two standard deviations shrinks the spread by this constant.
         return truncated_normal(0.0, math.sqrt(variance) / 0.87962566103423978)(shape, rng)
 
@@ -166,10 +166,10 @@ def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str
 def orthogonal(gain: float = 1.0) -> Drawn:
     """Draw orthogonal rows or columns, with all axes but the last flattened to one (Saxe et al. 2014)."""
 
-    def draw(shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
-        rows, cols = int(numpy.prod(shape[:-1])), shape[-1]
-        q, r = numpy.linalg.qr(rng.standard_normal((max(rows, cols), min(rows, cols))))
-        matrix: NDArray[Any] = q * numpy.sign(numpy.diag(r))
+    def draw(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
+        rows, cols = int(np.prod(shape[:-1])), shape[-1]
+        q, r = np.linalg.qr(rng.standard_normal((max(rows, cols), min(rows, cols))))
+        matrix: NDArray[Any] = q * np.sign(np.diag(r))
         return gain * (matrix.T if rows < cols else matrix).reshape(shape)
 
     return Drawn(draw, (lambda rank: rank >= 2, "the orthogonal initialiser needs a matrix"))
@@ -178,7 +178,7 @@ def orthogonal(gain: float = 1.0) -> Drawn:
 def identity(gain: float = 1.0) -> Drawn:
     """Put ``gain`` on the diagonal of a matrix, 0 elsewhere."""
     return Drawn(
-        lambda shape, rng: gain * numpy.eye(shape[0], shape[1]),
+        lambda shape, rng: gain * np.eye(shape[0], shape[1]),
         (lambda rank: rank == 2, "the identity initialiser needs a matrix"),
     )
 
@@ -189,7 +189,7 @@ def fans(shape: tuple[int, ...]) -> tuple[float, float]:
         return 1.0, 1.0
     if len(shape) == 1:
         return float(shape[0]), float(shape[0])
-    field = float(numpy.prod(shape[:-2]))
+    field = float(np.prod(shape[:-2]))
     return field * shape[-2], field * shape[-1]
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Callable, Optional, Protocol
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, did_you_mean
@@ -22,7 +22,7 @@ from returnn_tf.ops.initial_values import Constant, Drawn, FromTensorFlow, varia
 from returnn_tf.tensor import DTYPES
 from returnn_tf.util.lazy_tf import tf
 
-Initializer = Callable[[tuple[int, ...], numpy.random.Generator], NDArray[Any]]
+Initializer = Callable[[tuple[int, ...], np.random.Generator], NDArray[Any]]
 
 
 class Checked(Protocol):
@@ -34,7 +34,7 @@ class Checked(Protocol):
 
 def _constant(value: Any = 0.0, verify_shape: bool = False) -> Constant:
     del verify_shape  # shapes are always verified
-    return Constant(numpy.asarray(value) if isinstance(value, (list, tuple)) else value)
+    return Constant(np.asarray(value) if isinstance(value, (list, tuple)) else value)
 
 
 def _scaled(scale: float, mode: str, distribution: str) -> Callable[..., Drawn]:
@@ -75,7 +75,7 @@ def get_initializer(spec: Any, names: Optional[Mapping[str, Any]] = None) -> Any
     :param names: further names for expressions
     :raises ConfigError: unknown name or arguments, or an expression fails
     """
-    if isinstance(spec, (bool, int, float, numpy.ndarray, numpy.number)):
+    if isinstance(spec, (bool, int, float, np.ndarray, np.number)):
         return Constant(spec)
     if isinstance(spec, Mapping):
         return _from_dict(spec)
@@ -124,7 +124,7 @@ def _from_text(text: str, names: Mapping[str, Any]) -> Any:
     if isinstance(value, str):
         raise ConfigError("Initialiser %r: the expression gives the text %r. Write the name alone." % (text, value))
     try:
-        return get_initializer(numpy.asarray(value) if isinstance(value, (list, tuple)) else value)
+        return get_initializer(np.asarray(value) if isinstance(value, (list, tuple)) else value)
     except ConfigError as exc:
         raise ConfigError("Initialiser %r: %s" % (text, exc)) from None
 
@@ -141,7 +141,7 @@ def _make(known: str, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any
         seed, dtype = arguments.pop("seed", None), _dtype_name(arguments.pop("dtype", None))
         if dtype is not None and dtype not in DTYPES:
             raise ConfigError("Initialiser %r: unknown dtype %r. %s" % (name, dtype, did_you_mean(dtype, DTYPES)))
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, numpy.integer))):
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer))):
             raise ConfigError("Initialiser %r: the seed must be an int, not %r." % (name, seed))
         plain = function(**arguments)
     except TypeError as exc:
@@ -218,8 +218,8 @@ class _Names(dict[str, Any]):
         super().__init__(
             {
                 "__builtins__": {},
-                "numpy": numpy,
-                "np": numpy,
+                "numpy": np,
+                "np": np,
                 "math": math,
                 "tf": _Module(),
                 "init_ops": _Module(only=True),

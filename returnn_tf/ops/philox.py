@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Union
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.util.lazy_tf import tf
@@ -21,21 +21,21 @@ _ALGORITHM = 1  # Philox, in the numbering of TensorFlow's random ops
 _COUNTS_PER_NUMBER = 256
 
 
-def state_of_seed(seed: Union[int, Sequence[int]]) -> NDArray[numpy.int64]:
+def state_of_seed(seed: Union[int, Sequence[int]]) -> NDArray[np.int64]:
     """Return the state of a seed, int64 [3], as `tf.random.create_rng_state` defines it.
 
     A number is split into words of 64 bits, lowest first. Of a list, the first three numbers are the state; a shorter
     one is padded in front, so that it sets the key.
     """
-    if isinstance(seed, (int, numpy.integer)):
+    if isinstance(seed, (int, np.integer)):
         words = [int(seed) >> (64 * i) for i in range(STATE_SIZE)]
     else:
         words = [int(word) for word in seed][:STATE_SIZE]
         words = [0] * (STATE_SIZE - len(words)) + words
-    return numpy.array([word % _WORD for word in words], numpy.uint64).astype(numpy.int64)
+    return np.array([word % _WORD for word in words], np.uint64).astype(np.int64)
 
 
-def random_state(rng: numpy.random.Generator) -> NDArray[numpy.int64]:
+def random_state(rng: np.random.Generator) -> NDArray[np.int64]:
     """Return the state of a seed that a generator draws."""
     return state_of_seed(int(rng.integers(2**31)))
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 
 from returnn_tf.util.lazy_tf import tf
 
@@ -39,11 +39,11 @@ def fixed_unigram_sampler(
     classes: int, unigrams: Sequence[float] = (), distortion: float = 1.0, **_: Any
 ) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """Sample with ``p(k)`` proportional to ``unigrams[k] ** distortion``."""
-    weights = numpy.asarray(unigrams, "float64") ** distortion
+    weights = np.asarray(unigrams, "float64") ** distortion
     if weights.shape != (classes,) or (weights < 0).any() or not weights.sum() > 0:
         raise ValueError("sampler fixed_unigram: sampler_args['unigrams'] must hold %d counts" % classes)
     probs = weights / weights.sum()
-    bounds, logs = numpy.cumsum(probs).astype("float32"), numpy.log(numpy.maximum(probs, 1e-30)).astype("float32")
+    bounds, logs = np.cumsum(probs).astype("float32"), np.log(np.maximum(probs, 1e-30)).astype("float32")
     return (
         lambda uniform: tf.minimum(tf.searchsorted(tf.constant(bounds), uniform, side="right"), classes - 1),
         lambda labels: tf.gather(logs, labels),

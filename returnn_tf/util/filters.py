@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[Any]
@@ -23,17 +23,17 @@ def window(name: str, size: int) -> Floats:
     :return: [size], from 0 to 1
     """
     if name == "ones" or size == 1:
-        return numpy.ones([size])
+        return np.ones([size])
     if name == "blackman":
-        return numpy.blackman(size)
+        return np.blackman(size)
     period = size - size % 2
-    result: Floats = 0.5 - 0.5 * numpy.cos(2 * numpy.pi * numpy.arange(size) / period)
+    result: Floats = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(size) / period)
     return result
 
 
 def periodic_hann(size: int) -> Floats:
     """Return a Hann window [size] with the period ``size``, from 0 to 1; other than `window`, also if that is odd."""
-    result: Floats = 0.5 - 0.5 * numpy.cos(2 * numpy.pi / size * numpy.arange(size))
+    result: Floats = 0.5 - 0.5 * np.cos(2 * np.pi / size * np.arange(size))
     return result
 
 
@@ -48,21 +48,21 @@ def inverse_window(forward: Floats, shift: int) -> Floats:
     """
     size = len(forward)
     overlaps = -(-size // shift)
-    squares = numpy.pad(forward**2, (0, overlaps * shift - size)).reshape(overlaps, shift).sum(axis=0)
-    total = numpy.tile(squares, overlaps)[:size]
-    result: Floats = numpy.divide(forward, total, out=numpy.zeros_like(total), where=total > 0)
+    squares = np.pad(forward**2, (0, overlaps * shift - size)).reshape(overlaps, shift).sum(axis=0)
+    total = np.tile(squares, overlaps)[:size]
+    result: Floats = np.divide(forward, total, out=np.zeros_like(total), where=total > 0)
     return result
 
 
 def mel(frequency: Floats) -> Floats:
     """Return the pitch in mel of frequencies in Hz: ``1125 * ln(1 + f / 700)``."""
-    result: Floats = 1125 * numpy.log1p(frequency / 700)
+    result: Floats = 1125 * np.log1p(frequency / 700)
     return result
 
 
 def frequency_of_mel(pitch: Floats) -> Floats:
     """Return the frequencies in Hz of pitches in mel, the inverse of `mel`."""
-    result: Floats = 700 * numpy.expm1(pitch / 1125)
+    result: Floats = 700 * np.expm1(pitch / 1125)
     return result
 
 
@@ -75,7 +75,7 @@ def triangles(edges: Floats, at: Floats) -> Floats:
     """
     left, centre, right = edges[:-2], edges[1:-1], edges[2:]
     rising, falling = (at[:, None] - left) / (centre - left), (right - at[:, None]) / (right - centre)
-    result: Floats = numpy.maximum(numpy.minimum(rising, falling), 0)
+    result: Floats = np.maximum(np.minimum(rising, falling), 0)
     return result
 
 
@@ -88,14 +88,14 @@ def mel_filterbank(sampling_rate: float, fft_size: int, num_filters: int) -> Flo
     :param fft_size: samples per Fourier transform
     :return: [fft_size // 2 + 1 bins, num_filters]
     """
-    bounds = mel(numpy.array([0.0, sampling_rate / 2]))
-    edges = frequency_of_mel(numpy.linspace(bounds[0], bounds[1], num_filters + 2))
+    bounds = mel(np.array([0.0, sampling_rate / 2]))
+    edges = frequency_of_mel(np.linspace(bounds[0], bounds[1], num_filters + 2))
     return triangles(edges, fft_frequencies(sampling_rate, fft_size))
 
 
 def fft_frequencies(sampling_rate: float, fft_size: int) -> Floats:
     """Return the frequencies in Hz of the bins of a Fourier transform of real samples: [fft_size // 2 + 1]."""
-    result: Floats = numpy.arange(fft_size // 2 + 1) * (sampling_rate / fft_size)
+    result: Floats = np.arange(fft_size // 2 + 1) * (sampling_rate / fft_size)
     return result
 
 
@@ -108,21 +108,21 @@ _SLANEY_BREAK_MEL = _SLANEY_BREAK / _SLANEY_HZ_PER_MEL
 
 def slaney_mel(frequency: Floats) -> Floats:
     """Return the pitch of frequencies in Hz: ``f * 3 / 200``, but ``15 + 27 ln(f / 1000) / ln(6.4)`` above 1000 Hz."""
-    above = numpy.maximum(frequency, _SLANEY_BREAK)
-    result: Floats = numpy.where(
+    above = np.maximum(frequency, _SLANEY_BREAK)
+    result: Floats = np.where(
         frequency < _SLANEY_BREAK,
         frequency / _SLANEY_HZ_PER_MEL,
-        _SLANEY_BREAK_MEL + numpy.log(above / _SLANEY_BREAK) / _SLANEY_LOG_STEP,
+        _SLANEY_BREAK_MEL + np.log(above / _SLANEY_BREAK) / _SLANEY_LOG_STEP,
     )
     return result
 
 
 def frequency_of_slaney_mel(pitch: Floats) -> Floats:
     """Return the frequencies in Hz of pitches, the inverse of `slaney_mel`."""
-    result: Floats = numpy.where(
+    result: Floats = np.where(
         pitch < _SLANEY_BREAK_MEL,
         pitch * _SLANEY_HZ_PER_MEL,
-        _SLANEY_BREAK * numpy.exp(_SLANEY_LOG_STEP * (pitch - _SLANEY_BREAK_MEL)),
+        _SLANEY_BREAK * np.exp(_SLANEY_LOG_STEP * (pitch - _SLANEY_BREAK_MEL)),
     )
     return result
 
@@ -138,15 +138,15 @@ def slaney_filterbank(
     :param fmax: in Hz, where the last filter ends; default: half the sampling rate
     :return: [fft_size // 2 + 1 bins, num_filters]
     """
-    bounds = slaney_mel(numpy.array([fmin, sampling_rate / 2 if fmax is None else fmax]))
-    edges = frequency_of_slaney_mel(numpy.linspace(bounds[0], bounds[1], num_filters + 2))
+    bounds = slaney_mel(np.array([fmin, sampling_rate / 2 if fmax is None else fmax]))
+    edges = frequency_of_slaney_mel(np.linspace(bounds[0], bounds[1], num_filters + 2))
     result: Floats = triangles(edges, fft_frequencies(sampling_rate, fft_size)) * (2 / (edges[2:] - edges[:-2]))
     return result
 
 
 def orthonormal_dct(size: int, num_coefficients: int) -> Floats:
     """Return the first columns of the orthonormal discrete cosine transform of type 2: [size, num_coefficients]."""
-    angles = numpy.pi / size * (numpy.arange(size)[:, None] + 0.5) * numpy.arange(num_coefficients)
-    result: Floats = numpy.cos(angles) * numpy.sqrt(2 / size)
-    result[:, 0] = numpy.sqrt(1 / size)
+    angles = np.pi / size * (np.arange(size)[:, None] + 0.5) * np.arange(num_coefficients)
+    result: Floats = np.cos(angles) * np.sqrt(2 / size)
+    result[:, 0] = np.sqrt(1 / size)
     return result

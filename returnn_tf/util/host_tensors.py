@@ -11,7 +11,7 @@ import mmap
 import os
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.util.lazy_tf import tf
@@ -46,12 +46,12 @@ def host_tensor(array: NDArray[Any], dtype: Any) -> Any:
 
 
 def _aligned_copy(array: NDArray[Any], dtype: str) -> NDArray[Any]:
-    wanted = numpy.dtype(dtype)
+    wanted = np.dtype(dtype)
     size = array.size * wanted.itemsize
-    memory = numpy.empty(size + _ALIGNMENT, numpy.uint8)
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
     copy = memory[start : start + size].view(wanted).reshape(array.shape)
-    numpy.copyto(copy, array, casting="unsafe")
+    np.copyto(copy, array, casting="unsafe")
     return copy
 
 

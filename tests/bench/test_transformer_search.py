@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -49,7 +49,7 @@ def _called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_same_hypotheses(config: Any, called: list[str]) -> None:
     net = returnn_tf.Network.from_config(config, search=True)
-    rng = numpy.random.default_rng(1)
+    rng = np.random.default_rng(1)
     net.set_param_values({key: rng.normal(size=p.shape).astype("float32") / 2 for key, p in net.params.items()})
     feed = {"data": rng.normal(size=(3, 5, DIM)).astype("float32"), "data/size0": [5, 2, 4]}
     native = net.run(feed).layers["output"]
@@ -61,8 +61,8 @@ def test_same_hypotheses(config: Any, called: list[str]) -> None:
         plain = other.run(feed).layers["output"]
     assert len(called) == 16
     lens = native.sizes[1]
-    numpy.testing.assert_array_equal(lens, plain.sizes[1])
+    np.testing.assert_array_equal(lens, plain.sizes[1])
     assert lens.max() > 16
     for entry, n in enumerate(lens):
-        numpy.testing.assert_array_equal(native.value[entry, :n], plain.value[entry, :n])
-    numpy.testing.assert_allclose(native.beam_scores, plain.beam_scores, rtol=1e-5)
+        np.testing.assert_array_equal(native.value[entry, :n], plain.value[entry, :n])
+    np.testing.assert_allclose(native.beam_scores, plain.beam_scores, rtol=1e-5)

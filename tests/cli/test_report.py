@@ -11,7 +11,7 @@ import types
 from html.parser import HTMLParser
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.cli.main import main
@@ -229,8 +229,8 @@ def test_texts_without_decoder(vocab: dict[str, Any], expected: bool) -> None:
     labels = {"dim": 3, "sparse": True, **vocab}
     network = {"output": {"class": "softmax", "from": "data", "loss": "ce", "target": "classes"}}
     net = net_of(network, train=True, extern_data={"data": {"dim": 3}, "classes": labels})
-    seq = SeqReport("seq", 2, {"output": 1.0}, {}, {"output": (numpy.eye(3)[1:], ("T", "F"))})
-    seq.feed["classes"] = numpy.array([0, 2])
+    seq = SeqReport("seq", 2, {"output": 1.0}, {}, {"output": (np.eye(3)[1:], ("T", "F"))})
+    seq.feed["classes"] = np.array([0, 2])
     dataset = types.SimpleNamespace(label_names={})
     body = worst(Model(net, "", dataset, "dev", [], {}), [seq]).body
     cells = Page(body).text

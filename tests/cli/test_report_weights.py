@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.cli.report import examples, weights
@@ -105,8 +105,8 @@ def test_which(name: str) -> None:
     for each in drawn:
         assert (each.keys > 0.999).all() and (each.keys < each.size[1] + 0.001).all()  # the exponential of an entropy
         if name != "windows":
-            numpy.testing.assert_allclose(each.mean.sum(axis=-1), 1, rtol=1e-5)
-            numpy.testing.assert_allclose(each.heads.sum(axis=-1), 1, rtol=1e-5)
+            np.testing.assert_allclose(each.mean.sum(axis=-1), 1, rtol=1e-5)
+            np.testing.assert_allclose(each.heads.sum(axis=-1), 1, rtol=1e-5)
 
 
 @pytest.mark.parametrize("row", [0, 1, 2])
@@ -129,13 +129,13 @@ def test_size(row: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def pooled(x: Any, most: int) -> Any:
         block = -(-length // most)
         places = range(0, length, block)
-        return numpy.array([[x[i : i + block, j : j + block].mean() for j in places] for i in places])
+        return np.array([[x[i : i + block, j : j + block].mean() for j in places] for i in places])
 
     assert drawn.size == (length, length)
-    numpy.testing.assert_allclose(drawn.mean, pooled(full.mean(axis=0), 3), rtol=1e-5)
-    numpy.testing.assert_allclose(drawn.heads, [pooled(head, 2) for head in full], rtol=1e-5)
-    entropy = -(full * numpy.log(full)).sum(axis=-1)
-    numpy.testing.assert_allclose(drawn.keys, numpy.exp(entropy).mean(axis=-1), rtol=1e-5)
+    np.testing.assert_allclose(drawn.mean, pooled(full.mean(axis=0), 3), rtol=1e-5)
+    np.testing.assert_allclose(drawn.heads, [pooled(head, 2) for head in full], rtol=1e-5)
+    entropy = -(full * np.log(full)).sum(axis=-1)
+    np.testing.assert_allclose(drawn.keys, np.exp(entropy).mean(axis=-1), rtol=1e-5)
 
 
 def test_limits() -> None:
@@ -171,6 +171,6 @@ def test_picture() -> None:
     """What the encoder writes is what another program reads."""
     from matplotlib import image
 
-    pixels = numpy.random.default_rng(1).integers(0, 256, (5, 7), dtype=numpy.uint8)
+    pixels = np.random.default_rng(1).integers(0, 256, (5, 7), dtype=np.uint8)
 
-    numpy.testing.assert_array_equal(image.imread(io.BytesIO(grey_png(pixels))) * 255, pixels)
+    np.testing.assert_array_equal(image.imread(io.BytesIO(grey_png(pixels))) * 255, pixels)

@@ -7,7 +7,7 @@ import gc
 import os
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.datasets import BatchLoader, Dataset
@@ -23,9 +23,9 @@ FRAMES = MIN_BYTES // 4 // 8  # of 8 numbers: two such sequences are shared, lab
 
 
 def dataset() -> Any:
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     lengths = [FRAMES, 3, 5, FRAMES // 2, 2, 2]
-    seqs = [{"data": rng.normal(size=(n, 8)).astype("float32"), "classes": numpy.arange(n // 2)} for n in lengths]
+    seqs = [{"data": rng.normal(size=(n, 8)).astype("float32"), "classes": np.arange(n // 2)} for n in lengths]
     return Dataset.from_config({"class": "StaticDataset", "data": seqs, "output_dim": {"data": (8, 2), "classes": (9**6, 1)}})  # fmt: skip  # noqa: E501
 
 
@@ -53,7 +53,7 @@ def test_same_values(monkeypatch: Any) -> None:
             for batch, other in zip(got, expected):
                 assert set(batch.feed) == set(other.feed) and batch.seq_tags == other.seq_tags
                 for key, array in other.feed.items():
-                    numpy.testing.assert_array_equal(batch.feed[key], array)
+                    np.testing.assert_array_equal(batch.feed[key], array)
                     assert batch.feed[key].dtype == array.dtype and batch.feed[key].flags.writeable
             shared = [
                 [key for key, array in batch.feed.items() if isinstance(array.base, SharedMemory)] for batch in got
@@ -96,9 +96,9 @@ def test_files_are_closed_with_what_needs_them() -> None:
     array = shared_zeros((FRAMES, 8), "float32")
     assert files_of(os.getpid()) == 2
     feed, files = described({"x": array, "part": array[1:]})
-    assert len(files) == 1 and isinstance(feed["part"], numpy.ndarray)
+    assert len(files) == 1 and isinstance(feed["part"], np.ndarray)
     array[:] = 3
-    numpy.testing.assert_array_equal(found(feed, os.getpid())["x"], array)
+    np.testing.assert_array_equal(found(feed, os.getpid())["x"], array)
     os.close(files[0])
     del array, feed
     shared_zeros((FRAMES, 8), "float32")  # never sent

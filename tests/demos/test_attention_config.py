@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy
+import numpy as np
 
 import returnn_tf
 from tests.feeds import random_feed
@@ -18,7 +18,7 @@ def test_train_and_search() -> None:
     feed = random_feed(net.extern_data, batch=3, longest=9)
     trainer = returnn_tf.Trainer(net, config)
     losses = [float(trainer.step(feed, learning_rate=0.005).total_loss) for _ in range(30)]
-    assert numpy.isfinite(losses).all() and losses[-1] < 0.8 * losses[0], "the batch is learned"
+    assert np.isfinite(losses).all() and losses[-1] < 0.8 * losses[0], "the batch is learned"
     search = returnn_tf.Network.from_config(config, search=True)
     search.set_param_values({name: value for name, value in net.get_param_values().items() if name in search.params})
     out = search.run(feed)

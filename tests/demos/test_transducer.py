@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 import decode
 import h5py
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -19,12 +19,12 @@ from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "demos" / "digits" / "transducer.config"
 BLANK, BEAM = 10, 12
-LENS = numpy.array([14, 9, 11], "int32")
+LENS = np.array([14, 9, 11], "int32")
 FEED = {
-    "data": numpy.random.default_rng(1).uniform(size=(3, 14, 12)).astype("float32"),
+    "data": np.random.default_rng(1).uniform(size=(3, 14, 12)).astype("float32"),
     "data/size0": LENS,
-    "classes": numpy.array([[3, 1, 4, 1], [5, 9, 0, 0], [2, 6, 5, 0]], "int32"),
-    "classes/size0": numpy.array([4, 2, 3], "int32"),
+    "classes": np.array([[3, 1, 4, 1], [5, 9, 0, 0], [2, 6, 5, 0]], "int32"),
+    "classes/size0": np.array([4, 2, 3], "int32"),
 }
 
 
@@ -41,8 +41,8 @@ def test_train_and_search_few_lines(run_demo, tmp_path):
     assert len(texts) == 20 and set("".join(texts.values())) <= set("0123456789")
     with h5py.File(tmp_path / "out" / "heldout.hdf") as file:
         tags = [tag.decode() for tag in file["seqTags"][:]]
-        ends = numpy.cumsum(file["seqLengths"][:, 1])
-        references = numpy.split(file["targets/data/classes"][:], ends[:-1])
+        ends = np.cumsum(file["seqLengths"][:, 1])
+        references = np.split(file["targets/data/classes"][:], ends[:-1])
     errors = sum(decode.edit_distance(list(r), [int(x) for x in texts[t]]) for r, t in zip(references, tags))
     assert "decision: label errors " in output and "%d of %d" % (errors, ends[-1]) in output, output
 
@@ -61,7 +61,7 @@ def search(params: Optional[dict[str, Any]] = None, **choice: Any) -> Any:
     config = returnn_tf.Config.from_file(str(CONFIG))
     config.set("network", network_of(config, **choice))
     net = returnn_tf.Network.from_config(config, search=True)
-    rng = numpy.random.default_rng(5)
+    rng = np.random.default_rng(5)
     if params is None:
         params = {name: rng.normal(size=p.shape, scale=0.4).astype("float32") for name, p in net.params.items()}
         params["output/rec/prob/b"][BLANK] = 4.0  # as in a trained network, most frames are blank
@@ -117,11 +117,11 @@ def test_beam_scores_are_those_of_the_training(searched, moved):
     net = returnn_tf.Network.from_config(config, train=False)
     net.set_param_values({name: params[name] for name in net.params})
     found = found.layers["output"]
-    feed = {name: numpy.repeat(value, BEAM, axis=0) for name, value in FEED.items()}
+    feed = {name: np.repeat(value, BEAM, axis=0) for name, value in FEED.items()}
     feed.update({"alignment": found.value, "alignment/size0": feed["data/size0"]})
     probs = net.run(feed).layers["output/prob"].value.reshape(3, BEAM, -1, 11)
     labels = found.value.reshape(3, BEAM, -1, 1)
-    scores = numpy.log(numpy.take_along_axis(probs, labels, axis=3))[..., 0]
-    inside = numpy.arange(scores.shape[2]) < LENS[:, None, None]
-    numpy.testing.assert_allclose(found.beam_scores, numpy.where(inside, scores, 0).sum(axis=2), rtol=1e-4)
+    scores = np.log(np.take_along_axis(probs, labels, axis=3))[..., 0]
+    inside = np.arange(scores.shape[2]) < LENS[:, None, None]
+    np.testing.assert_allclose(found.beam_scores, np.where(inside, scores, 0).sum(axis=2), rtol=1e-4)
     assert len({tuple(row) for row in found.value.reshape(3 * BEAM, -1)}) == 3 * BEAM

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -90,23 +90,23 @@ def network(search: bool) -> dict[str, Any]:
 def net_of(search: bool) -> Any:
     config = returnn_tf.Config({"extern_data": DATA, "network": network(search), "behavior_version": 21})
     net = returnn_tf.Network.from_config(config, train=not search, search=search)
-    rng = numpy.random.default_rng(2)
+    rng = np.random.default_rng(2)
     net.set_param_values({name: rng.normal(size=net.params[name].shape) for name in sorted(net.params)})
     return net
 
 
 def test_loss_of_training_is_score_of_search():
-    lens, rng = numpy.array([4, 3], "int32"), numpy.random.default_rng(1)
+    lens, rng = np.array([4, 3], "int32"), np.random.default_rng(1)
     data = {"data": rng.normal(size=(2, 4, 2)).astype("float32"), "data/size0": lens}
     found = net_of(search=True).run(data).layers["output"]
     rows, scores = found.value.reshape(2, 400, -1), found.beam_scores
     train = net_of(search=False)
     for labels in ([[0, 2], [1]], [[1, 1, 2, 0], [2, 2]], [[2], [0, 1, 0]]):
         for b, reference in enumerate(labels):
-            frames = {"frames": numpy.zeros([1, lens[b]], "int32"), "frames/size0": lens[b : b + 1]}
+            frames = {"frames": np.zeros([1, lens[b]], "int32"), "frames/size0": lens[b : b + 1]}
             one = {"data": data["data"][b : b + 1, : lens[b]], "data/size0": lens[b : b + 1], **frames}
-            one.update({"classes": numpy.array([reference], "int32"), "classes/size0": numpy.array([len(reference)])})
+            one.update({"classes": np.array([reference], "int32"), "classes/size0": np.array([len(reference)])})
             (loss,) = train.run(one).losses.values()
             same = [k for k, row in enumerate(rows[b]) if [x for x in row[: lens[b]] if x != BLANK] == reference]
-            finite = [scores[b, k] for k in same if numpy.isfinite(scores[b, k])]
+            finite = [scores[b, k] for k in same if np.isfinite(scores[b, k])]
             assert finite == [pytest.approx(-loss, rel=1e-5)]

@@ -1,6 +1,6 @@
 """The alignments which configs import from ``returnn.tf.native_op``, against those of the layers."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.compat import native_op
@@ -13,7 +13,7 @@ LENS, LABELS, LABEL_LENS, BLANK = [6, 4, 0], [[0, 1, 1], [2, 0, 0], [0, 0, 0]], 
 
 
 def scores():
-    return tf.nn.log_softmax(numpy.random.default_rng(1).normal(size=(6, 3, 4)).astype("float32"))
+    return tf.nn.log_softmax(np.random.default_rng(1).normal(size=(6, 3, 4)).astype("float32"))
 
 
 def test_names():
@@ -29,9 +29,9 @@ def test_fast_baum_welch():
     posteriors, sums = native_op.fast_baum_welch(-scores(), edges, weights, ends, tf.transpose(inside))
     topology = ctc_topology(tf.constant(LABELS), tf.constant(LABEL_LENS), BLANK)
     expected, total = alignments.soft_alignment(scores(), tf.constant(LENS), topology)
-    numpy.testing.assert_allclose(numpy.exp(-posteriors), expected, atol=1e-5)
+    np.testing.assert_allclose(np.exp(-posteriors), expected, atol=1e-5)
     for b in range(2):
-        numpy.testing.assert_allclose(sums[: LENS[b], b], -numpy.repeat(total[b], LENS[b]), rtol=1e-5)
+        np.testing.assert_allclose(sums[: LENS[b], b], -np.repeat(total[b], LENS[b]), rtol=1e-5)
         assert not sums[LENS[b] :, b].numpy().any()
 
 
@@ -40,8 +40,8 @@ def test_fast_viterbi():
     path, total = native_op.fast_viterbi(scores(), LENS, edges, weights - 0.5, ends)
     topology = ctc_topology(tf.constant(LABELS), tf.constant(LABEL_LENS), BLANK, label_loop=False)
     expected, expected_total = alignments.best_alignment(scores(), tf.constant(LENS), topology)
-    numpy.testing.assert_array_equal(path[:, :2], expected[:, :2])
-    numpy.testing.assert_allclose(total[:2], expected_total[:2] - 0.5 * numpy.array(LENS[:2]), rtol=1e-5)
+    np.testing.assert_array_equal(path[:, :2], expected[:, :2])
+    np.testing.assert_allclose(total[:2], expected_total[:2] - 0.5 * np.array(LENS[:2]), rtol=1e-5)
 
 
 @pytest.mark.parametrize("time_major", [False, True])
@@ -53,7 +53,7 @@ def test_ctc_loss(best, time_major):
     loss = function(given, LENS, time_major, tf.constant(LABELS), LABEL_LENS)
     sizes = [tf.constant(x) for x in (LENS, LABELS, LABEL_LENS)]
     expected = alignments.ctc(logits, *sizes, blank=BLANK, max_approx=best)
-    numpy.testing.assert_allclose(loss, expected, rtol=1e-6)
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("wrt_softmax", [False, True])
@@ -68,4 +68,4 @@ def test_gradient_of_normalized_scores(wrt_softmax):
     alignment, _ = alignments.soft_alignment(x, tf.constant(LENS), topology)
     inside = tf.transpose(tf.sequence_mask(LENS, 6, dtype=tf.float32))[:, :, None]
     expected = (tf.exp(x) if wrt_softmax else 0.0) * inside - alignment
-    numpy.testing.assert_allclose(tape.gradient(loss, x), expected, atol=1e-5)
+    np.testing.assert_allclose(tape.gradient(loss, x), expected, atol=1e-5)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -40,8 +40,8 @@ def trainer(network: dict[str, Any], **settings: Any) -> Trainer:
 
 
 def feed(frames: int = 4) -> dict[str, Any]:
-    rng = numpy.random.RandomState(1)
-    lengths = numpy.array([frames, frames - 1], "int32")
+    rng = np.random.RandomState(1)
+    lengths = np.array([frames, frames - 1], "int32")
     labels = rng.randint(0, 1200, (2, frames)).astype("int32")
     data = rng.normal(size=(2, frames, 5)).astype("float32")
     return {"data": data, "data/size0": lengths, "classes": labels, "classes/size0": lengths}
@@ -54,15 +54,13 @@ def test_same_numbers_for_all_shapes(hidden: dict[str, Any]) -> None:
     plain, compiled = trainer(network), trainer(network, jit_compile=True)
     for frames in (4, 3):
         expected, got = plain.step(feed(frames)), compiled.step(feed(frames))
-        numpy.testing.assert_allclose(got.total_loss, expected.total_loss, rtol=1e-5)
+        np.testing.assert_allclose(got.total_loss, expected.total_loss, rtol=1e-5)
         assert got.errors == expected.errors
     for name, value in plain.net.get_param_values().items():
-        numpy.testing.assert_allclose(compiled.net.get_param_values()[name], value, atol=1e-4, err_msg=name)
+        np.testing.assert_allclose(compiled.net.get_param_values()[name], value, atol=1e-4, err_msg=name)
     assert len(compiled.function.graphs) == 1
     result = Evaluator(compiled.net, config(network, jit_compile=True)).step(feed())
-    numpy.testing.assert_allclose(
-        result.total_loss, Evaluator(plain.net, config(network)).step(feed()).total_loss, 1e-4
-    )
+    np.testing.assert_allclose(result.total_loss, Evaluator(plain.net, config(network)).step(feed()).total_loss, 1e-4)
 
 
 STEP = {"class": "linear", "n_out": 3, "from": ["data:source", "prev:output"]}

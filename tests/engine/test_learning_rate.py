@@ -7,7 +7,7 @@ import math
 import os
 import threading
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError, DataError
@@ -196,7 +196,7 @@ def test_numpy_scores_are_plain_numbers(tmp_path):
     """The file holds no numpy types."""
     path = str(tmp_path / "f")
     control = LearningRateControl.from_config(Config({"learning_rate_file": path}))
-    control.set_errors(1, {"dev_score": numpy.float64(2.5), ":meta:steps": numpy.int64(3)})
+    control.set_errors(1, {"dev_score": np.float64(2.5), ":meta:steps": np.int64(3)})
     with open(path, encoding="utf8") as f:
         assert "error={':meta:steps': 3, 'dev_score': 2.5}" in f.read()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -13,9 +13,9 @@ from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.network.network import Network
 
 RATE, SCALE = 0.1, 0.5
-LENS = numpy.array([4, 2], "int32")
-FEED = {"data": numpy.random.RandomState(1).normal(size=(2, 4, 3)).astype("float32"), "data/size0": LENS}
-MASK = (numpy.arange(4) < LENS[:, None]).astype("float32")[..., None]
+LENS = np.array([4, 2], "int32")
+FEED = {"data": np.random.RandomState(1).normal(size=(2, 4, 3)).astype("float32"), "data/size0": LENS}
+MASK = (np.arange(4) < LENS[:, None]).astype("float32")[..., None]
 
 
 def _trainer(layers: dict[str, Any], **settings: Any) -> Trainer:
@@ -56,7 +56,7 @@ def test_tikhonov_is_minimised_by_a_second_update() -> None:
     assert result.losses["s/tikhonov_reg"] == pytest.approx(float(meta), rel=1e-4)
     assert result.counts["s/tikhonov_reg"] == 2 * 4 * 3
     for name, value in trainer.net.get_param_values().items():
-        numpy.testing.assert_allclose(value, v[name], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(value, v[name], rtol=1e-4, atol=1e-6)
 
 
 def test_synthetic_gradients_learn_to_be_the_true_ones() -> None:
@@ -64,15 +64,15 @@ def test_synthetic_gradients_learn_to_be_the_true_ones() -> None:
     layer = {"class": "synthetic_gradient", "gradient": "g", "meta_loss_scale": SCALE, "from": "a"}
     trainer = _trainer({"g": guess, "s": layer})
     before = trainer.net.get_param_values()
-    y = numpy.tanh(FEED["data"] @ before["a/W"] + before["a/b"])
-    p = 1 / (1 + numpy.exp(-(y @ before["output/W"] + before["output/b"])))
+    y = np.tanh(FEED["data"] @ before["a/W"] + before["a/b"])
+    p = 1 / (1 + np.exp(-(y @ before["output/W"] + before["output/b"])))
     true = (MASK * p * (1 - p)) @ before["output/W"].T
     predicted = y @ before["g/W"] + before["g/b"]
     result = trainer.step(FEED)
     assert result.losses["s/synthetic_grad"] == pytest.approx(((predicted - true) ** 2).mean(), rel=1e-4)
     after = trainer.net.get_param_values()
-    change = -RATE * SCALE * numpy.einsum("bti,btj->ij", y, 2 * (predicted - true) / true.size)
-    numpy.testing.assert_allclose(after["g/W"] - before["g/W"], change, rtol=1e-2, atol=1e-6)
+    change = -RATE * SCALE * np.einsum("bti,btj->ij", y, 2 * (predicted - true) / true.size)
+    np.testing.assert_allclose(after["g/W"] - before["g/W"], change, rtol=1e-2, atol=1e-6)
     values = [trainer.step(FEED).losses["s/synthetic_grad"] for _ in range(30)]
     assert values[-1] < 0.5 * result.losses["s/synthetic_grad"]
 
@@ -88,7 +88,7 @@ def test_no_second_update_outside_of_training() -> None:
     trainer = _trainer({"s": {"class": "tikhonov_regularization", "from": "a"}})
     out = trainer.net.run(FEED, train=False)
     assert set(out.losses) == {"output"}
-    numpy.testing.assert_array_equal(*(out.layers[n].value for n in ("output", "output")))
+    np.testing.assert_array_equal(*(out.layers[n].value for n in ("output", "output")))
 
 
 @pytest.mark.parametrize(

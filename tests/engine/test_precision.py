@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -47,10 +47,10 @@ def _config(**settings: Any) -> Config:
 
 
 def _feed() -> dict[str, Any]:
-    rnd = numpy.random.RandomState(7)
+    rnd = np.random.RandomState(7)
     labels = rnd.randint(0, 4, size=(3, 8)).astype("int32")
-    data = rnd.normal(size=(3, 8, 6)) + 2.0 * numpy.eye(6)[labels]
-    lens = numpy.array([8, 5, 6], "int32")
+    data = rnd.normal(size=(3, 8, 6)) + 2.0 * np.eye(6)[labels]
+    lens = np.array([8, 5, 6], "int32")
     return {"data": data.astype("float32"), "data/size0": lens, "classes": labels, "classes/size0": lens}
 
 
@@ -75,7 +75,7 @@ def test_trains_alike(name: str, reference: list[float]) -> None:
     trainer = _trainer(**PRECISIONS[name])
     losses = _losses(trainer, 20)
     assert reference[-1] < 0.3 * reference[0]
-    numpy.testing.assert_allclose(losses[0], reference[0], rtol=2e-2)
+    np.testing.assert_allclose(losses[0], reference[0], rtol=2e-2)
     assert losses[-1] < 0.4 * losses[0]
     types = {variable.dtype.name for variable in trainer.net.params.values()}
     assert types == {"float64" if name == "float64" else "float32"}
@@ -94,7 +94,7 @@ def test_resume_is_exact(name: str) -> None:
     second.net.global_step.assign(3)
     assert _losses(second, 2) == expected
     for key, variable in first.net.params.items():
-        numpy.testing.assert_array_equal(variable.numpy(), second.net.params[key].numpy())
+        np.testing.assert_array_equal(variable.numpy(), second.net.params[key].numpy())
 
 
 def test_overflow_skips_the_step() -> None:
@@ -107,7 +107,7 @@ def test_overflow_skips_the_step() -> None:
     assert result.finite and not result.updated
     assert float(scale.numpy()) == 2.0**39 and int(good.numpy()) == 0
     for name, value in before.items():
-        numpy.testing.assert_array_equal(trainer.net.params[name].numpy(), value)
+        np.testing.assert_array_equal(trainer.net.params[name].numpy(), value)
     for _ in range(40):
         result = trainer.step(_feed())
         if result.updated:
@@ -154,12 +154,12 @@ def test_what_is_reduced(dtype: str) -> None:
         )
         results.append(net.run(_feed(), with_grad=True))
     for name in ("norm", "sum"):
-        numpy.testing.assert_array_equal(results[0].layers[name].value, results[1].layers[name].value)
+        np.testing.assert_array_equal(results[0].layers[name].value, results[1].layers[name].value)
     values = [result.layers["lin"].value for result in results]
-    assert values[1].dtype == "float32" and not numpy.array_equal(*values)
-    numpy.testing.assert_allclose(values[1], values[0], rtol=0.05, atol=0.02)
+    assert values[1].dtype == "float32" and not np.array_equal(*values)
+    np.testing.assert_allclose(values[1], values[0], rtol=0.05, atol=0.02)
     # as many digits as the type has
-    numpy.testing.assert_array_equal(values[1], _rounded(values[1], dtype))
+    np.testing.assert_array_equal(values[1], _rounded(values[1], dtype))
 
 
 def _rounded(x: Any, dtype: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -25,11 +25,9 @@ def plan_of(network: dict[str, Any]) -> Plan:
     return plan_from_config(Config({"behavior_version": 21, "extern_data": EXTERN, "network": net}), train=True)
 
 
-def values_of(plan: Plan) -> dict[str, numpy.ndarray]:
+def values_of(plan: Plan) -> dict[str, np.ndarray]:
     """Return different numbers everywhere, from 1."""
-    return {
-        name: 1.0 + numpy.arange(spec.size, dtype="float32").reshape(spec.shape) for name, spec in plan.params.items()
-    }
+    return {name: 1.0 + np.arange(spec.size, dtype="float32").reshape(spec.shape) for name, spec in plan.params.items()}
 
 
 def grown(old: dict[str, Any], new: dict[str, Any], mode: Optional[str] = "subset") -> tuple[Transfer, Any, Any]:
@@ -37,7 +35,7 @@ def grown(old: dict[str, Any], new: dict[str, Any], mode: Optional[str] = "subse
     before, after = plan_of(old), plan_of(new)
     transfer = plan_transfer(before, after, lambda path: mode)
     values = values_of(before)
-    return transfer, values, carried_values(transfer, values, lambda name: numpy.zeros(after.params[name].shape))
+    return transfer, values, carried_values(transfer, values, lambda name: np.zeros(after.params[name].shape))
 
 
 def lstm(n_out: int, *sources: str) -> dict[str, Any]:
@@ -52,17 +50,17 @@ def test_an_lstm_grows_gate_by_gate() -> None:
     for name, shape in (("h/rec/W", (3, 4, 2)), ("h/rec/W_re", (2, 4, 2)), ("h/rec/b", (4, 2))):
         gates = new[name].reshape(new[name].shape[:-1] + (4, 3))
         rows = tuple(slice(0, size) for size in shape[:-2])
-        numpy.testing.assert_array_equal(gates[rows][..., :2], old[name].reshape(shape))
-        assert numpy.count_nonzero(gates) == old[name].size  # all else keeps its initial value
-    numpy.testing.assert_array_equal(new["output/W"], numpy.pad(old["output/W"], [(0, 1), (0, 0)]))
+        np.testing.assert_array_equal(gates[rows][..., :2], old[name].reshape(shape))
+        assert np.count_nonzero(gates) == old[name].size  # all else keeps its initial value
+    np.testing.assert_array_equal(new["output/W"], np.pad(old["output/W"], [(0, 1), (0, 0)]))
     # gates are not mixed: the input gate of the new cell begins with that of the old one, then comes a new unit
-    numpy.testing.assert_array_equal(new["h/rec/b"], [1, 2, 0, 3, 4, 0, 5, 6, 0, 7, 8, 0])
+    np.testing.assert_array_equal(new["h/rec/b"], [1, 2, 0, 3, 4, 0, 5, 6, 0, 7, 8, 0])
 
 
 def test_an_lstm_shrinks_gate_by_gate() -> None:
     _, old, new = grown({"h": lstm(3, "data")}, {"h": lstm(2, "data")})
-    numpy.testing.assert_array_equal(new["h/rec/b"], [1, 2, 4, 5, 7, 8, 10, 11])
-    numpy.testing.assert_array_equal(new["output/W"], old["output/W"][:2])
+    np.testing.assert_array_equal(new["h/rec/b"], [1, 2, 4, 5, 7, 8, 10, 11])
+    np.testing.assert_array_equal(new["output/W"], old["output/W"][:2])
 
 
 def linear(n_out: int, *sources: str, **options: Any) -> dict[str, Any]:
@@ -83,7 +81,7 @@ def test_an_input_grows_source_by_source(between: dict[str, Any]) -> None:
         nets.append(net)
     _, old, new = grown(*nets)
     rows = [0, 2, 3]  # where the rows of a and b are now
-    numpy.testing.assert_array_equal(new["h/W"][rows], old["h/W"])
+    np.testing.assert_array_equal(new["h/W"][rows], old["h/W"])
     assert not new["h/W"][[1, 4, 5]].any()
 
 
@@ -92,15 +90,15 @@ def test_sources_are_recognised_by_name() -> None:
     old_net = two_sources(2, 3)
     new_net = {**two_sources(2, 3), "c": linear(1, "data"), "h": linear(2, "c", "b", "a")}
     _, old, new = grown(old_net, new_net)
-    numpy.testing.assert_array_equal(new["h/W"][1:4], old["h/W"][2:])
-    numpy.testing.assert_array_equal(new["h/W"][4:], old["h/W"][:2])
+    np.testing.assert_array_equal(new["h/W"][1:4], old["h/W"][2:])
+    np.testing.assert_array_equal(new["h/W"][4:], old["h/W"][:2])
     assert not new["h/W"][0].any()
 
 
 def test_transposed_weights() -> None:
     nets = [{**two_sources(a, 2), "h": linear(2, "a", "b", use_transposed_weights=True)} for a in (1, 2)]
     _, old, new = grown(*nets)
-    numpy.testing.assert_array_equal(new["h/W"][:, [0, 2, 3]], old["h/W"])
+    np.testing.assert_array_equal(new["h/W"][:, [0, 2, 3]], old["h/W"])
 
 
 def test_a_cell_in_a_loop() -> None:
@@ -116,15 +114,15 @@ def test_a_cell_in_a_loop() -> None:
     transfer, old, new = grown(loop(1), loop(2))
     name = next(name for name in transfer.grown if name.endswith("kernel"))
     assert old[name].shape == (3 + 2 + 1, 4) and new[name].shape == (3 + 4 + 2, 8)
-    numpy.testing.assert_array_equal(new[name][[0, 1, 2, 3, 4, 7]][:, ::2], old[name])
-    assert numpy.count_nonzero(new[name]) == old[name].size
+    np.testing.assert_array_equal(new[name][[0, 1, 2, 3, 4, 7]][:, ::2], old[name])
+    assert np.count_nonzero(new[name]) == old[name].size
 
 
 def test_a_gru_keeps_its_gates_apart() -> None:
     nets = [{"h": {"class": "rec", "unit": "gru", "n_out": n, "from": "data"}} for n in (1, 2)]
     _, old, new = grown(*nets)
     name = next(name for name in old if name.endswith("gates/kernel"))
-    numpy.testing.assert_array_equal(new[name][[0, 1, 2, 3]][:, [0, 2]], old[name])
+    np.testing.assert_array_equal(new[name][[0, 1, 2, 3]][:, [0, 2]], old[name])
 
 
 def test_attention_heads_keep_query_key_and_value() -> None:
@@ -134,7 +132,7 @@ def test_attention_heads_keep_query_key_and_value() -> None:
     ]
     _, old, new = grown(*nets)
     columns = [0, 2, 4, 5, 6, 8, 10, 11]  # of each head: query, key, two of the value
-    numpy.testing.assert_array_equal(new["h/QKV"][:, columns], old["h/QKV"])
+    np.testing.assert_array_equal(new["h/QKV"][:, columns], old["h/QKV"])
 
 
 def test_the_parts_of_a_unit_with_heads() -> None:
@@ -144,9 +142,9 @@ def test_the_parts_of_a_unit_with_heads() -> None:
         {"a": linear(n, "data"), "b": linear(1, "data"), "h": {**unit, "unit": "mlstm", "n_out": 4 * n}} for n in (1, 2)
     ]
     _, old, new = grown(*nets)
-    assert all(numpy.count_nonzero(new[name]) == old[name].size for name in old)
-    numpy.testing.assert_array_equal(new["h/rec/W_gates"], numpy.insert(old["h/rec/W_gates"], 1, 0, axis=0))
-    numpy.testing.assert_array_equal(new["output/W"][[0, 1, 4, 5]], old["output/W"])
+    assert all(np.count_nonzero(new[name]) == old[name].size for name in old)
+    np.testing.assert_array_equal(new["h/rec/W_gates"], np.insert(old["h/rec/W_gates"], 1, 0, axis=0))
+    np.testing.assert_array_equal(new["output/W"][[0, 1, 4, 5]], old["output/W"])
 
 
 def test_mamba2_grows_by_heads() -> None:
@@ -155,7 +153,7 @@ def test_mamba2_grows_by_heads() -> None:
         for n in (2, 4)
     ]
     _, old, new = grown(*nets)
-    assert all(numpy.count_nonzero(new[name]) == old[name].size for name in old)
+    assert all(np.count_nonzero(new[name]) == old[name].size for name in old)
 
 
 def test_rows_follow_the_heads_of_attention() -> None:
@@ -164,7 +162,7 @@ def test_rows_follow_the_heads_of_attention() -> None:
         for n in (2, 4)
     ]
     _, old, new = grown(*nets)
-    numpy.testing.assert_array_equal(new["output/W"][[0, 2]], old["output/W"])
+    np.testing.assert_array_equal(new["output/W"][[0, 2]], old["output/W"])
 
 
 @pytest.mark.parametrize(

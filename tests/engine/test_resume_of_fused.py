@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config
@@ -54,4 +54,4 @@ def test_within_an_epoch(tmp_path: pathlib.Path, settings: dict[str, Any]) -> No
     with Engine(Config(config)) as engine:
         engine.train()
     for name, value in checkpoint.read(last).items():
-        numpy.testing.assert_array_equal(value, undisturbed[name], err_msg=name)
+        np.testing.assert_array_equal(value, undisturbed[name], err_msg=name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 
 from returnn_tf.config import Config
 from returnn_tf.engine.passes.evaluator import Evaluator
@@ -29,7 +29,7 @@ def test_one_trace_for_all_lengths(monkeypatch: Any) -> None:
         net, "lower", lambda feed, **options: lowered.append(options["train"]) or lower(feed, **options)
     )
     trainer, evaluator = Trainer(net, config), Evaluator(net, config)
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     shapes = set()
     for _ in range(10):
         lengths = rng.randint(6, 30, rng.randint(1, 5)).astype("int32")
@@ -39,7 +39,7 @@ def test_one_trace_for_all_lengths(monkeypatch: Any) -> None:
             "data": rng.normal(size=(*shape, 5)).astype("float32"), "data/size0": lengths,
             "words": rng.randint(0, 1000, shape).astype("int32"), "words/size0": lengths,
             "classes": rng.randint(0, 4, (len(lengths), 2)).astype("int32"),
-            "classes/size0": numpy.full(len(lengths), 2, "int32"),
+            "classes/size0": np.full(len(lengths), 2, "int32"),
         }  # fmt: skip
         assert trainer.step(feed).finite and evaluator.step(feed).finite
     assert len(shapes) > 5

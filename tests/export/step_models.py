@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-import numpy
+import numpy as np
 
 import returnn_tf
 from returnn_tf.export.meta.graph_builder import GraphBuilder
@@ -215,14 +215,14 @@ def config_of(network, **settings):
 
 
 def feed_of(lens=(6, 4), seed=1):
-    rng, lens = numpy.random.RandomState(seed), numpy.array(lens, "int32")
+    rng, lens = np.random.RandomState(seed), np.array(lens, "int32")
     return {"data": rng.normal(0, 1, [len(lens), max(lens), 3]).astype("float32"), "data/size0": lens}
 
 
 def searching(config, seed=1, scale=1.0):
     """Return the network that searches, with parameters large enough that hypotheses differ."""
     net = returnn_tf.Network.from_config(config, search=True)
-    rng = numpy.random.RandomState(seed)
+    rng = np.random.RandomState(seed)
     net.set_param_values({n: rng.normal(0, scale, v.shape) for n, v in sorted(net.get_param_values().items())})
     return net
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -62,7 +62,7 @@ def test_outputs_have_their_names() -> None:
     assert tensors == {"y": "y:0", "x": "x_output:0"}
     with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
         tf.graph_util.import_graph_def(graph_def, name="")
-        assert session.run([tensors["y"], tensors["x"]], {"x:0": numpy.float32(3)}) == [8, 4]
+        assert session.run([tensors["y"], tensors["x"]], {"x:0": np.float32(3)}) == [8, 4]
 
 
 def test_layer_that_changes_a_variable(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -34,8 +34,8 @@ def hdf(folder: Path) -> dict[str, Any]:
     path = str(folder / "data.hdf")
     extra: dict[str, Any] = {"classes": (3, 1, "int32")}
     with HDFWriter(path, dim=4, extra_type=extra, extra_labels={"classes": LABELS}) as writer:
-        targets = {"classes": [numpy.array([1, 2], "int32")]}
-        writer.insert_sequences([numpy.zeros([5, 4], "float32")], ["seq"], targets)
+        targets = {"classes": [np.array([1, 2], "int32")]}
+        writer.insert_sequences([np.zeros([5, 4], "float32")], ["seq"], targets)
     return {"class": "HDFDataset", "files": [path]}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -34,7 +34,7 @@ def meta_of(network, *, train=False, losses=False, search=False, **settings):
 
 
 def feed_of(lens=(7, 4), seed=1, dim=4, labels=5):
-    rng, lens = numpy.random.RandomState(seed), numpy.array(lens, "int32")
+    rng, lens = np.random.RandomState(seed), np.array(lens, "int32")
     data = rng.normal(0, 1, [len(lens), max(lens), dim]).astype("float32")
     classes = rng.randint(0, labels, [len(lens), max(lens)]).astype("int32")
     return {"data": data, "data/size0": lens, "classes": classes, "classes/size0": lens}
@@ -87,20 +87,20 @@ def test_ragged_batch_from_a_checkpoint_of_a_training(tmp_path):
     expected = net.run(feed)
     with MetaSession(meta_of(BLSTM, losses=True), path) as session:
         for name, var in net.stored_params.items():
-            numpy.testing.assert_array_equal(session.run([name + "/read"], {})[0], var.numpy())
+            np.testing.assert_array_equal(session.run([name + "/read"], {})[0], var.numpy())
         assert session.read("global_step:0") == 1
         found, lens = session.run(["output/output_batch_major", "output/output_size0"], inputs(without_targets(feed)))
         layer = expected.layers["output"]
         assert list(lens) == [7, 4]
         for i, n in enumerate(lens):
-            numpy.testing.assert_allclose(found[i, :n], layer.value[i, :n], atol=1e-5)
+            np.testing.assert_allclose(found[i, :n], layer.value[i, :n], atol=1e-5)
         loss, error = session.run(["losses/output/loss", "losses/output/error"], inputs(feed))
-        numpy.testing.assert_allclose(loss, expected.losses["output"], rtol=1e-5)
-        numpy.testing.assert_allclose(error, expected.errors["output"], rtol=1e-5)
+        np.testing.assert_allclose(loss, expected.losses["output"], rtol=1e-5)
+        np.testing.assert_allclose(error, expected.errors["output"], rtol=1e-5)
         single = {"data": feed["data"][1:, :4], "data/size0": feed["data/size0"][1:]}
         (alone,) = session.run(["output/output_batch_major"], inputs(single))
-        numpy.testing.assert_allclose(alone[0], found[1, :4], atol=1e-5)
-        session.write("output/b:0", numpy.arange(5, dtype="float32"))
+        np.testing.assert_allclose(alone[0], found[1, :4], atol=1e-5)
+        session.write("output/b:0", np.arange(5, dtype="float32"))
         assert list(session.read("output/b:0")) == [0, 1, 2, 3, 4]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -28,7 +28,7 @@ def test_outputs_and_losses(name: str, mode: str) -> None:
     values = net.get_param_values()
     feed = random_feed(net.extern_data, batch=3)
     if "ctc" in str(plan) or any(loss.loss.class_name in ("ctc", "fast_bw") for loss in plan.losses):
-        feed["classes"], feed["classes/size0"] = feed["classes"][:, :1], numpy.ones([3], "int32")
+        feed["classes"], feed["classes/size0"] = feed["classes"][:, :1], np.ones([3], "int32")
     expected = net.run(feed, train=False)
     with MetaSession(builder.meta_graph()) as session:
         for param, value in values.items():
@@ -42,7 +42,7 @@ def test_outputs_and_losses(name: str, mode: str) -> None:
                 now = batch_major_order(data)
                 wanted = result.value.transpose([now.index(axis) for axis in output_order(data)])
                 (found,) = session.run([builder.outputs[path]["tensor"][: -len(":0")]], fed)
-                numpy.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+                np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
         for loss, value in expected.losses.items() if mode != "search" else ():
             (found,) = session.run(["losses/%s/loss" % op_name(loss)], fed)
-            numpy.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 
-import numpy
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -45,16 +45,16 @@ def test_what_is_written(tmp_path):
         meta = tf.compat.v1.MetaGraphDef.FromString(file.read())
     with MetaSession(meta, os.path.join(folder, "graph")) as session:
         expected = net.get_param_values()["output/W"]
-        numpy.testing.assert_array_equal(session.run(["output/W/read"], {})[0], expected)
+        np.testing.assert_array_equal(session.run(["output/W/read"], {})[0], expected)
 
 
 def run_here(folder, feed, *, program):
     """Return the same as in another process, but quicker; no library can be loaded twice."""
     assert program == process.__file__
     with tempfile.TemporaryDirectory() as temp:
-        numpy.savez(os.path.join(temp, "feed.npz"), **feed)
+        np.savez(os.path.join(temp, "feed.npz"), **feed)
         assert process.main(folder, os.path.join(temp, "feed.npz"), os.path.join(temp, "result.npz")) == 0
-        with numpy.load(os.path.join(temp, "result.npz")) as arrays:
+        with np.load(os.path.join(temp, "result.npz")) as arrays:
             return dict(arrays)
 
 
@@ -92,6 +92,6 @@ def test_a_missing_library_is_an_error(tmp_path, monkeypatch):
 
 def test_only_own_ops_ask_for_a_library():
     """The module of a library also has the name Any, which is the type of TensorFlow's reduce_any."""
-    returnn_tf.Network.from_config(config_of(BLSTM)).run({"data": numpy.zeros([1, 2, 4]), "data/size0": [2],
+    returnn_tf.Network.from_config(config_of(BLSTM)).run({"data": np.zeros([1, 2, 4]), "data/size0": [2],
                                                           "classes": [[0, 0]], "classes/size0": [2]})  # fmt: skip
     assert libraries_with(["RtfLstm"]) and not libraries_with(["Any", "List", "MatMul"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy
+import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
@@ -66,12 +66,12 @@ def with_parameters(network, tmp_path):
 
 
 def words(seed=1, batch=3, frames=9):
-    return numpy.random.RandomState(seed).randint(0, LABELS, [batch, frames]).astype("int32")
+    return np.random.RandomState(seed).randint(0, LABELS, [batch, frames]).astype("int32")
 
 
 def whole(net, labels, lens=None):
     """Return the output for whole sequences, batch-major."""
-    lens = numpy.full([len(labels)], labels.shape[1], "int32") if lens is None else lens
+    lens = np.full([len(labels)], labels.shape[1], "int32") if lens is None else lens
     return (
         net.run({"delayed": labels, "delayed/size0": lens, "data": labels, "data/size0": lens}).layers["output"].value
     )
@@ -79,7 +79,7 @@ def whole(net, labels, lens=None):
 
 def block(labels, lens=None):
     lens = [labels.shape[1]] * len(labels) if lens is None else lens
-    return inputs({"delayed": labels, "delayed/size0": numpy.array(lens, "int32")})
+    return inputs({"delayed": labels, "delayed/size0": np.array(lens, "int32")})
 
 
 @pytest.mark.parametrize("layers", [[LSTM, LSTM], [GRU], [ATTENTION], [LOOP], [ATTENTION, LSTM]],
@@ -94,7 +94,7 @@ def test_three_blocks_are_the_whole(layers, tmp_path):
         updates = session.collection(UPDATES)
         for begin, end in ((0, 4), (4, 5), (5, 9)):
             (found,) = session.run(["output/output_batch_major"], block(labels[:, begin:end]), updates)
-            numpy.testing.assert_allclose(found, expected[:, begin:end], atol=1e-5)
+            np.testing.assert_allclose(found, expected[:, begin:end], atol=1e-5)
 
 
 @pytest.mark.parametrize("layers", [[LSTM], [ATTENTION], [LOOP]], ids=["lstm", "attention", "loop"])
@@ -107,8 +107,8 @@ def test_blocks_of_different_lengths(layers, tmp_path):
         session.run([], block(second, [1, 3]), updates)
         (found,) = session.run(["output/output_batch_major"], block(third), updates)
     for i, lens in enumerate(((4, 1), (2, 3))):
-        labels = numpy.concatenate([first[i, : lens[0]], second[i, : lens[1]], third[i]])[None]
-        numpy.testing.assert_allclose(found[i], whole(net, labels)[0, -2:], atol=1e-5)
+        labels = np.concatenate([first[i, : lens[0]], second[i, : lens[1]], third[i]])[None]
+        np.testing.assert_allclose(found[i], whole(net, labels)[0, -2:], atol=1e-5)
 
 
 def test_state_variables_of_a_language_model(tmp_path):
@@ -136,7 +136,7 @@ def test_state_variables_of_a_language_model(tmp_path):
             session.write(name + ":0", state[chosen])
         (found,) = session.run(["output/output_batch_major"], block(labels[chosen, 4:]), session.collection(UPDATES))
         assert session.read(names[0] + ":0").shape == (3, 5)
-    numpy.testing.assert_allclose(found, whole(net, labels)[chosen, 4:], atol=1e-5)
+    np.testing.assert_allclose(found, whole(net, labels)[chosen, 4:], atol=1e-5)
     assert "epoch_step" not in nodes
     assert len(meta.collection_def[UPDATES].node_list.value) == 2
 
@@ -166,7 +166,7 @@ def test_history_of_an_attention(tmp_path):
         for name, state in zip(names, states):
             session.write(name, state[[1, 0, 1]])
         (found,) = session.run(["output/output_batch_major"], block(labels[[1, 0, 1], 4:]))
-    numpy.testing.assert_allclose(found, whole(net, labels)[[1, 0, 1], 4:], atol=1e-5)
+    np.testing.assert_allclose(found, whole(net, labels)[[1, 0, 1], 4:], atol=1e-5)
 
 
 def test_epoch_step_begins_anew(tmp_path):
@@ -180,7 +180,7 @@ def test_epoch_step_begins_anew(tmp_path):
         for step, begin, end in ((0, 0, 2), (1, 2, 4), (0, 0, 4)):
             feed = {**block(labels[:, begin:end]), "epoch_step": step}
             (found,) = session.run(["output/output_batch_major"], feed, effects)
-            numpy.testing.assert_allclose(found, expected[:, begin:end], atol=1e-5)
+            np.testing.assert_allclose(found, expected[:, begin:end], atol=1e-5)
 
 
 @pytest.mark.parametrize(("layer", "scope", "parts"), [
@@ -192,7 +192,7 @@ def test_states_that_are_fed(layer, scope, parts, tmp_path):
     """Placeholders for the states before a run, and the states after it."""
     session, net = with_parameters(language_model({**layer, "initial_state": "placeholder"}), tmp_path)
     labels = words(1, 2, 6)
-    states = {part: numpy.zeros(shape, "float32") for part, shape in parts.items()}
+    states = {part: np.zeros(shape, "float32") for part, shape in parts.items()}
     with session:
         assert not session.meta.collection_def[UPDATES].node_list.value
         for begin, end in ((0, 1), (1, 4), (4, 6)):
@@ -201,7 +201,7 @@ def test_states_that_are_fed(layer, scope, parts, tmp_path):
             names = ["%s/last_state_%s" % (scope, part) for part in parts]
             found, *last = session.run(["output/output_batch_major", *names], feed)
             states = dict(zip(parts, last))
-            numpy.testing.assert_allclose(found, whole(net, labels)[:, begin:end], atol=1e-5)
+            np.testing.assert_allclose(found, whole(net, labels)[:, begin:end], atol=1e-5)
 
 
 def test_weights_for_scores_outside(tmp_path):
@@ -212,7 +212,7 @@ def test_weights_for_scores_outside(tmp_path):
         assert weights.shape == (LABELS, 5) and bias.shape == (LABELS,)
         hidden, found = session.run(["lstm0/rec/output_batch_major", "output/output_batch_major"], block(words()))
     scores = hidden @ weights.T + bias
-    numpy.testing.assert_allclose(scores - numpy.log(numpy.exp(scores).sum(-1, keepdims=True)), found, atol=1e-5)
+    np.testing.assert_allclose(scores - np.log(np.exp(scores).sum(-1, keepdims=True)), found, atol=1e-5)
 
 
 def test_initialisers_need_no_feed():

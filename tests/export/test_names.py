@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -57,7 +57,7 @@ def test_unusual_names(tmp_path, target):
     sample = model.sample()
     found = load(str(tmp_path))(**sample)
     for name, value in model.expected(sample).items():
-        numpy.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("target", ["frozen", pytest.param("meta", marks=pytest.mark.long)])

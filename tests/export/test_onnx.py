@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -74,7 +74,7 @@ _LONG = {"gru": GRU, **{name: layers for name, layers in NETS.items() if name no
 def test_any_batch_and_length(tmp_path: Path, name: str) -> None:
     """Ragged batches of two sizes, within `export`."""
     net = network({**_SHORT, **_LONG}[name])
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     net.set_param_values(
         {key: value + rng.uniform(0, 0.3, value.shape) for key, value in net.get_param_values().items()}
     )
@@ -92,8 +92,8 @@ def test_sequences_without_frames(tmp_path: Path, name: str) -> None:
     net = network(NEED_FRAMES[name])
     _export(net, tmp_path / "out")
     for lens in ([0], [0, 0], [5, 0]):
-        x = numpy.random.RandomState(5).normal(0, 1, [len(lens), max(lens), 4]).astype("float32")
-        got = _run(tmp_path / "out", {"data": x, "data_size0": numpy.array(lens, "int32")})
+        x = np.random.RandomState(5).normal(0, 1, [len(lens), max(lens), 4]).astype("float32")
+        got = _run(tmp_path / "out", {"data": x, "data_size0": np.array(lens, "int32")})
         expected = net.run({"data": x, "data/size0": lens}).layers["output"]
         sizes = expected.sizes[1]
         assert (
@@ -101,7 +101,7 @@ def test_sequences_without_frames(tmp_path: Path, name: str) -> None:
         )
         assert max(lens) or got["output"].shape[1] == 0
         found = got["output"][0, : sizes[0]]
-        numpy.testing.assert_allclose(found, expected.value[0, : sizes[0]], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found, expected.value[0, : sizes[0]], rtol=1e-4, atol=1e-5)
 
 
 def test_rasr_names_and_metadata(tmp_path: Path) -> None:
@@ -109,11 +109,11 @@ def test_rasr_names_and_metadata(tmp_path: Path) -> None:
     net = network(NETS["lstm"])
     facts = _export(net, tmp_path / "out", rasr=True)
     assert facts["inputs"]["data"]["tensor"] == "features"
-    x = numpy.random.RandomState(5).normal(0, 1, [2, 8, 4]).astype("float32")
-    got = _run(tmp_path / "out", {"features": x, "features-size": numpy.array([8, 6], "int32")})
+    x = np.random.RandomState(5).normal(0, 1, [2, 8, 4]).astype("float32")
+    got = _run(tmp_path / "out", {"features": x, "features-size": np.array([8, 6], "int32")})
     expected = net.run({"data": x, "data/size0": [8, 6]}).layers["output"].value
     assert sorted(got) == ["output", "output-size"] and got["output-size"].tolist() == [8, 6]
-    numpy.testing.assert_allclose(got["output"][1, :6], expected[1, :6], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got["output"][1, :6], expected[1, :6], rtol=1e-5, atol=1e-6)
 
 
 def test_own_names_and_fixed_batch(tmp_path: Path) -> None:
@@ -167,13 +167,13 @@ def test_labels_of_64_bits_as_input_and_axes_of_several_inputs(tmp_path: Path) -
     axis = shapes["classes"][0][1]
     assert shapes["classes"] == (["B", axis], "tensor(int64)") and shapes["output"][0] == ["B", axis, 5]
     assert shapes["data"][0][1] != axis and {shapes["data"][0][1], axis} in ({"T", "T_classes"}, {"T", "T_data"})
-    rng = numpy.random.RandomState(3)
+    rng = np.random.RandomState(3)
     x, labels = rng.normal(size=[2, 8, 4]).astype("float32"), rng.randint(0, 5, [2, 6])
-    feed = {"data": x, "data_size0": numpy.array([7, 4]), "classes": labels, "classes_size0": numpy.array([5, 2])}
+    feed = {"data": x, "data_size0": np.array([7, 4]), "classes": labels, "classes_size0": np.array([5, 2])}
     got = _run(tmp_path / "out", feed)
     expected = net.run({"data": x, "data/size0": [7, 4], "classes": labels, "classes/size0": [5, 2]}).layers["output"]
-    numpy.testing.assert_allclose(got["output"][0, :5], expected.value[0, :5], rtol=1e-5, atol=1e-5)
-    numpy.testing.assert_allclose(got["output"][1, :2], expected.value[1, :2], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(got["output"][0, :5], expected.value[0, :5], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(got["output"][1, :2], expected.value[1, :2], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("options, text", [

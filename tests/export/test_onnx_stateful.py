@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -40,7 +40,7 @@ class Decoder:
         if "encoder" not in self.sessions:
             return {}
         tensors = {name: entry["tensor"] for name, entry in self.facts["inputs"].items()}
-        feed = {tensors["data"]: features[None, :size], tensors["data_size0"]: numpy.array([size], "int32")}
+        feed = {tensors["data"]: features[None, :size], tensors["data_size0"]: np.array([size], "int32")}
         found = self._run("encoder", feed, {})
         return {name: found[tensor] for name, tensor in self.facts["stateful"]["encoder"].items()}
 
@@ -50,7 +50,7 @@ class Decoder:
         :param labels: [hypotheses, steps or more]
         """
         states = self._run("state_initializer", encoder, {})
-        states = {name: numpy.repeat(x, len(labels), axis=0) for name, x in states.items()}
+        states = {name: np.repeat(x, len(labels), axis=0) for name, x in states.items()}
         found = []
         for step in range(steps):
             if step:
@@ -99,7 +99,7 @@ def test_scores_of_hypotheses(tmp_path: Path, name: str, rasr: bool) -> None:
     assert decoder.facts["stateful"]["scores"]["sign"] == (-1 if rasr else 1)
     found = net.run(feed, fetch=["output"]).layers["output"]
     seqs, beam = found.beam_scores.shape
-    lens = found.sizes[1] if found.sizes[1].size == seqs * beam else numpy.repeat(found.sizes[1], beam)
+    lens = found.sizes[1] if found.sizes[1].size == seqs * beam else np.repeat(found.sizes[1], beam)
     labels, limit = found.value.reshape([seqs, beam, -1]), LIMITS[name]
     for seq in range(seqs):
         encoder = decoder.encode(feed["data"][seq], int(feed["data/size0"][seq]))
@@ -108,7 +108,7 @@ def test_scores_of_hypotheses(tmp_path: Path, name: str, rasr: bool) -> None:
         scores = decoder.scores(labels[seq], max(map(len, paths)), encoder)
         for row, path in enumerate(paths):
             total = sum(scores[t][row, label] for t, label in enumerate(path)) * (-1 if rasr else 1)
-            numpy.testing.assert_allclose(total, found.beam_scores[seq, row], rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(total, found.beam_scores[seq, row], rtol=1e-5, atol=1e-5)
     if name == "attention":
         check_names(decoder, tmp_path / "out")
 

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -42,12 +42,12 @@ def test_lstm_natively_and_portable(tmp_path, portable):
     facts = read_side_file(folder)
     assert bool(facts["native"]["libraries"]) == (not portable)
     assert all(os.path.getsize(os.path.join(folder, path)) for path in facts["native"]["libraries"])
-    feed = {"data": numpy.random.RandomState(3).normal(0, 1, [2, 7, 4]).astype("float32"),
-            "data_size0": numpy.array([7, 4], "int32")}  # fmt: skip
+    feed = {"data": np.random.RandomState(3).normal(0, 1, [2, 7, 4]).astype("float32"),
+            "data_size0": np.array([7, 4], "int32")}  # fmt: skip
     got = run_in_process(folder, feed)
     expected = net.run({"data": feed["data"], "data/size0": feed["data_size0"]}).layers["output"]
-    numpy.testing.assert_allclose(got["output"][0], expected.value[0], rtol=1e-5, atol=1e-6)
-    numpy.testing.assert_allclose(got["output"][1, :4], expected.value[1, :4], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got["output"][0], expected.value[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got["output"][1, :4], expected.value[1, :4], rtol=1e-5, atol=1e-6)
     assert got["output_size0"].tolist() == [7, 4]
     assert os.listdir(tmp_path) == ["out"]  # nothing is left of the staging folder
 
@@ -75,7 +75,7 @@ def test_a_side_file_that_is_not_ours(tmp_path, capfd, change, message):
     facts = read_side_file(str(folder))
     change(facts)
     (folder / "model.json").write_text(json.dumps(facts))
-    feed = {"data": numpy.zeros([1, 2, 4], "float32"), "data_size0": numpy.array([2], "int32")}
+    feed = {"data": np.zeros([1, 2, 4], "float32"), "data_size0": np.array([2], "int32")}
     with pytest.raises(ValueError, match=message):
         load(str(folder))(**feed)
     with pytest.raises(DataError, match=message):
@@ -121,13 +121,13 @@ def test_search(tmp_path):
     got = run_in_process(folder, {"data": feed["data"], "data_size0": feed["data/size0"]})
     assert got["output"].shape[0] == got["output_size0"].shape[0] == 6 and got["output_scores"].shape == (2, 3)
     expected = net.run(feed, fetch=["decision"]).layers
-    numpy.testing.assert_allclose(got["output_scores"], expected["output"].beam_scores, rtol=1e-5)
-    numpy.testing.assert_allclose(got["decision_scores"][:, 0], got["output_scores"].max(axis=1))
-    best = got["output_scores"].argmax(axis=1) + 3 * numpy.arange(2)
+    np.testing.assert_allclose(got["output_scores"], expected["output"].beam_scores, rtol=1e-5)
+    np.testing.assert_allclose(got["decision_scores"][:, 0], got["output_scores"].max(axis=1))
+    best = got["output_scores"].argmax(axis=1) + 3 * np.arange(2)
     for seq in range(2):
         length = got["decision_size0"][seq]
         assert length == got["output_size0"][best[seq]]
-        numpy.testing.assert_array_equal(got["decision"][seq, :length], got["output"][best[seq], :length])
+        np.testing.assert_array_equal(got["decision"][seq, :length], got["output"][best[seq], :length])
 
 
 def test_features_and_vocabulary_of_the_training_data(tmp_path):

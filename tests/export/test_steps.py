@@ -7,7 +7,7 @@ import json
 import os
 import platform
 
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -43,18 +43,16 @@ def check_search(net, config, folder, feed, **options):
         found = decoder.search(feed, **options)
         number = decoder.choices.index("output")
     seqs, beam = expected.beam_scores.shape
-    lens = expected.sizes.get(1, numpy.full([seqs], expected.value.shape[1]))
-    lens = numpy.broadcast_to(lens.reshape(seqs, -1), [seqs, beam])
+    lens = expected.sizes.get(1, np.full([seqs], expected.value.shape[1]))
+    lens = np.broadcast_to(lens.reshape(seqs, -1), [seqs, beam])
     labels = expected.value.reshape(seqs, beam, -1)
-    inside = numpy.arange(labels.shape[2]) < lens[:, :, None]
+    inside = np.arange(labels.shape[2]) < lens[:, :, None]
     real = expected.beam_scores > NONE
     assert real[:, 0].all() and not real[:, found.scores.shape[1] :].any()
     real = real[:, : found.scores.shape[1]]
-    numpy.testing.assert_allclose(
-        found.scores[real], expected.beam_scores[:, : real.shape[1]][real], rtol=1e-5, atol=1e-5
-    )
-    for got, wanted in ((found.lengths, lens), (found.labels[number], numpy.where(inside, labels, 0))):
-        numpy.testing.assert_array_equal(got[real], wanted[:, : real.shape[1]][real])
+    np.testing.assert_allclose(found.scores[real], expected.beam_scores[:, : real.shape[1]][real], rtol=1e-5, atol=1e-5)
+    for got, wanted in ((found.lengths, lens), (found.labels[number], np.where(inside, labels, 0))):
+        np.testing.assert_array_equal(got[real], wanted[:, : real.shape[1]][real])
     return found
 
 
@@ -63,7 +61,7 @@ def test_search_over_steps(name, tmp_path):
     """The beam search over exported steps gives the hypotheses and scores of the search of the network."""
     config = config_of(MODELS[name]())
     found = check_search(searching(config), config, tmp_path, feed_of())
-    assert len(numpy.unique(found.scores[found.scores > NONE])) >= 3
+    assert len(np.unique(found.scores[found.scores > NONE])) >= 3
 
 
 def test_loop_in_a_subnetwork(tmp_path):
@@ -75,7 +73,7 @@ def test_loop_in_a_subnetwork(tmp_path):
     returnn_tf.export(net, str(tmp_path / "steps"), to="steps", layer="decoder/loop", portable=True)
     with StepDecoder.open(str(tmp_path / "steps")) as decoder:
         found = decoder.search(feed_of())
-    numpy.testing.assert_allclose(found.scores, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found.scores, expected, rtol=1e-5, atol=1e-5)
 
 
 RULES = [
@@ -105,7 +103,7 @@ def test_end_by_label(tmp_path):
     del network["output"]["unit"]["end"], network["output"]["max_seq_len"]
     with decoder_of(net, config_of(network), tmp_path) as (decoder, _):
         found = decoder.search(feed_of(), end_label=0, max_steps=6)
-        numpy.testing.assert_allclose(found.scores, expected.beam_scores, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(found.scores, expected.beam_scores, rtol=1e-5, atol=1e-5)
         with pytest.raises(DataError, match="Nothing ends the search"):
             decoder.search(feed_of())
     returnn_tf.export(searching(config_of(network)), str(tmp_path / "steps"), to="steps", portable=True)
@@ -145,7 +143,7 @@ def test_export(tmp_path):
     with StepDecoder.open(folder) as decoder:
         feed = feed_of()
         found = decoder.search(feed["data"], feed["data/size0"])
-    numpy.testing.assert_allclose(found.scores, expected.beam_scores, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found.scores, expected.beam_scores, rtol=1e-5, atol=1e-5)
     with open(os.path.join(folder, "model.json"), encoding="utf8") as file:
         side = json.load(file)
     assert side["steps"]["counter"] == "decoder" and side["native"]["libraries"] == []
@@ -166,8 +164,8 @@ def test_keys_with_other_names(tmp_path):
     exporter.check(model, str(tmp_path))
     sample = model.sample()
     scores = exporter.run(str(tmp_path), sample)["output_scores"]
-    expected = numpy.sort(model.expected(sample)["output_scores"])[:, ::-1]
-    numpy.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
+    expected = np.sort(model.expected(sample)["output_scores"])[:, ::-1]
+    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_export_of_other_searches(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf import ConfigError
@@ -106,12 +106,12 @@ def run_steps(session, labels, count=False, first=None):
         if label is not None:
             session.write("IO/stochastic_var_choice_output:0", label)
         if count:
-            session.write("IO/i:0", numpy.int32(step))
+            session.write("IO/i:0", np.int32(step))
         for name in ("update_ops", "decode_ops"):
             session.run([], {}, session.collection(name))
         scores.append(session.read("IO/stochastic_var_scores_output:0"))
         index.append(int(session.read("IO/i:0")))
-    return numpy.array(scores), index
+    return np.array(scores), index
 
 
 def test_hypotheses_of_one_sequence(attention_graph):
@@ -119,19 +119,19 @@ def test_hypotheses_of_one_sequence(attention_graph):
     net, meta, _ = attention_graph
     feed = inputs(feed_of())
     names = list(meta.collection_def["_RETURNN_state_vars"].node_list.value)
-    labels = [numpy.array([1, 2, 3, 4, 5, 2], "int32"), numpy.array([3, 3, 1, 2, 2, 1], "int32")]
+    labels = [np.array([1, 2, 3, 4, 5, 2], "int32"), np.array([3, 3, 1, 2, 2, 1], "int32")]
     with session_of(net, meta) as session:
         session.run([], feed, session.collection("encode_ops"))
         for name in names:
-            session.write(name, numpy.repeat(session.read(name), 3, axis=0))
+            session.write(name, np.repeat(session.read(name), 3, axis=0))
         together, _ = run_steps(session, labels)
         for hyp in range(3):
             session.run([], feed, session.collection("encode_ops"))
             alone, _ = run_steps(session, [label[hyp::3] for label in labels])
-            numpy.testing.assert_allclose(together[:, hyp::3], alone, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(together[:, hyp::3], alone, rtol=1e-5, atol=1e-5)
         session.run([], feed, session.collection("encode_ops"))
         for name in names:
-            session.write(name, numpy.repeat(session.read(name)[:1], 3, axis=0))
+            session.write(name, np.repeat(session.read(name)[:1], 3, axis=0))
         with pytest.raises(Exception, match="must be a multiple of the sequences"):
             session.run([], {}, session.collection("decode_ops"))
 
@@ -141,10 +141,10 @@ def test_first_update_does_nothing(attention_graph):
     net, meta, _ = attention_graph
     with session_of(net, meta) as session:
         found = []
-        for start in (None, numpy.array([4, 4], "int32")):
+        for start in (None, np.array([4, 4], "int32")):
             session.run([], inputs(feed_of()), session.collection("encode_ops"))
             found.append(run_steps(session, [], first=start)[0])
-        numpy.testing.assert_array_equal(*found)
+        np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_who_counts(network, counter, counted):
     net = searching(config)
     meta, graph, _ = graph_for_steps(config, counter=counter)
     assert graph.counter == ("graph" if counted else "decoder")
-    labels = [numpy.array([2, 3], "int32"), numpy.array([1, 3], "int32")]
+    labels = [np.array([2, 3], "int32"), np.array([1, 3], "int32")]
     with session_of(net, meta) as session:
         session.run([], inputs(feed_of()), session.collection("encode_ops"))
         scores, index = run_steps(session, labels, count=not counted)
@@ -168,8 +168,8 @@ def test_who_counts(network, counter, counted):
         session.run([], inputs(feed_of()), session.collection("encode_ops"))
         assert int(session.read("IO/i:0")) == 0
         again, _ = run_steps(session, labels, count=True)  # the decoder may write the index in any case
-        numpy.testing.assert_array_equal(scores, again)
-    assert not numpy.array_equal(scores[0], scores[1])
+        np.testing.assert_array_equal(scores, again)
+    assert not np.array_equal(scores[0], scores[1])
 
 
 def test_end():
@@ -178,7 +178,7 @@ def test_end():
     meta, _, _ = graph_for_steps(config)
     with session_of(searching(config), meta) as session:
         session.run([], inputs(feed_of()), session.collection("encode_ops"))
-        labels = [numpy.array(label, "int32") for label in ([2, 2], [0, 3], [0, 4], [0, 0])]
+        labels = [np.array(label, "int32") for label in ([2, 2], [0, 3], [0, 4], [0, 0])]
         found = []
         for upto in range(len(labels) + 1):
             session.run([], inputs(feed_of()), session.collection("encode_ops"))
@@ -216,7 +216,7 @@ def test_history_grows():
     assert graph.description["state_vars"]["state/self/extra/k_left"]["shape"] == [None, None, 2, 2]
     with session_of(searching(config), meta) as session:
         session.run([], inputs(feed_of()), session.collection("encode_ops"))
-        run_steps(session, [numpy.array([1, 2], "int32")] * 2)
+        run_steps(session, [np.array([1, 2], "int32")] * 2)
         assert session.read("IO/state/self/extra/v_left:0").shape == (2, 3, 2, 2)
         assert int(session.read("IO/base_max_steps:0")) == 6
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -25,7 +25,7 @@ def rec(unit, source="data", **options):
 def model_of(layers, data=FEATURES, *, streaming=True):
     config = {"network": layers, "extern_data": {"data": data}, "behavior_version": 21}
     net = returnn_tf.Network.from_config(returnn_tf.Config(config))
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     net.set_param_values({name: rng.normal(0, 0.5, var.shape) for name, var in net.stored_params.items()})
     return StreamingModel(net) if streaming else InferenceModel(net)
 
@@ -174,17 +174,17 @@ def test_blocks_by_hand():
     """The check of the checker: two sequences, blocks of 2 and 3 frames, without its code."""
     layers, data, _ = STREAMS["loop"]
     model, whole = model_of(layers, data), model_of(layers, data, streaming=False)
-    x, lens = numpy.random.RandomState(2).normal(0, 1, [2, 5, 4]).astype("float32"), numpy.array([5, 1], "int32")
+    x, lens = np.random.RandomState(2).normal(0, 1, [2, 5, 4]).astype("float32"), np.array([5, 1], "int32")
     expected = whole.net.run({"data": x, "data/size0": lens}).layers["output"].value
-    first = model.expected({"data": x[:, :2], "data_size0": numpy.array([2, 1], "int32"), **model.zero_states(2)})
+    first = model.expected({"data": x[:, :2], "data_size0": np.array([2, 1], "int32"), **model.zero_states(2)})
     states = {name: first[after] for name, after in model.states.items()}
-    second = model.expected({"data": x[:, 2:], "data_size0": numpy.array([3, 0], "int32"), **states})
-    numpy.testing.assert_allclose(first["output"][0], expected[0, :2], rtol=1e-5, atol=1e-6)
-    numpy.testing.assert_allclose(second["output"][0], expected[0, 2:], rtol=1e-5, atol=1e-6)
-    numpy.testing.assert_allclose(first["output"][1, :1], expected[1, :1], rtol=1e-5, atol=1e-6)
+    second = model.expected({"data": x[:, 2:], "data_size0": np.array([3, 0], "int32"), **states})
+    np.testing.assert_allclose(first["output"][0], expected[0, :2], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(second["output"][0], expected[0, 2:], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(first["output"][1, :1], expected[1, :1], rtol=1e-5, atol=1e-6)
     for name, after in model.states.items():
         assert second[after].shape == first[after].shape
-        numpy.testing.assert_array_equal(second[after][1], states[name][1], err_msg=name)  # it had ended
+        np.testing.assert_array_equal(second[after][1], states[name][1], err_msg=name)  # it had ended
 
 
 REFUSED = {
@@ -294,18 +294,18 @@ def test_exported(tmp_path, name, to):
     folder = str(tmp_path / "out")
     returnn_tf.export(model.net, folder, to=to, state=True, **({"portable": True} if RUNNERS[to] is load else {}))
     states = read_side_file(folder)["states"]
-    labels = numpy.random.RandomState(1).randint(0, 7, [1, 10]).astype("int32")
-    whole = model.net.run({"data": labels, "data/size0": numpy.array([10], "int32")}).layers["output"].value
+    labels = np.random.RandomState(1).randint(0, 7, [1, 10]).astype("int32")
+    whole = model.net.run({"data": labels, "data/size0": np.array([10], "int32")}).layers["output"].value
     run = RUNNERS[to](folder)
     for size in (1, 3, 7):
         fed = {
-            name: numpy.zeros([1 if n is None else n for n in entry["first_shape"]], entry["dtype"])
+            name: np.zeros([1 if n is None else n for n in entry["first_shape"]], entry["dtype"])
             for name, entry in states.items()
         }
         for begin in range(0, 10, size):
             frames = labels[:, begin : begin + size]
-            got = run(data=frames, data_size0=numpy.array([frames.shape[1]], "int32"), **fed)
-            numpy.testing.assert_allclose(got["output"], whole[:, begin : begin + size], rtol=1e-5, atol=1e-6)
+            got = run(data=frames, data_size0=np.array([frames.shape[1]], "int32"), **fed)
+            np.testing.assert_allclose(got["output"], whole[:, begin : begin + size], rtol=1e-5, atol=1e-6)
             fed = {name: got[entry["next"]] for name, entry in states.items()}
 
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -88,11 +88,11 @@ def test_runs_from_the_file_alone(tmp_path: Path) -> None:
     """A program needs the names of the side file only; it may feed other lengths than those of the check."""
     net = network(NETS["transformer"])
     _export(net, tmp_path / "out")
-    x = numpy.random.RandomState(5).normal(0, 1, [1, 8, 4]).astype("float32")
+    x = np.random.RandomState(5).normal(0, 1, [1, 8, 4]).astype("float32")
     runner = tf.lite.Interpreter(model_path=str(tmp_path / "out" / "model.tflite")).get_signature_runner()
-    got = runner(data=x, data_size0=numpy.array([6], "int32"))
+    got = runner(data=x, data_size0=np.array([6], "int32"))
     expected = net.run({"data": x, "data/size0": [6]}).layers["output"].value
-    numpy.testing.assert_allclose(got["output"][:, :6], expected[:, :6], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got["output"][:, :6], expected[:, :6], rtol=1e-5, atol=1e-6)
     assert got["output_size0"].tolist() == [6]
 
 
@@ -216,14 +216,14 @@ def test_runs_do_not_depend_on_those_before(tmp_path: Path) -> None:
     _export(net, tmp_path / "out")
     assert "UNIDIRECTIONAL_SEQUENCE_LSTM" in _ops(tmp_path / "out")
     runner = tf.lite.Interpreter(str(tmp_path / "out" / "model.tflite")).get_signature_runner()
-    rng = numpy.random.RandomState(2)
-    for broken in (None, numpy.nan, numpy.inf, 1e30, None):
+    rng = np.random.RandomState(2)
+    for broken in (None, np.nan, np.inf, 1e30, None):
         for frames in (9, 4, 1):
             x = rng.normal(size=[1, frames, 4]).astype("float32")
-            lens = numpy.array([frames], "int32")
+            lens = np.array([frames], "int32")
             expected = net.run({"data": x, "data/size0": lens}).layers["output"].value
-            numpy.testing.assert_allclose(runner(data=x, data_size0=lens)["output"], expected, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(runner(data=x, data_size0=lens)["output"], expected, rtol=1e-5, atol=1e-6)
             if broken is not None:
                 x[0, 0, 1] = broken
                 got = runner(data=x, data_size0=lens)["output"]
-                assert numpy.isnan(got[0, 0]).all() == (not numpy.isfinite(broken))
+                assert np.isnan(got[0, 0]).all() == (not np.isfinite(broken))

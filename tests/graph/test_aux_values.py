@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config
@@ -68,8 +68,8 @@ class PluginHalfOfDoubleLayer(Layer):
 def run(network: dict[str, Any], *, search: bool = False) -> Any:
     extern_data = {"data": {"dim": 4}, "classes": {"dim": 5, "sparse": True}}
     config = Config({"behavior_version": 21, "extern_data": extern_data, "network": network})
-    data = numpy.random.default_rng(5).normal(size=(3, 4, 4)).astype("float32")
-    feed = {"data": data, "data/size0": numpy.array([4, 2, 3], "int32")}
+    data = np.random.default_rng(5).normal(size=(3, 4, 4)).astype("float32")
+    feed = {"data": data, "data/size0": np.array([4, 2, 3], "int32")}
     return Network.from_config(config, search=search, train=False).run(feed).layers
 
 
@@ -90,8 +90,8 @@ def test_a_choice_reorders_it() -> None:
         "half": {"class": "copy", "from": "loop/half", "is_output_layer": True},
     }
     layers = run(network, search=True)
-    assert len(numpy.unique(layers["plain"].value)) > 1
-    numpy.testing.assert_allclose(layers["half"].value, layers["plain"].value)
+    assert len(np.unique(layers["plain"].value)) > 1
+    np.testing.assert_allclose(layers["half"].value, layers["plain"].value)
 
 
 @pytest.mark.parametrize("copies", [0, 1, 2])
@@ -110,7 +110,7 @@ def test_it_leaves_a_loop(copies: int) -> None:
     }
     layers = run(network)
     assert layers["output"].value.shape == (3, 4, 4)
-    numpy.testing.assert_allclose(layers["output"].value, layers["plain"].value)
+    np.testing.assert_allclose(layers["output"].value, layers["plain"].value)
 
 
 def test_a_child_does_not_change_its_parent() -> None:

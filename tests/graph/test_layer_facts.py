@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -22,7 +22,7 @@ from returnn_tf.tensor import Data
 from returnn_tf.tensor.parts import Part, Parts
 from returnn_tf.util.lazy_tf import tf
 
-FEED = {"data": numpy.ones((2, 3, 4), "float32"), "data/size0": numpy.array([3, 2], "int32")}
+FEED = {"data": np.ones((2, 3, 4), "float32"), "data/size0": np.array([3, 2], "int32")}
 
 
 @register_layer("plugin_sum")
@@ -107,7 +107,7 @@ def loop(layer: str, *, open_end: bool) -> dict[str, Any]:
 def test_a_layer_with_a_state_stays_in_its_loop(layer: str, open_end: bool) -> None:
     out = Network.from_config(config_of(loop(layer, open_end=open_end))).run(FEED).layers["output"]
     assert out.value.shape == (2, 3, 4)
-    numpy.testing.assert_array_equal(out.value[0], numpy.repeat([[1.0], [2.0], [3.0]], 4, axis=1))
+    np.testing.assert_array_equal(out.value[0], np.repeat([[1.0], [2.0], [3.0]], 4, axis=1))
 
 
 def test_a_hidden_state_must_be_declared() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -12,7 +12,7 @@ from returnn_tf.network.network import Network
 from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
 
-LENS = numpy.array([4, 2, 3], "int32")
+LENS = np.array([4, 2, 3], "int32")
 TIME, STATIC, FEATURE = SpatialDim("time"), SpatialDim("s", 2), FeatureDim("f", 3)
 #: [batch, time, feature], the same with a static axis, indices, and numbers by sequence; all with the same time dim.
 EXTERN_DATA = {
@@ -25,21 +25,21 @@ EXTERN_DATA = {
 }
 
 
-def feed(**arrays: Any) -> dict[str, numpy.ndarray]:
+def feed(**arrays: Any) -> dict[str, np.ndarray]:
     """Return random arrays for all keys, three sequences of the lengths 4, 2, 3; some may be given."""
-    rng = numpy.random.default_rng(3)
+    rng = np.random.default_rng(3)
     values: dict[str, Any] = {
         "data": rng.normal(size=(3, 4, 3)),
         "wide": rng.normal(size=(3, 4, 2, 3)),
         "labels": rng.integers(0, 5, (3, 4)),
         "ints": rng.integers(0, 3, (3, 4)),
-        "numbers": numpy.array([1, 0, 2]),
+        "numbers": np.array([1, 0, 2]),
         "other": rng.normal(size=(3, 4, 3)),
     }
     values.update(arrays)
     result = {}
     for key, value in values.items():
-        value = numpy.asarray(value)
+        value = np.asarray(value)
         result[key] = value.astype("float32" if value.dtype.kind == "f" else "int32")
         if key != "numbers":
             result[key + "/size0"] = LENS
@@ -78,7 +78,7 @@ def fails(layer: dict[str, Any], match: str, **config: Any) -> None:
     assert "Layer 'output' (class %r)" % layer["class"] in str(info.value)
 
 
-def gradient(layer: dict[str, Any], arrays: Optional[dict[str, Any]] = None, **config: Any) -> numpy.ndarray:
+def gradient(layer: dict[str, Any], arrays: Optional[dict[str, Any]] = None, **config: Any) -> np.ndarray:
     """Return d(sum of squares of the output)/d(bias), where the layer sees ``a = data + bias``."""
     network = {
         "bias": {"class": "variable", "shape": [FEATURE]},

@@ -1,6 +1,6 @@
 """`fast_bw` with what the config says about the automata."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -24,31 +24,29 @@ def network(loss=False, **options):
 
 def run(**options):
     arrays = feed()
-    arrays["labels"], arrays["labels/size0"] = arrays["labels"][:, :2], numpy.array([2, 1, 2], "int32")
+    arrays["labels"], arrays["labels/size0"] = arrays["labels"][:, :2], np.array([2, 1, 2], "int32")
     extern = {"extern_data": {"data": {"dim": 3}, "labels": {"dim": 5, "sparse": True}}}
     arrays = {k: v for k, v in arrays.items() if k.partition("/")[0] in ("data", "labels")}
     net = net_of(network(**options), **extern)
-    net.set_param_values(
-        {k: numpy.cos(numpy.arange(v.size)).reshape(v.shape) for k, v in net.get_param_values().items()}
-    )
+    net.set_param_values({k: np.cos(np.arange(v.size)).reshape(v.shape) for k, v in net.get_param_values().items()})
     return net.run(arrays, with_grad=bool(options.get("loss")))
 
 
 def test_automaton_without_costs_is_the_hmm():
     first = run(align_target="hmm").layers["output"].value
     second = run(align_target="automaton", automaton=hmm, tdp_scale=0.0).layers["output"].value
-    numpy.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-6)
     other = run(align_target="automaton", automaton=hmm, am_scale=0.5).layers["output"].value
     assert abs(first - other).max() > 1e-2
     for value in (first, other):
-        numpy.testing.assert_allclose(value[0].sum(-1), numpy.ones([4]), rtol=1e-4)
+        np.testing.assert_allclose(value[0].sum(-1), np.ones([4]), rtol=1e-4)
 
 
 def test_gradient_of_the_full_sum():
     """The loss is what the automaton says, and its gradient is that of the softmax minus the posteriors."""
     out = run(align_target="automaton", automaton=hmm, loss=True, tdp_scale=0.3)
-    assert numpy.isfinite(out.total_loss) and out.total_loss > 0
-    assert numpy.abs(out.grads["p/W"]).max() > 1e-3
+    assert np.isfinite(out.total_loss) and out.total_loss > 0
+    assert np.abs(out.grads["p/W"]).max() > 1e-3
 
 
 def best_path(**options):

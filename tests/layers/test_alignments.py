@@ -1,6 +1,6 @@
 """Layers over alignments: `transducer_loss`, and that all of them compute the same without native ops."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -28,12 +28,10 @@ def transducer(**options):
 
 def run(network):
     arrays = feed()
-    arrays["labels"], arrays["labels/size0"] = arrays["labels"][:, :2], numpy.array([2, 1, 2], "int32")
+    arrays["labels"], arrays["labels/size0"] = arrays["labels"][:, :2], np.array([2, 1, 2], "int32")
     arrays = {k: v for k, v in arrays.items() if k.partition("/")[0] in ("data", "labels")}
     net = net_of(network, **EXTERN)
-    net.set_param_values(
-        {k: numpy.cos(numpy.arange(v.size)).reshape(v.shape) for k, v in net.get_param_values().items()}
-    )
+    net.set_param_values({k: np.cos(np.arange(v.size)).reshape(v.shape) for k, v in net.get_param_values().items()})
     return net.run(arrays, with_grad=True), arrays
 
 
@@ -49,7 +47,7 @@ def test_transducer_loss(options):
             joint[b, :frames, : count + 1], arrays["labels"][b, :count], blank,
             options.get("label_takes_frame", False), options.get("logits_normalized", False),
         )  # fmt: skip
-        expected = expected if numpy.isfinite(expected) else 0.0
+        expected = expected if np.isfinite(expected) else 0.0
         assert out.layers["output"].value[b] == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
@@ -105,11 +103,11 @@ def test_without_native_ops(name, monkeypatch):
     monkeypatch.setattr(alignments, "_ops_for", lambda scores: asked.append(scores))
     plain, _ = run(NETWORKS[name])
     assert asked, "the layer does not ask for native ops"
-    numpy.testing.assert_allclose(native.total_loss, plain.total_loss, rtol=1e-5)
-    numpy.testing.assert_allclose(native.layers["output"].value, plain.layers["output"].value, atol=1e-5)
+    np.testing.assert_allclose(native.total_loss, plain.total_loss, rtol=1e-5)
+    np.testing.assert_allclose(native.layers["output"].value, plain.layers["output"].value, atol=1e-5)
     assert native.grads.keys() == plain.grads.keys() and native.grads
     for key, value in native.grads.items():
-        numpy.testing.assert_allclose(value, plain.grads[key], atol=2e-5)
+        np.testing.assert_allclose(value, plain.grads[key], atol=2e-5)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf import Config, ConfigError, Network
@@ -23,24 +23,24 @@ EXTERN = {
 LENS = [5, 3]
 
 
-def run(layers: dict[str, Any], *, n: int = 2, labels: int = 1) -> tuple[dict[str, Any], dict[str, numpy.ndarray]]:
+def run(layers: dict[str, Any], *, n: int = 2, labels: int = 1) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the results, and the inputs.
 
     :param n: frames of "sizes"
     :param labels: frames of "label"
     """
     net = Network.from_config(Config({"extern_data": EXTERN, "network": layers, "behavior_version": 21}))
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     feed = {
         "data": rng.normal(size=(2, 5, 4)).astype("float32"),
         "places": rng.normal(size=(2, 5, 3, 4)).astype("float32"),
         "plain": rng.normal(size=(2, 5)).astype("float32"),
-        "index": numpy.array([[1, 0], [2, 2]], "int32"),
-        "sizes": numpy.array([[2, 2, 1], [1, 3, 1]], "int32")[:, :n],
+        "index": np.array([[1, 0], [2, 2]], "int32"),
+        "sizes": np.array([[2, 2, 1], [1, 3, 1]], "int32")[:, :n],
         "label": rng.randint(7, size=(2, labels)).astype("int32"),
     }
-    feed.update({key + "/size0": numpy.array(LENS, "int32") for key in ("data", "places", "plain")})
-    feed["sizes/size0"], feed["label/size0"] = numpy.array([n, n], "int32"), numpy.array([labels] * 2, "int32")
+    feed.update({key + "/size0": np.array(LENS, "int32") for key in ("data", "places", "plain")})
+    feed["sizes/size0"], feed["label/size0"] = np.array([n, n], "int32"), np.array([labels] * 2, "int32")
     return net.run(feed).layers, feed
 
 
@@ -73,21 +73,21 @@ def test_axes(layer: dict[str, Any], axes: str, expected: Any) -> None:
     for axis, lens in output.sizes.items():  # frames after the end of a sequence may be anything
         if output.axes[0] == "B" and lens.ndim == 1:
             shape = [2] + [value.shape[axis] if a == axis else 1 for a in range(1, value.ndim)]
-            mask = (numpy.arange(value.shape[axis]) < lens[:, None]).reshape(shape)
-            output.value[:], value = numpy.where(mask, output.value, 0), numpy.where(mask, value, 0)
-    numpy.testing.assert_allclose(output.value, value, rtol=1e-6)
+            mask = (np.arange(value.shape[axis]) < lens[:, None]).reshape(shape)
+            output.value[:], value = np.where(mask, output.value, 0), np.where(mask, value, 0)
+    np.testing.assert_allclose(output.value, value, rtol=1e-6)
 
 
-def _padded(x: numpy.ndarray) -> numpy.ndarray:
-    return numpy.pad(x, [(0, 0), (0, 1), (0, 0)])
+def _padded(x: np.ndarray) -> np.ndarray:
+    return np.pad(x, [(0, 0), (0, 1), (0, 0)])
 
 
-def _gathered(x: numpy.ndarray) -> numpy.ndarray:
-    return numpy.stack([x[0][:, [1, 0]], x[1][:, [2, 2]]])
+def _gathered(x: np.ndarray) -> np.ndarray:
+    return np.stack([x[0][:, [1, 0]], x[1][:, [2, 2]]])
 
 
-def _unflat(x: numpy.ndarray) -> numpy.ndarray:
-    y = numpy.zeros((2, 2, 3, 4), "float32")
+def _unflat(x: np.ndarray) -> np.ndarray:
+    y = np.zeros((2, 2, 3, 4), "float32")
     y[0, :2, :2] = x[0, :4].reshape(2, 2, 4)
     y[1, 0, :3] = x[1, :3]
     return y
@@ -96,7 +96,7 @@ def _unflat(x: numpy.ndarray) -> numpy.ndarray:
 def test_repeat_of_an_axis_behind_the_time() -> None:
     found, feed = run({"output": {"class": "repeat", "axis": PLACE, "repetitions": 2, "from": "data:places"}})
     assert "".join(found["output"].axes) == "BSTF"
-    numpy.testing.assert_allclose(found["output"].value, feed["places"].repeat(2, 2).transpose(0, 2, 1, 3))
+    np.testing.assert_allclose(found["output"].value, feed["places"].repeat(2, 2).transpose(0, 2, 1, 3))
 
 
 def test_split_of_merged_axes_gives_them_back() -> None:
@@ -108,9 +108,9 @@ def test_split_of_merged_axes_gives_them_back() -> None:
         "again": {"class": "split_dims", "axis": "stag:place", "dims": (PLACE, TIME), "from": "inner"},
     }
     found, feed = run({**layers, "again": {**layers["again"], "is_output_layer": True}})
-    numpy.testing.assert_allclose(found["output"].value, feed["data"] + 1, rtol=1e-6)
+    np.testing.assert_allclose(found["output"].value, feed["data"] + 1, rtol=1e-6)
     assert found["output"].sizes[1].tolist() == LENS
-    numpy.testing.assert_allclose(found["again"].value, feed["places"].transpose(0, 2, 1, 3))
+    np.testing.assert_allclose(found["again"].value, feed["places"].transpose(0, 2, 1, 3))
     assert found["again"].sizes[2].tolist() == LENS
 
 
@@ -152,22 +152,22 @@ def test_reduction_over_slices_of_each_frame(mode: str, by_size: bool) -> None:
     if not by_size:
         layers["s"] = {**FRAMES["s"], "size": None, "min_size": 1}
     found, feed = run(layers)
-    functions: dict[str, Any] = {"argmax": numpy.argmax, "logsumexp": lambda x, axis: numpy.log(numpy.exp(x).sum(axis))}
-    function = functions.get(mode) or getattr(numpy, mode)
+    functions: dict[str, Any] = {"argmax": np.argmax, "logsumexp": lambda x, axis: np.log(np.exp(x).sum(axis))}
+    function = functions.get(mode) or getattr(np, mode)
     for b, n in enumerate(LENS):
         for t in range(n):
             size = min(max(n - t - 1, 1), 3) if by_size else n - t
             expected = function(feed["data"][b, t : t + size], axis=0)
-            numpy.testing.assert_allclose(found["output"].value[b, t], expected, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(found["output"].value[b, t], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_softmax_over_slices_of_each_frame() -> None:
     layers = {**FRAMES, "output": {"class": "softmax_over_spatial", "axis": SLICE, "from": "s"}}
     found, feed = run(layers)
     assert "".join(found["output"].axes) == "BTFT"
-    weights = numpy.exp(feed["data"][0, 1:4])  # the second frame of the first sequence has size 3
-    numpy.testing.assert_allclose(found["output"].value[0, 1].T, weights / weights.sum(0), rtol=1e-5)
-    numpy.testing.assert_allclose(found["output"].value[0, 4].T, [[1] * 4, [0] * 4, [0] * 4])
+    weights = np.exp(feed["data"][0, 1:4])  # the second frame of the first sequence has size 3
+    np.testing.assert_allclose(found["output"].value[0, 1].T, weights / weights.sum(0), rtol=1e-5)
+    np.testing.assert_allclose(found["output"].value[0, 4].T, [[1] * 4, [0] * 4, [0] * 4])
 
 
 def test_lengths_of_slices_need_their_frames() -> None:
@@ -194,7 +194,7 @@ def test_slice_nd_by_start_and_size(start: Any, size: Any) -> None:
         length = {"l2": n - 2, TIME: n, 2: 2, None: n - first}[size]
         got = found["output"].value[b]
         inside = min(length, n - first if start == "one" else 5 - first)
-        numpy.testing.assert_allclose(got[:inside], feed["data"][b, first : first + inside])
+        np.testing.assert_allclose(got[:inside], feed["data"][b, first : first + inside])
         assert size == 2 or found["output"].sizes[1][b] == length
         assert start != "one" or not got[inside:].any()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf import Config, ConfigError, Network
@@ -19,15 +19,15 @@ EXTERN = {
 LENS = {"data": [3, 2], "other": [2, 4]}
 
 
-def run(layers: dict[str, Any], *, behavior_version: int = 21) -> tuple[Any, dict[str, numpy.ndarray]]:
+def run(layers: dict[str, Any], *, behavior_version: int = 21) -> tuple[Any, dict[str, np.ndarray]]:
     """Return the result of "output", and the inputs."""
     settings = {"extern_data": EXTERN, "network": layers, "behavior_version": behavior_version}
     net = Network.from_config(Config(settings))
-    rng = numpy.random.RandomState(1)
-    feed: dict[str, numpy.ndarray] = {"vector": rng.normal(size=(2, 3)).astype("float32")}
+    rng = np.random.RandomState(1)
+    feed: dict[str, np.ndarray] = {"vector": rng.normal(size=(2, 3)).astype("float32")}
     for key, lens in LENS.items():
         feed[key] = rng.normal(size=(2, max(lens), 3)).astype("float32")
-        feed[key + "/size0"] = numpy.array(lens, "int32")
+        feed[key + "/size0"] = np.array(lens, "int32")
     return net.run(feed).layers["output"], feed
 
 
@@ -35,7 +35,7 @@ def test_axes_of_equal_size_keep_their_order() -> None:
     layer = {"class": "combine", "kind": "sub", "from": ["data", "data:vector"], "allow_broadcast_all_sources": True}
     output, feed = run({"output": layer})
     assert output.axes == ("B", "T", "S", "F")
-    numpy.testing.assert_allclose(output.value, feed["data"][..., None] - feed["vector"][:, None, None], rtol=1e-6)
+    np.testing.assert_allclose(output.value, feed["data"][..., None] - feed["vector"][:, None, None], rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["combine", "eval"])
@@ -47,9 +47,9 @@ def test_out_type_reorders_the_axes_of_the_sources(kind: str) -> None:
     layers["output"]["kind" if kind == "combine" else "eval"] = "sub" if kind == "combine" else "source(0) * source(1)"
     output, feed = run(layers)
     assert output.axes == ("B", "F", "T")
-    expected = numpy.transpose(feed["data"], (0, 2, 1))
+    expected = np.transpose(feed["data"], (0, 2, 1))
     expected = expected - expected if kind == "combine" else expected**2
-    numpy.testing.assert_allclose(output.value, expected, rtol=1e-6)
+    np.testing.assert_allclose(output.value, expected, rtol=1e-6)
 
 
 def test_out_type_must_have_the_axes_of_the_sources() -> None:
@@ -67,7 +67,7 @@ def test_linear_over_two_time_axes(options: dict[str, Any], behavior_version: in
     output, feed = run({"output": layer}, behavior_version=behavior_version)
     assert output.axes == ("B", "T", "T", "F")
     expected = feed["data"].sum(-1)[:, :, None] + feed["other"].sum(-1)[:, None]
-    numpy.testing.assert_allclose(output.value, numpy.repeat(expected[..., None], 3, axis=-1), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(output.value, np.repeat(expected[..., None], 3, axis=-1), rtol=1e-5, atol=1e-5)
     assert [output.sizes[1].tolist(), output.sizes[2].tolist()] == [LENS["data"], LENS["other"]]
 
 
@@ -102,9 +102,9 @@ def test_dims_of_users_and_automatic_ones(version: int, allow: Any, size: int, s
     }
     settings = {"extern_data": EXTERN, "network": layers, "behavior_version": version}
     net = Network.from_config(Config(settings))
-    data = numpy.random.RandomState(1).normal(size=(2, 3, 3)).astype("float32")
-    result = net.run({"data": data, "data/size0": numpy.array([3, 2], "int32")}).layers
+    data = np.random.RandomState(1).normal(size=(2, 3, 3)).astype("float32")
+    result = net.run({"data": data, "data/size0": np.array([3, 2], "int32")}).layers
     h, out = result["h"].value, result["output"].value
     assert out.shape == shape
     expected = data - h if len(shape) == 3 else data[..., None] - h[:, :, None]
-    numpy.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)

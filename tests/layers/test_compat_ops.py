@@ -6,7 +6,7 @@ import itertools
 import pathlib
 import shutil
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.compat.op_code import OpCodeCompiler
@@ -20,7 +20,7 @@ BLANK = 1
 
 def by_enumeration(log_probs, labels, frames, count, takes_frame):
     """Return the log of the sum over all alignments."""
-    total = -numpy.inf
+    total = -np.inf
     steps = frames if takes_frame else frames + count
     for places in itertools.combinations(range(steps), count):
         t, u, score = 0, 0, 0.0
@@ -31,16 +31,16 @@ def by_enumeration(log_probs, labels, frames, count, takes_frame):
             score += log_probs[t, u, labels[u] if label else BLANK]
             u, t = u + label, t + (takes_frame or not label)
         if u == count and t == frames and (takes_frame or steps - 1 not in places):
-            total = numpy.logaddexp(total, score)
+            total = np.logaddexp(total, score)
     return total
 
 
 @pytest.mark.parametrize("takes_frame", [False, True])
 def test_transducers(takes_frame):
-    rng = numpy.random.RandomState(2)
+    rng = np.random.RandomState(2)
     logits = rng.normal(size=(2, 4, 3, 5)).astype("float32")
-    log_probs = logits - numpy.log(numpy.exp(logits).sum(-1, keepdims=True))
-    labels, frames, counts = numpy.array([[0, 3], [2, 0]], "int32"), [4, 3], [2, 1]
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    labels, frames, counts = np.array([[0, 3], [2, 0]], "int32"), [4, 3], [2, 1]
     expected = [-by_enumeration(log_probs[i], labels[i], frames[i], counts[i], takes_frame) for i in range(2)]
     if takes_frame:
         got = rna_loss(log_probs, labels, frames, counts, blank_label=BLANK)
@@ -48,8 +48,8 @@ def test_transducers(takes_frame):
         got = rnnt_loss(logits, labels, frames, counts, BLANK)
         again = rnnt_loss(log_probs=tf.constant(log_probs), labels=labels, input_lengths=frames, label_lengths=counts,
                           blank_index=BLANK)  # fmt: skip
-        numpy.testing.assert_allclose(again.numpy(), expected, rtol=1e-4)
-    numpy.testing.assert_allclose(got.numpy(), expected, rtol=1e-4)
+        np.testing.assert_allclose(again.numpy(), expected, rtol=1e-4)
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-4)
 
 
 def test_modules_of_other_projects(tmp_path: pathlib.Path) -> None:
@@ -63,22 +63,22 @@ def test_modules_of_other_projects(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("hits", [False, True])
 def test_sampled_logits(hits: bool) -> None:
-    rng = numpy.random.RandomState(3)
+    rng = np.random.RandomState(3)
     weights, biases, inputs = (rng.normal(size=s).astype("float32") for s in ((7, 4), (7,), (2, 4)))
-    labels, sampled = numpy.array([[3], [5]]), numpy.array([5, 0, 1])
+    labels, sampled = np.array([[3], [5]]), np.array([5, 0, 1])
     values = (tf.constant(sampled), tf.constant([[0.5], [0.25]]), tf.constant([0.1, 0.2, 0.3]))
     logits, targets = HELPERS["compute_sampled_logits"](
         weights, biases, labels, inputs, 3, 7, sampled_values=values, remove_accidental_hits=hits
     )
     full = inputs @ weights.T + biases
-    expected = numpy.concatenate(
-        [full[[[0], [1]], labels] - numpy.log([[0.5], [0.25]]), full[:, sampled] - numpy.log([0.1, 0.2, 0.3])], axis=1
+    expected = np.concatenate(
+        [full[[[0], [1]], labels] - np.log([[0.5], [0.25]]), full[:, sampled] - np.log([0.1, 0.2, 0.3])], axis=1
     )
-    keep = numpy.ones((2, 4), bool)
+    keep = np.ones((2, 4), bool)
     keep[1, 1] = not hits
-    numpy.testing.assert_allclose(logits.numpy()[keep], expected[keep], rtol=1e-4)
+    np.testing.assert_allclose(logits.numpy()[keep], expected[keep], rtol=1e-4)
     assert (logits.numpy()[~keep] < -1e30).all()
-    numpy.testing.assert_array_equal(targets.numpy(), [[1, 0, 0, 0]] * 2)
+    np.testing.assert_array_equal(targets.numpy(), [[1, 0, 0, 0]] * 2)
 
 
 CODE = """
@@ -108,7 +108,7 @@ def test_code_in_cpp(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) ->
     """Also code for old releases of TensorFlow."""
     monkeypatch.setenv("RETURNN_TF_NATIVE_CACHE", str(tmp_path))
     ops = OpCodeCompiler(base_name="CompatTest", code_version=1, code=CODE, is_cpp=True).load_tf_module()
-    numpy.testing.assert_array_equal(ops.compat_test_plus(x=[1.0, 2.0]).numpy(), [5, 6])
+    np.testing.assert_array_equal(ops.compat_test_plus(x=[1.0, 2.0]).numpy(), [5, 6])
 
 
 def test_what_does_not_compile() -> None:

@@ -1,6 +1,6 @@
 """`cond`: which branch is computed, shared parameters, lengths, gradients, messages."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -21,14 +21,14 @@ def network(true, false, limit=1e6, **more):
     }
 
 
-@pytest.mark.parametrize("limit,func", [(1e6, numpy.tanh), (-1e6, lambda x: 1 / (1 + numpy.exp(-x)))])
+@pytest.mark.parametrize("limit,func", [(1e6, np.tanh), (-1e6, lambda x: 1 / (1 + np.exp(-x)))])
 def test_one_of_two(limit, func):
     net = net_of(network(TANH, SIGMOID, limit))
     assert {n: tuple(v.shape) for n, v in net.params.items()} == {"output/W": (3, 3), "output/b": (3,)}
     result = net.run(feed(), with_grad=True)
     params = {n: v.numpy() for n, v in net.params.items()}
     out = result.layers["output"]
-    numpy.testing.assert_allclose(out.value, func(feed()["data"] @ params["output/W"] + params["output/b"]), rtol=1e-5)
+    np.testing.assert_allclose(out.value, func(feed()["data"] @ params["output/W"] + params["output/b"]), rtol=1e-5)
     assert out.sizes[1].tolist() == LENS.tolist()
     assert abs(result.grads["output/W"]).max() > 0
 
@@ -63,8 +63,8 @@ def test_condition_as_a_dict(name):
     assert sorted(net.params) == sorted(["output/W", "output/b", *params])
     values = net.get_param_values()
     y = feed()["data"] @ values["output/W"] + values["output/b"]
-    expected = numpy.tanh(y) if is_true else 1 / (1 + numpy.exp(-y))
-    numpy.testing.assert_allclose(net.run(feed()).layers["output"].value, expected, rtol=1e-5)
+    expected = np.tanh(y) if is_true else 1 / (1 + np.exp(-y))
+    np.testing.assert_allclose(net.run(feed()).layers["output"].value, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -88,9 +88,9 @@ def test_condition_as_a_dict_in_a_loop(condition, steps, moved):
     }  # fmt: skip
     net = net_of({"output": {"class": "rec", "from": "data", "unit": unit, "optimize_move_layers_out": moved}})
     result = net.run(feed()).layers["output"].value
-    factors = numpy.array([2.0 if t < steps else 1.0 for t in range(4)])
+    factors = np.array([2.0 if t < steps else 1.0 for t in range(4)])
     for got, x, n in zip(result, feed()["data"], LENS):
-        numpy.testing.assert_allclose(got[:n], (x * factors[:, None]).cumsum(axis=0)[:n], rtol=1e-5)
+        np.testing.assert_allclose(got[:n], (x * factors[:, None]).cumsum(axis=0)[:n], rtol=1e-5)
 
 
 def test_gradient_only_of_the_layer_that_ran():
@@ -145,14 +145,14 @@ def test_in_a_loop():
     net = net_of({"loop": loop, "output": {"class": "copy", "from": "loop"}})
     params = {n: v.numpy() for n, v in net.params.items()}
     out = net.run(feed()).layers["output"].value
-    last, data = numpy.zeros([3, 3]), feed()["data"]
+    last, data = np.zeros([3, 3]), feed()["data"]
     for t in range(max(LENS)):
         if last.sum() < 0.5:
-            x = numpy.concatenate([data[:, t], last], axis=1)
-            last = numpy.tanh(x @ params["loop/rec/output/W"] + params["loop/rec/output/b"])
+            x = np.concatenate([data[:, t], last], axis=1)
+            last = np.tanh(x @ params["loop/rec/output/W"] + params["loop/rec/output/b"])
         else:
             last = last * 0.5
-        numpy.testing.assert_allclose(out[:, t], last, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(out[:, t], last, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def branch(activation, **layers):
     return {"class": "subnetwork", "from": "data", "subnetwork": inner}
 
 
-@pytest.mark.parametrize("limit,func", [(1e6, numpy.tanh), (-1e6, lambda x: 1 / (1 + numpy.exp(-x)))])
+@pytest.mark.parametrize("limit,func", [(1e6, np.tanh), (-1e6, lambda x: 1 / (1 + np.exp(-x)))])
 @pytest.mark.parametrize("loop", [False, True])
 def test_parts_of_both(limit, func, loop):
     if loop:
@@ -205,12 +205,12 @@ def test_parts_of_both(limit, func, loop):
     result = net.run(feed())
     a = func(feed()["data"] @ params[prefix + "a/W"] + params[prefix + "a/b"])
     if loop:
-        mask = numpy.arange(a.shape[1])[None, :, None] < LENS[:, None, None]
-        numpy.testing.assert_allclose(result.layers["output"].value * mask, a.cumsum(axis=1) * mask, rtol=1e-4)
+        mask = np.arange(a.shape[1])[None, :, None] < LENS[:, None, None]
+        np.testing.assert_allclose(result.layers["output"].value * mask, a.cumsum(axis=1) * mask, rtol=1e-4)
     else:
         assert set(result.layers) == {"output", "both", "loss"}
-        out = numpy.tanh(feed()["data"] @ params["output/output/W"] + params["output/output/b"])
-        numpy.testing.assert_allclose(result.layers["both"].value, numpy.concatenate([a, out], 2), rtol=1e-5)
+        out = np.tanh(feed()["data"] @ params["output/output/W"] + params["output/output/b"])
+        np.testing.assert_allclose(result.layers["both"].value, np.concatenate([a, out], 2), rtol=1e-5)
 
 
 @pytest.mark.parametrize("limit", [1e6, -1e6])
@@ -233,7 +233,7 @@ def test_part_with_lengths_of_its_own(limit):
     layers["m2"] = {"class": "compare", "kind": "greater", "value": -1e6, "from": "s"}
     layers["kept"] = {"class": "copy", "from": "output/p", "is_output_layer": True}
     result = net_of(layers).run(feed())
-    positive = (feed()["data"].sum(-1) > 0) & (numpy.arange(feed()["data"].shape[1])[None] < LENS[:, None])
+    positive = (feed()["data"].sum(-1) > 0) & (np.arange(feed()["data"].shape[1])[None] < LENS[:, None])
     expected = positive.sum(1) if limit > 0 else LENS
     assert result.layers["kept"].sizes[1].tolist() == expected.tolist()
 
@@ -279,9 +279,9 @@ def cross_entropy(net, name="output/s", smoothing=0.0):
     """Sum over the valid frames, and the number of them."""
     params = {n: v.numpy() for n, v in net.params.items()}
     z = feed()["data"] @ params[name + "/W"] + params[name + "/b"]
-    log_p = z - numpy.log(numpy.exp(z).sum(axis=-1, keepdims=True))
-    mask = numpy.arange(4) < LENS[:, None]
-    return -(numpy.take_along_axis(log_p, feed()["labels"][..., None], 2)[..., 0] * mask).sum(), mask.sum()
+    log_p = z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
+    mask = np.arange(4) < LENS[:, None]
+    return -(np.take_along_axis(log_p, feed()["labels"][..., None], 2)[..., 0] * mask).sum(), mask.sum()
 
 
 @pytest.mark.parametrize("limit", [1e6, -1e6])
@@ -291,10 +291,10 @@ def test_loss_of_one_branch(limit):
     value, count = cross_entropy(net)
     assert list(result.losses) == ["output/s", "loss"] or list(result.losses) == ["loss", "output/s"]
     taken = limit > 0
-    numpy.testing.assert_allclose(result.losses["output/s"], value if taken else 0, rtol=1e-5)
+    np.testing.assert_allclose(result.losses["output/s"], value if taken else 0, rtol=1e-5)
     assert result.counts["output/s"] == (count if taken else 0)
     assert (result.errors["output/s"] > 0) == taken
-    numpy.testing.assert_allclose(result.total_loss, sum(result.losses.values()), rtol=1e-6)
+    np.testing.assert_allclose(result.total_loss, sum(result.losses.values()), rtol=1e-6)
     assert (abs(result.grads["output/s/W"]).max() > 0) == taken
 
 
@@ -307,11 +307,11 @@ def test_loss_of_both_branches(limit):
     result = net.run(feed())
     assert len(result.losses) == 2
     if limit > 0:
-        numpy.testing.assert_allclose(result.losses["output/s"], plain / count, rtol=1e-5)
+        np.testing.assert_allclose(result.losses["output/s"], plain / count, rtol=1e-5)
     else:
         assert abs(result.losses["output/s"] - plain / count) > 1e-3
     one_sided = net_of(network(both[0], TANH, -1e6), train=True).run(feed())  # no frames, but no NaN either
-    assert one_sided.losses["output/s"] == 0 and numpy.isfinite(one_sided.total_loss)
+    assert one_sided.losses["output/s"] == 0 and np.isfinite(one_sided.total_loss)
 
 
 def test_loss_on_the_layer_of_a_branch():
@@ -320,8 +320,8 @@ def test_loss_on_the_layer_of_a_branch():
     layers["loss"]["loss"] = None
     net = net_of(layers, train=True)
     result = net.run(feed())
-    numpy.testing.assert_allclose(result.losses["output"], cross_entropy(net, "output")[0], rtol=1e-5)
-    numpy.testing.assert_allclose(result.total_loss, result.losses["output"] / 2, rtol=1e-6)
+    np.testing.assert_allclose(result.losses["output"], cross_entropy(net, "output")[0], rtol=1e-5)
+    np.testing.assert_allclose(result.total_loss, result.losses["output"] / 2, rtol=1e-6)
     values = feed()
     del values["labels"], values["labels/size0"]
     assert "labels" not in net.data_keys(net.fetch_nodes(["output"]), with_losses=False)
@@ -341,7 +341,7 @@ def test_loss_in_a_loop():
     layers["output"] = {"class": "copy", "from": "both"}
     net = net_of(layers, train=True)
     expected = cross_entropy(net, "both/rec/output/s")[0]
-    numpy.testing.assert_allclose(net.run(feed()).losses["both/output/s"], expected, rtol=1e-5)
+    np.testing.assert_allclose(net.run(feed()).losses["both/output/s"], expected, rtol=1e-5)
     assert "both/rec/output/s/W" not in net_of(layers).params  # losses in loops exist in training only
     unit["output"]["true_layer"] = {**branch, "from": ["data:source", "prev:output"]}
     with pytest.raises(ConfigError, match="true_layer: layer 'both/output/output/s' has a loss"):
@@ -380,15 +380,15 @@ def test_states_of_both_branches(moved):
     data[:, 1] = -data[:, 1]
     arrays = {**feed(), "data": data}
     out = net.run(arrays).layers["output"].value
-    total, h, ways = numpy.zeros([3, 3]), numpy.zeros([3, 3]), set()
+    total, h, ways = np.zeros([3, 3]), np.zeros([3, 3]), set()
     for t in range(4):
         way = data[:, t].sum() > 0
         ways.add(way)
         if way:
             total = total + data[:, t]
         else:
-            h = numpy.tanh(numpy.concatenate([data[:, t], h], axis=1) @ kernel + bias)
-        numpy.testing.assert_allclose(out[:, t], total if way else h, rtol=1e-4, atol=1e-5)
+            h = np.tanh(np.concatenate([data[:, t], h], axis=1) @ kernel + bias)
+        np.testing.assert_allclose(out[:, t], total if way else h, rtol=1e-4, atol=1e-5)
     assert len(ways) == 2
 
 
@@ -402,9 +402,9 @@ def test_gradients_through_states():
     nets = [net_of(n, train=True) for n in (layers, plain)]
     nets[0].set_param_values(nets[1].get_param_values())
     (mine, expected) = (net.run(feed(), with_grad=True) for net in nets)
-    numpy.testing.assert_allclose(mine.total_loss, expected.total_loss, rtol=1e-5)
+    np.testing.assert_allclose(mine.total_loss, expected.total_loss, rtol=1e-5)
     for name, grad in expected.grads.items():
-        numpy.testing.assert_allclose(mine.grads[name], grad, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(mine.grads[name], grad, rtol=1e-4, atol=1e-6)
 
 
 def test_states_follow_the_hypotheses_of_a_search():
@@ -418,14 +418,14 @@ def test_states_follow_the_hypotheses_of_a_search():
         net = search_net(
             {**frame_loop(layers={"emb": layer}), "yes": yes, "output": {"class": "decide", "from": "loop"}}
         )
-        rng = numpy.random.default_rng(5)
+        rng = np.random.default_rng(5)
         for name in sorted(net.params):
             if "rec/emb/W" not in name and "rec/emb/b" not in name:
                 net.set_param_values({name: rng.normal(size=net.params[name].shape)})
         found.append(hypotheses(net.run(feed(), fetch=["loop"]).layers["loop"]))
     for mine, expected in zip(*found):
         assert [labels for _, labels in mine] == [labels for _, labels in expected]
-        numpy.testing.assert_allclose([s for s, _ in mine], [s for s, _ in expected], rtol=1e-5)
+        np.testing.assert_allclose([s for s, _ in mine], [s for s, _ in expected], rtol=1e-5)
 
 
 def test_previous_step_of_a_part():
@@ -439,8 +439,8 @@ def test_previous_step_of_a_part():
         for _ in range(2)
     ]
     out = net_of(by_step(*branches)).run(feed()).layers["output"].value
-    mask = numpy.arange(4) < LENS[:, None]
-    numpy.testing.assert_allclose(out[mask], feed()["data"].cumsum(axis=1)[mask], rtol=1e-5)
+    mask = np.arange(4) < LENS[:, None]
+    np.testing.assert_allclose(out[mask], feed()["data"].cumsum(axis=1)[mask], rtol=1e-5)
     inner["a"]["from"] = ["data", "prev:a"]
     with pytest.raises(ConfigError, match="Name a layer of the loop instead"):
         net_of(by_step(*branches))

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -59,17 +59,17 @@ def test_parameters_are_known_before_a_run() -> None:
     assert params == {"output/scale": ((3,), True), "output/fixed": ((3,), False)}
     assert plan.outputs["output"].output.axis_kinds == ("B", "T", "F")
     values = net_of({"output": {"class": "half_of_mean", "from": "data"}}).get_param_values()
-    numpy.testing.assert_array_equal(values["output/scale"], [2, 2, 2])
-    numpy.testing.assert_array_equal(values["output/fixed"], [1, 2, 3])
+    np.testing.assert_array_equal(values["output/scale"], [2, 2, 2])
+    np.testing.assert_array_equal(values["output/fixed"], [1, 2, 3])
 
 
 @pytest.mark.parametrize("options", [{}, {"factor": 0.25}])
 def test_half_of_mean(options: dict[str, float]) -> None:
     x = feed()["data"]
-    mean = numpy.stack([x[i, :n].mean(axis=0) for i, n in enumerate(LENS)])[:, None]
+    mean = np.stack([x[i, :n].mean(axis=0) for i, n in enumerate(LENS)])[:, None]
     result = output({"output": {"class": "half_of_mean", "from": "data", **options}})
     expected = (x - options.get("factor", 0.5) * mean) * 2 + [1, 2, 3]
-    numpy.testing.assert_allclose(result.value, expected, rtol=1e-5)
+    np.testing.assert_allclose(result.value, expected, rtol=1e-5)
 
 
 def test_several_sources_and_dropout() -> None:
@@ -79,11 +79,11 @@ def test_several_sources_and_dropout() -> None:
     del config["same"]
     same = {"o": {"class": "reinterpret_data", "size_base": "data", "from": "data:other"}}
     result = output({**same, "output": {**layer, "from": ["data", "o"]}})
-    numpy.testing.assert_allclose(result.value, 2 * numpy.concatenate([x["data"], x["other"]], axis=2), rtol=1e-6)
+    np.testing.assert_allclose(result.value, 2 * np.concatenate([x["data"], x["other"]], axis=2), rtol=1e-6)
     net = net_of({"output": {"class": "doubled", "dropout": 0.5, "from": "data"}})
     value = net.run(x, train=True).layers["output"].value
-    assert set(numpy.round(numpy.unique(value / x["data"]), 3)) <= {0.0, 4.0}
-    numpy.testing.assert_allclose(net.run(x, train=False).layers["output"].value, 2 * x["data"])
+    assert set(np.round(np.unique(value / x["data"]), 3)) <= {0.0, 4.0}
+    np.testing.assert_allclose(net.run(x, train=False).layers["output"].value, 2 * x["data"])
 
 
 def test_axes_may_differ_from_the_source() -> None:
@@ -93,7 +93,7 @@ def test_axes_may_differ_from_the_source() -> None:
     assert data.time_dim is plan.extern_data["data"].time_dim  # by the lengths that __init__ sets
     result = output({"output": {"class": "add_one_hot_to_time", "n_positions": 2, "from": "data"}})
     value = result.value if result.axes[0] == "B" else result.value.transpose(1, 0, 2)
-    numpy.testing.assert_array_equal(value[:, :, 3:], numpy.eye(2)[[0, 1, 1, 1]][None].repeat(3, axis=0))
+    np.testing.assert_array_equal(value[:, :, 3:], np.eye(2)[[0, 1, 1, 1]][None].repeat(3, axis=0))
 
 
 def test_own_lengths() -> None:
@@ -101,7 +101,7 @@ def test_own_lengths() -> None:
     result = output({"half": {"class": "every_second", "from": "data"}, "output": sums})
     x = feed()["data"]
     expected = [x[i, :n:2].sum(axis=0) for i, n in enumerate(LENS)]
-    numpy.testing.assert_allclose(result.value, expected, rtol=1e-5)
+    np.testing.assert_allclose(result.value, expected, rtol=1e-5)
 
 
 def test_lengths_of_a_declared_dim() -> None:
@@ -110,7 +110,7 @@ def test_lengths_of_a_declared_dim() -> None:
     sums = {"class": "reduce", "mode": "sum", "axis": chunks, "from": "chunks"}
     result = output({"chunks": {"class": "chunks", "from": "data"}, "output": sums})
     x = feed()["data"]
-    numpy.testing.assert_allclose(result.value, [x[i, :n:3].sum(axis=0) for i, n in enumerate(LENS)], rtol=1e-5)
+    np.testing.assert_allclose(result.value, [x[i, :n:3].sum(axis=0) for i, n in enumerate(LENS)], rtol=1e-5)
     assert chunks.dyn_size is None  # outside of the building of ops
 
 
@@ -118,14 +118,14 @@ def test_parameters_are_saved_and_restored(tmp_path: pathlib.Path) -> None:
     config = config_of({**factor(loss="as_is"), "more": {"class": "half_of_mean", "from": "data", "loss": "as_is"}})
     net, other = (Network(plan_from_config(config, train=True), seed=seed) for seed in (1, 2))
     name = "output/factors/out_w"
-    net.set_param_values({"more/fixed": numpy.float32([4, 5, 6])})
+    net.set_param_values({"more/fixed": np.float32([4, 5, 6])})
     assert (net.get_param_values()[name] != other.get_param_values()[name]).any()
     prefix = str(tmp_path / "model")
     save_checkpoint(net, prefix)
     load_checkpoint(other, prefix)
     for key, value in net.get_param_values().items():
-        numpy.testing.assert_array_equal(other.get_param_values()[key], value)
-    numpy.testing.assert_array_equal(
+        np.testing.assert_array_equal(other.get_param_values()[key], value)
+    np.testing.assert_array_equal(
         net.run(feed()).layers["more"].value, other.run(feed()).layers["more"].value)  # fmt: skip
 
 
@@ -133,12 +133,12 @@ def test_labels() -> None:
     network = {"output": {"class": "sampling", "from": "data"}}
     data = plan_from_config(config_of(network)).outputs["output"].output
     assert data.dtype == "int32" and data.dim == 3 and data.sparse and data.axis_kinds == ("B", "T")
-    numpy.testing.assert_array_equal(output(network).value, feed()["data"].argmax(axis=2))
+    np.testing.assert_array_equal(output(network).value, feed()["data"].argmax(axis=2))
 
 
 def test_target() -> None:
     network = {"output": {"class": "like_target", "from": "data", "target": "labels"}}
-    numpy.testing.assert_array_equal(output(network).value, numpy.eye(5)[feed()["labels"]])
+    np.testing.assert_array_equal(output(network).value, np.eye(5)[feed()["labels"]])
 
 
 def factor(**options: Any) -> dict[str, Any]:
@@ -164,10 +164,10 @@ def test_layers_in_options_and_scopes_within_the_layer() -> None:
     for i, n in enumerate(LENS):
         frames = x[i, :n]
         score = frames @ values["scores/W"]
-        weights = numpy.exp(score) / numpy.exp(score).sum(axis=0)
-        logits = numpy.tanh(frames + frames.mean(axis=0)) @ values["output/factors/out_w"]
-        probs = numpy.exp(logits) / numpy.exp(logits).sum(axis=1, keepdims=True)
-        numpy.testing.assert_allclose(got[i], (weights * probs).sum(axis=0), rtol=1e-4)
+        weights = np.exp(score) / np.exp(score).sum(axis=0)
+        logits = np.tanh(frames + frames.mean(axis=0)) @ values["output/factors/out_w"]
+        probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(got[i], (weights * probs).sum(axis=0), rtol=1e-4)
 
 
 def test_the_same_in_a_loop() -> None:
@@ -184,7 +184,7 @@ def test_the_same_in_a_loop() -> None:
     net = net_of({**outer, "output": {"class": "rec", "from": "data", "unit": unit, "loss": "as_is"}})
     assert net.get_param_values()["output/rec/output/factors/out_w"].shape == (3, 4)
     result = net.run(feed())
-    assert result.layers["output"].value.shape[-1] == 4 and numpy.isfinite(result.layers["output"].value).all()
+    assert result.layers["output"].value.shape[-1] == 4 and np.isfinite(result.layers["output"].value).all()
 
 
 def test_layers_that_the_code_asks_for(tmp_path: pathlib.Path) -> None:
@@ -199,7 +199,7 @@ def test_layers_that_the_code_asks_for(tmp_path: pathlib.Path) -> None:
     Config.from_file(str(tmp_path / "my.config"))
     other = {"class": "eval", "eval": "source(0) * 2", "from": "data"}
     result = output({"output": {"class": "asks", "from": "data"}, "other": other})
-    numpy.testing.assert_allclose(result.value, 3 * feed()["data"], rtol=1e-6)
+    np.testing.assert_allclose(result.value, 3 * feed()["data"], rtol=1e-6)
 
 
 def test_weights_of_another_layer() -> None:
@@ -214,9 +214,9 @@ def test_weights_of_another_layer() -> None:
     assert {k: v.shape for k, v in values.items()} == {
         "embed/W": (2, 5), "output/hidden/kernel": (3, 2), "output/hidden/bias": (2,)}  # fmt: skip
     result = net.run(feed(), with_grad=True)
-    hidden = numpy.tanh(feed()["data"] @ values["output/hidden/kernel"] + values["output/hidden/bias"])
-    numpy.testing.assert_allclose(result.layers["output"].value, hidden @ values["embed/W"], rtol=1e-4)
-    assert numpy.abs(result.grads["embed/W"]).max() > 0
+    hidden = np.tanh(feed()["data"] @ values["output/hidden/kernel"] + values["output/hidden/bias"])
+    np.testing.assert_allclose(result.layers["output"].value, hidden @ values["embed/W"], rtol=1e-4)
+    assert np.abs(result.grads["embed/W"]).max() > 0
 
 
 def test_running_sum_in_and_outside_of_loops() -> None:
@@ -226,7 +226,7 @@ def test_running_sum_in_and_outside_of_loops() -> None:
         result = output(network)
         value = result.value if result.axes[0] == "B" else result.value.transpose(1, 0, 2)
         for i, n in enumerate(LENS):
-            numpy.testing.assert_allclose(value[i, :n], x[i, :n], rtol=1e-5)
+            np.testing.assert_allclose(value[i, :n], x[i, :n], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_layers_moved_out_of_a_loop(layer: dict[str, Any]) -> None:
     ]  # fmt: skip
     values = [r.value if r.axes[0] == "B" else r.value.transpose(1, 0, 2) for r in results]
     for i, n in enumerate(LENS):
-        numpy.testing.assert_allclose(values[0][i, :n], values[1][i, :n], rtol=1e-5)
+        np.testing.assert_allclose(values[0][i, :n], values[1][i, :n], rtol=1e-5)
 
 
 def test_a_growing_history() -> None:
@@ -256,8 +256,8 @@ def test_a_growing_history() -> None:
     for i, n in enumerate(LENS):
         keys = feed()["data"][i] @ weights
         for t in range(n):
-            energy = numpy.exp(keys[: t + 1] @ keys[t])
-            numpy.testing.assert_allclose(value[i, t], energy @ keys[: t + 1] / energy.sum(), rtol=1e-4)
+            energy = np.exp(keys[: t + 1] @ keys[t])
+            np.testing.assert_allclose(value[i, t], energy @ keys[: t + 1] / energy.sum(), rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -272,15 +272,15 @@ def test_gradients(layer: dict[str, Any]) -> None:
     (name,) = net.trainable_params
     got = net.run(feed(), with_grad=True).grads[name]
     start = net.get_param_values()[name]
-    assert numpy.abs(got).max() > 0.1
-    for index in numpy.ndindex(*start.shape):
+    assert np.abs(got).max() > 0.1
+    for index in np.ndindex(*start.shape):
         losses = []
         for change in (1e-2, -1e-2):
             changed = start.copy()
             changed[index] += change
             net.set_param_values({**net.get_param_values(), name: changed})
             losses.append(net.run(feed()).losses["output"])
-        numpy.testing.assert_allclose(got[index], (losses[0] - losses[1]) / 2e-2, rtol=0.02, atol=0.02)
+        np.testing.assert_allclose(got[index], (losses[0] - losses[1]) / 2e-2, rtol=0.02, atol=0.02)
 
 
 def test_loss() -> None:
@@ -289,8 +289,8 @@ def test_loss() -> None:
     net = net_of({**same, "output": {**layer, "loss": "abs_difference", "loss_opts": {"weight": 2.0}}})
     result, x = net.run(feed()), feed()
     y = result.layers["output"].value
-    mask = numpy.arange(4)[None] < LENS[:, None]
-    numpy.testing.assert_allclose(result.losses["output"], 2 * numpy.abs(y - x["other"])[mask].sum(), rtol=1e-4)
+    mask = np.arange(4)[None] < LENS[:, None]
+    np.testing.assert_allclose(result.losses["output"], 2 * np.abs(y - x["other"])[mask].sum(), rtol=1e-4)
     assert result.errors["output"] == 3.0
     with pytest.raises(ConfigError, match="unknown option 'wait'. Known: weight"):
         net_of({**same, "output": {**layer, "loss": "abs_difference", "loss_opts": {"wait": 1}}})

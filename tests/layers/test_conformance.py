@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.cli.shared.layer_docs import example_of
@@ -70,7 +70,7 @@ class Case:
     label: str
     net: Network
     feed: dict[str, Any]
-    values: dict[str, numpy.ndarray]
+    values: dict[str, np.ndarray]
     first: RunResult
 
     def run(self, feed: dict[str, Any]) -> RunResult:
@@ -102,7 +102,7 @@ def _feed(net: Network, batch: int = 3) -> dict[str, Any]:
     feed = random_feed(net.extern_data, batch=batch)
     # A CTC alignment needs more frames than labels.
     if any(loss.loss.class_name in ("ctc", "fast_bw") for loss in net.plan.losses) or "ctc" in str(net.plan):
-        feed["classes"], feed["classes/size0"] = feed["classes"][:, :1], numpy.ones([batch], "int32")
+        feed["classes"], feed["classes/size0"] = feed["classes"][:, :1], np.ones([batch], "int32")
     return feed
 
 
@@ -118,9 +118,9 @@ def test_results_are_as_planned(case: Case) -> None:
         for axis, size in zip(axes, result.value.shape):
             assert data.dims[axis].size in (None, size), path
         for axis, lens in result.sizes.items():
-            assert numpy.min(lens, initial=0) >= 0 and numpy.max(lens, initial=0) <= result.value.shape[axis], path
+            assert np.min(lens, initial=0) >= 0 and np.max(lens, initial=0) <= result.value.shape[axis], path
     for param, grad in case.first.grads.items():
-        assert numpy.isfinite(grad).all() and grad.shape == case.values[param].shape, param
+        assert np.isfinite(grad).all() and grad.shape == case.values[param].shape, param
     assert not case.first.grads or any(grad.any() for grad in case.first.grads.values())
 
 

@@ -1,6 +1,6 @@
 """`constant`, `cast`, `length`, `range*`, `train_flag`, `global_train_step`, `print`."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config
@@ -17,30 +17,30 @@ from tests.layers.nets import FEATURE, LENS, STATIC, TIME, fails, feed, net_of, 
         ({"value": True}, "", "bool", ()),
         ({"value": 2, "dtype": "float32"}, "", "float32", ()),
         ({"value": 1, "with_batch_dim": True}, "B", "int32", (3,)),
-        ({"value": numpy.arange(3, dtype="int64")}, "F", "int64", (3,)),
-        ({"value": numpy.ones([2, 3])}, "S,F", "float64", (2, 3)),
+        ({"value": np.arange(3, dtype="int64")}, "F", "int64", (3,)),
+        ({"value": np.ones([2, 3])}, "S,F", "float64", (2, 3)),
         ({"value": 0.5, "shape": [4]}, "F", "float32", (4,)),
         ({"value": 0.5, "shape": [STATIC, FEATURE]}, "S,F", "float32", (2, 3)),
         ({"value": 0.5, "shape": [STATIC, FEATURE], "feature_dim": STATIC}, "F,S", "float32", (2, 3)),
         ({"value": 3, "shape": [batch_dim, TIME], "sparse_dim": FeatureDim("l", 5)}, "B,T", "int32", (3, 4)),
         ({"value": 3, "shape": [TIME, FEATURE], "with_batch_dim": True}, "B,T,F", "int32", (3, 4, 3)),
-        ({"value": numpy.arange(3.0), "shape": [FEATURE], "with_batch_dim": True}, "B,F", "float64", (3, 3)),
+        ({"value": np.arange(3.0), "shape": [FEATURE], "with_batch_dim": True}, "B,F", "float64", (3, 3)),
     ],
 )
 def test_constant(options, axes, dtype, shape):
     result = output({"class": "constant", **options})
     assert ",".join(result.axes) == axes
     assert result.value.dtype == dtype
-    numpy.testing.assert_array_equal(result.value, numpy.broadcast_to(options["value"], shape))
+    np.testing.assert_array_equal(result.value, np.broadcast_to(options["value"], shape))
     if "T" in axes:
-        numpy.testing.assert_array_equal(result.sizes[1], LENS)
+        np.testing.assert_array_equal(result.sizes[1], LENS)
 
 
 @pytest.mark.parametrize(
     "options,message",
     [
         ({"value": object()}, "option 'value' must be a number, True, False, a string or an array, got"),
-        ({"value": numpy.zeros(3), "shape": [STATIC]}, r"the value has the shape \(3,\), but the option 'shape' says"),
+        ({"value": np.zeros(3), "shape": [STATIC]}, r"the value has the shape \(3,\), but the option 'shape' says"),
         ({"value": 1, "shape": [SpatialDim("unknown")]}, "the lengths of the dim unknown are not known here"),
         ({"value": 1, "dtype": "float"[:2]}, "does not fit dtype 'fl'"),
         ({"value": 1, "from": "data"}, "takes no sources"),
@@ -54,7 +54,7 @@ def test_constant_errors(options, message):
 def test_cast(dtype):
     result = output({"class": "cast", "dtype": dtype, "from": "data"})
     assert result.value.dtype == dtype
-    numpy.testing.assert_array_equal(result.value, feed()["data"].astype(dtype))
+    np.testing.assert_array_equal(result.value, feed()["data"].astype(dtype))
 
 
 def test_cast_of_labels():
@@ -81,7 +81,7 @@ def test_length(options, axes, expected):
     result = output({"class": "length", "from": "data", **options})
     assert ",".join(result.axes) == axes
     assert result.value.dtype == options.get("dtype", "int32")
-    numpy.testing.assert_array_equal(result.value, expected)
+    np.testing.assert_array_equal(result.value, expected)
 
 
 def test_length_template():
@@ -97,7 +97,7 @@ def test_length_template():
 def test_range(limit, start, delta, dtype):
     result = output({"class": "range", "limit": limit, "start": start, "delta": delta})
     assert result.axes == ("F",) and result.value.dtype == dtype
-    numpy.testing.assert_allclose(result.value, numpy.arange(start, limit, delta))
+    np.testing.assert_allclose(result.value, np.arange(start, limit, delta))
 
 
 def test_range_options():
@@ -114,9 +114,9 @@ def test_range_options():
 def test_range_in_axis(axis, axes, size):
     result = output({"class": "range_in_axis", "axis": axis, "from": "data:wide"})
     assert result.axes == (axes,)
-    numpy.testing.assert_array_equal(result.value, numpy.arange(size))
+    np.testing.assert_array_equal(result.value, np.arange(size))
     if axis == "T":
-        numpy.testing.assert_array_equal(result.sizes[0], LENS)
+        np.testing.assert_array_equal(result.sizes[0], LENS)
 
 
 def test_range_in_axis_options():
@@ -134,10 +134,10 @@ def test_range_from_length():
         "output": {"class": "length", "axis": dim, "from": "r"},
     }
     result = run(net, {**feed()})
-    numpy.testing.assert_array_equal(result["output"].value, feed()["numbers"])
+    np.testing.assert_array_equal(result["output"].value, feed()["numbers"])
     result = output({"class": "range_from_length", "from": "data:numbers"})
-    numpy.testing.assert_array_equal(result.value, [0, 1])
-    numpy.testing.assert_array_equal(result.sizes[0], feed()["numbers"])
+    np.testing.assert_array_equal(result.value, [0, 1])
+    np.testing.assert_array_equal(result.sizes[0], feed()["numbers"])
 
 
 def test_range_from_length_of_a_known_axis():
@@ -147,7 +147,7 @@ def test_range_from_length_of_a_known_axis():
         "r": {"class": "range_from_length", "dtype": "float32", "from": "l"},
         "output": {"class": "combine", "kind": "add", "from": ["data", "r"]},
     }
-    numpy.testing.assert_allclose(run(net)["output"].value, feed()["data"] + numpy.arange(4)[None, :, None])
+    np.testing.assert_allclose(run(net)["output"].value, feed()["data"] + np.arange(4)[None, :, None])
     fails({"class": "range_from_length", "from": "data"}, "the source holds lengths: integers")
 
 
@@ -170,6 +170,6 @@ def test_global_train_step():
 
 def test_print(capfd):
     layer = {"class": "print", "summarize": 1, "extra_print_args": ["hello"], "from": "data"}
-    numpy.testing.assert_array_equal(output(layer).value, feed()["data"])
+    np.testing.assert_array_equal(output(layer).value, feed()["data"])
     text = capfd.readouterr().err
     assert text.startswith("output: hello shape [3 ... 3] [[[%.4f" % feed()["data"][0, 0, 0]) and "..." in text

@@ -1,6 +1,6 @@
 """`conv`, `pool` and `transposed_conv`: axes, lengths, parameters, messages. The numbers are in tests/ops."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.tensor import FeatureDim, SpatialDim
@@ -51,9 +51,9 @@ def test_lengths_fit_the_array(layer, lens):
         return
     result = output(layer)
     assert result.axes == ("B", "T", "F")
-    numpy.testing.assert_array_equal(result.sizes[1], lens)
+    np.testing.assert_array_equal(result.sizes[1], lens)
     assert result.value.shape[1] == max(lens)
-    assert numpy.isfinite(gradient({**layer, "from": "a"})).all()
+    assert np.isfinite(gradient({**layer, "from": "a"})).all()
 
 
 def test_time_major_input_gives_batch_major_output():
@@ -77,7 +77,7 @@ def test_other_axes_count_as_batch(layer):
         single = net_of({"output": layer})
         single.set_param_values(net.get_param_values())
         alone = single.run(feed(data=feed()["wide"][:, :, s])).layers["output"].value
-        numpy.testing.assert_allclose(value[:, s], alone, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(value[:, s], alone, rtol=1e-4, atol=1e-5)
 
 
 def test_masked_pooling_with_other_axes():
@@ -86,7 +86,7 @@ def test_masked_pooling_with_other_axes():
     )
     value, x = output(layer).value, feed()["wide"]
     for b, n in enumerate(LENS):
-        numpy.testing.assert_allclose(value[b, :, n - 1], x[b, n - 1], rtol=1e-5)
+        np.testing.assert_allclose(value[b, :, n - 1], x[b, n - 1], rtol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["max", "avg"])
@@ -102,9 +102,9 @@ def test_time_mask_hides_what_is_behind_the_ends():
     for b, n in enumerate(LENS):
         arrays["data"][b, n:] = 1e6
     net = net_of({"output": conv(use_time_mask=True)})
-    zeros = dict(arrays, data=numpy.where(arrays["data"] == 1e6, numpy.float32(0), arrays["data"]))
+    zeros = dict(arrays, data=np.where(arrays["data"] == 1e6, np.float32(0), arrays["data"]))
     results = [net.run(a).layers["output"].value for a in (arrays, zeros)]
-    numpy.testing.assert_array_equal(*results)
+    np.testing.assert_array_equal(*results)
 
 
 def test_options_which_add_axes():
@@ -126,9 +126,9 @@ def test_filter_and_bias_of_layers():
     del network["output"]["n_out"]
     net = net_of(network)
     w = net.get_param_values()["w/w"]
-    x = numpy.pad(X, [(0, 0), (0, 1), (0, 0)])
+    x = np.pad(X, [(0, 0), (0, 1), (0, 0)])
     expected = sum(x[:, i : i + 4] @ w[:, i].T for i in range(2)) + 0.5
-    numpy.testing.assert_allclose(net.run(feed()).layers["output"].value, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(net.run(feed()).layers["output"].value, expected, rtol=1e-4, atol=1e-5)
     network["output"]["filter_perm"] = {o: k, k: FEATURE, FEATURE: o}
     assert template(network).dim == 6
 
@@ -196,12 +196,12 @@ def test_time_mask_of_a_transposed_convolution(padding, wide):
     masked, plain = net_of({"output": tconv(use_time_mask=True, **options)}), net_of({"output": tconv(**options)})
     plain.set_param_values(masked.get_param_values())
     arrays = feed()
-    valid = numpy.arange(4)[None] < LENS[:, None]
+    valid = np.arange(4)[None] < LENS[:, None]
     zeros = dict(arrays, data=X * valid[..., None], wide=arrays["wide"] * valid[..., None, None])
     expected = plain.run(zeros).layers["output"]
     result = masked.run(arrays).layers["output"]
-    numpy.testing.assert_array_equal(result.sizes[1], expected.sizes[1])
-    numpy.testing.assert_allclose(result.value, expected.value, rtol=1e-5, atol=1e-6)
-    assert not numpy.allclose(
+    np.testing.assert_array_equal(result.sizes[1], expected.sizes[1])
+    np.testing.assert_allclose(result.value, expected.value, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(
         plain.run(arrays).layers["output"].value[1, : result.sizes[1][1]], result.value[1, : result.sizes[1][1]]
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -42,16 +42,16 @@ def test_initial_output_is_added(form: str, key: str, moved: bool) -> None:
     arrays = feed()
     initial: Any = expected
     if given == "var":
-        initial = numpy.array([3.0, 1.0, 2.0], "float32")
+        initial = np.array([3.0, 1.0, 2.0], "float32")
         net.set_param_values({"output/rec/sum/init_sum_var": initial})
     out = net.run(arrays).layers
     for b, n in enumerate(LENS):
         x = arrays[key][b, :n]
-        start = x.mean(axis=0) if given == "base:mean" else numpy.zeros_like(x[0]) + initial
-        sums = start + numpy.cumsum(x, axis=0)
-        numpy.testing.assert_allclose(out["output"].value[b, :n], sums, rtol=1e-5, atol=1e-5)
-        before = numpy.concatenate([start[None], sums[:-1]])
-        numpy.testing.assert_allclose(out["output/before"].value[b, :n], before, rtol=1e-5, atol=1e-5)
+        start = x.mean(axis=0) if given == "base:mean" else np.zeros_like(x[0]) + initial
+        sums = start + np.cumsum(x, axis=0)
+        np.testing.assert_allclose(out["output"].value[b, :n], sums, rtol=1e-5, atol=1e-5)
+        before = np.concatenate([start[None], sums[:-1]])
+        np.testing.assert_allclose(out["output/before"].value[b, :n], before, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("moved", [True, False])
@@ -62,8 +62,8 @@ def test_another_axis_has_no_initial_value(moved: bool) -> None:
     outside = {"class": "cumsum", "axis": "T", "from": "data", "initial_output": 7, "is_output_layer": True}
     arrays = feed()
     out = net_of({"output": loop, "outside": outside}).run(arrays).layers
-    numpy.testing.assert_allclose(out["output"].value[0], numpy.cumsum(arrays["wide"][0], axis=1), rtol=1e-5)
-    numpy.testing.assert_allclose(out["outside"].value[0], numpy.cumsum(arrays["data"][0], axis=0), rtol=1e-5)
+    np.testing.assert_allclose(out["output"].value[0], np.cumsum(arrays["wide"][0], axis=1), rtol=1e-5)
+    np.testing.assert_allclose(out["outside"].value[0], np.cumsum(arrays["data"][0], axis=0), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("given", "match"), [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf import Config, ConfigError, Network
@@ -58,12 +58,10 @@ def run(layers: dict[str, Any]) -> Any:
     """Return the results of all layers with is_output_layer; parameters are the same in all networks."""
     settings = {"extern_data": EXTERN, "network": {**HELPERS, **layers}, "behavior_version": 21}
     net = Network.from_config(Config(settings))
-    net.set_param_values(
-        {name: numpy.random.RandomState(0).normal(size=p.shape) * 0.5 for name, p in net.params.items()}
-    )
-    rng = numpy.random.RandomState(1)
-    feed = {"data": rng.normal(size=(2, 5, 4)).astype("float32"), "data/size0": numpy.array(LENS, "int32")}
-    feed.update({"other": rng.normal(size=(2, 6)).astype("float32"), "other/size0": numpy.array(OTHER_LENS, "int32")})
+    net.set_param_values({name: np.random.RandomState(0).normal(size=p.shape) * 0.5 for name, p in net.params.items()})
+    rng = np.random.RandomState(1)
+    feed = {"data": rng.normal(size=(2, 5, 4)).astype("float32"), "data/size0": np.array(LENS, "int32")}
+    feed.update({"other": rng.normal(size=(2, 6)).astype("float32"), "other/size0": np.array(OTHER_LENS, "int32")})
     return net.run(feed).layers
 
 
@@ -86,12 +84,12 @@ def test_a_free_dim_becomes_the_inferred_one(name: str) -> None:
     layers = {key: {**layer, "is_output_layer": True} for key, layer in layers.items()}
     found, plain = run(layers), run({"output": layer_of(name, None)})["output"]
     axis = new_axis(plain)
-    numpy.testing.assert_allclose(found["output"].value, plain.value, rtol=1e-6)
+    np.testing.assert_allclose(found["output"].value, plain.value, rtol=1e-6)
     assert found["output"].sizes[axis].tolist() == plain.sizes[axis].tolist() == found["len_of_dim"].value.tolist()
     if name != "range_from_length":
-        mask = numpy.arange(plain.value.shape[axis]) < plain.sizes[axis][:, None]
+        mask = np.arange(plain.value.shape[axis]) < plain.sizes[axis][:, None]
         mask = mask.reshape([2] + [mask.shape[1] if a == axis else 1 for a in range(1, plain.value.ndim)])
-        numpy.testing.assert_allclose(found["sum"].value, (plain.value * mask).sum(axis), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found["sum"].value, (plain.value * mask).sum(axis), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", WITH_OPTION)
@@ -105,8 +103,8 @@ def test_a_dim_with_lengths_takes_the_place_of_the_inferred_one(name: str) -> No
     axis = new_axis(plain)
     assert output.sizes[axis].tolist() == OTHER_LENS and output.value.shape[axis] == max(OTHER_LENS)
     both = min(output.value.shape[axis], plain.value.shape[axis])
-    got, rest = numpy.split(output.value, [both], axis=axis)
-    numpy.testing.assert_allclose(got, numpy.split(plain.value, [both], axis=axis)[0], rtol=1e-6)
+    got, rest = np.split(output.value, [both], axis=axis)
+    np.testing.assert_allclose(got, np.split(plain.value, [both], axis=axis)[0], rtol=1e-6)
     assert not rest.any()
     assert len(found["with_other"].axes) == max(len(output.axes), 2)  # one axis, not two
 

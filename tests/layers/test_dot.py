@@ -1,6 +1,6 @@
 """`dot`, `weighted_sum` and `elemwise_prod`."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.tensor import FeatureDim
@@ -19,7 +19,7 @@ def test_axes_are_sorted_by_the_dims():
     """Batch and time are common, the static axis only in the first source."""
     result = output(dot("data:wide", "data", reduce=FEATURE))
     assert result.axes == ("B", "T", "F")
-    numpy.testing.assert_allclose(result.value, numpy.einsum("btsf,btf->bts", WIDE, X), rtol=1e-5)
+    np.testing.assert_allclose(result.value, np.einsum("btsf,btf->bts", WIDE, X), rtol=1e-5)
 
 
 def test_sum_over_time_is_masked_in_either_order():
@@ -27,14 +27,14 @@ def test_sum_over_time_is_masked_in_either_order():
     first = output(dot("data:wide", "data", red1="T", red2="T", var1=both, var2=FEATURE)).value
     second = output(dot("data", "data:wide", red1="T", red2="T", var1=FEATURE, var2=both)).value
     for b, n in enumerate(LENS):
-        expected = numpy.einsum("tsf,tg->sfg", WIDE[b, :n], X[b, :n])
-        numpy.testing.assert_allclose(first[b], expected, rtol=1e-4, atol=1e-6)
-        numpy.testing.assert_allclose(second[b], expected.transpose(2, 0, 1), rtol=1e-4, atol=1e-6)
+        expected = np.einsum("tsf,tg->sfg", WIDE[b, :n], X[b, :n])
+        np.testing.assert_allclose(first[b], expected, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(second[b], expected.transpose(2, 0, 1), rtol=1e-4, atol=1e-6)
 
 
 def test_without_mask():
     value = output(dot("data", "data", red1="T", red2="T", var1=FEATURE, var2=FEATURE, use_mask=False)).value
-    numpy.testing.assert_allclose(value, numpy.einsum("btf,btg->bfg", X, X), rtol=1e-4)
+    np.testing.assert_allclose(value, np.einsum("btf,btg->bfg", X, X), rtol=1e-4)
 
 
 @pytest.mark.parametrize("add", [False, True, None])
@@ -51,8 +51,8 @@ def test_old_defaults():
     """red1 = -1, red2 = -2, var1 = -2, var2 = -1"""
     network = {"v": V, "b": dot("data", "data", red1="T", red2="T", var1="F", var2="F"), "output": dot("data", "b")}
     result = run(network, behavior_version=2)["output"]
-    b = numpy.stack([X[i, :n].T @ X[i, :n] for i, n in enumerate(LENS)])
-    numpy.testing.assert_allclose(result.value, X @ b, rtol=1e-4, atol=1e-5)
+    b = np.stack([X[i, :n].T @ X[i, :n] for i, n in enumerate(LENS)])
+    np.testing.assert_allclose(result.value, X @ b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("sparse_first", [True, False])
@@ -65,7 +65,7 @@ def test_sparse_source_looks_up_rows(sparse_first):
     net = net_of(network)
     value = net.run(feed()).layers["output"].value
     expected = net.get_param_values()["v/v"][feed()["labels"]]
-    numpy.testing.assert_array_equal(value, expected if sparse_first else expected.transpose(0, 2, 1))
+    np.testing.assert_array_equal(value, expected if sparse_first else expected.transpose(0, 2, 1))
 
 
 def test_sparse_source_with_common_axes():
@@ -78,8 +78,8 @@ def test_sparse_source_with_common_axes():
     }
     layers = run(network)
     x, index = layers["all"].value, feed()["ints"]
-    expected = numpy.take_along_axis(x, index[:, :, None, None], axis=3)[..., 0]
-    numpy.testing.assert_array_equal(layers["output"].value, expected)
+    expected = np.take_along_axis(x, index[:, :, None, None], axis=3)[..., 0]
+    np.testing.assert_array_equal(layers["output"].value, expected)
 
 
 @pytest.mark.parametrize(
@@ -117,19 +117,17 @@ def test_weighted_sum_with_window(padding, frames):
     layer = {"class": "weighted_sum", "axes": FEATURE, "size": 2, "padding": padding, "from": "data"}
     net = net_of({"output": layer})
     assert net.get_param_values()["output/W"].tolist() == [0.5, 0.5]
-    net.set_param_values({"output/W": numpy.array([2.0, -1.0], "float32")})
-    x = numpy.pad(X, [(0, 0), (0, 0), (0, 1)])
+    net.set_param_values({"output/W": np.array([2.0, -1.0], "float32")})
+    x = np.pad(X, [(0, 0), (0, 0), (0, 1)])
     expected = (2 * x[..., :-1] - x[..., 1:])[..., :frames]
-    numpy.testing.assert_allclose(net.run(feed()).layers["output"].value, expected, rtol=1e-5)
+    np.testing.assert_allclose(net.run(feed()).layers["output"].value, expected, rtol=1e-5)
 
 
 def test_weighted_sum_of_two_axes():
     net = net_of({"output": {"class": "weighted_sum", "axes": [FEATURE, STATIC], "from": "data:wide"}})
-    w = numpy.arange(6).reshape(3, 2).astype("float32")
+    w = np.arange(6).reshape(3, 2).astype("float32")
     net.set_param_values({"output/W": w})
-    numpy.testing.assert_allclose(
-        net.run(feed()).layers["output"].value, numpy.einsum("btsf,fs->bt", WIDE, w), rtol=1e-5
-    )
+    np.testing.assert_allclose(net.run(feed()).layers["output"].value, np.einsum("btsf,fs->bt", WIDE, w), rtol=1e-5)
 
 
 def test_weighted_sum_keeps_dims():
@@ -140,5 +138,5 @@ def test_weighted_sum_keeps_dims():
 def test_weighted_sum_along_time():
     layer = {"class": "weighted_sum", "axes": "T", "size": 3, "padding": "valid", "from": "data"}
     result = output(layer)
-    numpy.testing.assert_array_equal(result.sizes[1], [2, 0, 1])
-    numpy.testing.assert_allclose(result.value[0, 0], X[0, :3].mean(0), rtol=1e-5)
+    np.testing.assert_array_equal(result.sizes[1], [2, 0, 1])
+    np.testing.assert_allclose(result.value[0, 0], X[0, :3].mean(0), rtol=1e-5)

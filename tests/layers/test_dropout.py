@@ -1,6 +1,6 @@
 """Which entries share a dropout mask, and which layers do."""
 
-import numpy
+import numpy as np
 import pytest
 
 from tests.layers.nets import LENS, fails, feed, run
@@ -11,7 +11,7 @@ WIDE = feed()["wide"]
 def dropped(options, train=True, source="data:wide", **more):
     """Return where entries were dropped: bool in the shape of the source."""
     layer = {"class": "dropout", "from": source, "dropout": 0.5, **options}
-    arrays = feed(wide=numpy.ones([3, 4, 2, 3]), data=numpy.ones([3, 4, 3]))
+    arrays = feed(wide=np.ones([3, 4, 2, 3]), data=np.ones([3, 4, 3]))
     return run({"output": layer, **more}, arrays, train=train)["output"].value == 0
 
 
@@ -67,7 +67,7 @@ def test_entries_count_the_axes_of_a_step(moved):
 
 
 def test_layers_with_the_same_source_and_options_share_the_mask():
-    arrays = feed(data=numpy.ones([3, 4, 3]))
+    arrays = feed(data=np.ones([3, 4, 3]))
     layer = {"class": "dropout", "from": "data", "dropout_noise_shape": {"*": None}, "is_output_layer": True}
     network = {
         "a": {**layer, "dropout": 0.5},

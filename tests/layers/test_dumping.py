@@ -7,7 +7,7 @@ import os
 import pathlib
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -33,7 +33,7 @@ def test_pictures_go_to_event_files_in_training(tmp_path: pathlib.Path) -> None:
     (value,) = [v for event in events for v in event.summary.value]
     assert value.tag == "output" and len(value.tensor.string_val) == 2 + 2  # sizes, then the pictures
     assert value.tensor.string_val[2].startswith(b"\x89PNG")
-    numpy.testing.assert_array_equal(net.run(given).layers["output"].value, given["wide"])
+    np.testing.assert_array_equal(net.run(given).layers["output"].value, given["wide"])
 
 
 def test_no_pictures_without_event_files_or_training(tmp_path: pathlib.Path) -> None:
@@ -59,21 +59,21 @@ def test_statistics_of_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     out = net.run(given)
     assert out.layers["output"].value == 0 and out.layers["output"].value.dtype == "int32"
     p = net.run(given, fetch=["p"]).layers["p"].value
-    mask = numpy.arange(4) < LENS[:, None]
-    true = numpy.take_along_axis(p, given["labels"][..., None], axis=2)[..., 0][mask].astype("float64")
+    mask = np.arange(4) < LENS[:, None]
+    true = np.take_along_axis(p, given["labels"][..., None], axis=2)[..., 0][mask].astype("float64")
     labels, wrong = given["labels"][mask], (p.argmax(-1) != given["labels"])[mask]
     text = lines[-1]
     assert text.startswith("output, 'dev' epoch 3: accumulated_seq_length 18,")
     found = dict(part.split(" ", 1) for part in text.split(": ", 1)[1].split(", "))
     for suffix, chosen in (("", labels >= 0), ("_sil", labels == 1), ("_no_sil", labels != 1)):
-        loss = -numpy.log(true[chosen]).mean()
+        loss = -np.log(true[chosen]).mean()
         assert int(found["accumulated_seq_length" + suffix]) == 2 * chosen.sum()
         assert float(found["accumulated_loss_ce" + suffix]) == pytest.approx(loss, rel=1e-4)
-        assert float(found["accumulated_loss_perplexity" + suffix]) == pytest.approx(numpy.exp(loss), rel=1e-4)
+        assert float(found["accumulated_loss_perplexity" + suffix]) == pytest.approx(np.exp(loss), rel=1e-4)
         assert float(found["accumulated_frame_error" + suffix]) == pytest.approx(wrong[chosen].mean(), rel=1e-4)
-        histogram = numpy.histogram(true[chosen], bins=4, range=(0, 1))[0] / chosen.sum()
+        histogram = np.histogram(true[chosen], bins=4, range=(0, 1))[0] / chosen.sum()
         shown = [float(n) for n in found["accumulated_true_label_prob_histogram" + suffix][1:-1].split()]
-        numpy.testing.assert_allclose(shown, histogram, atol=1e-3)
+        np.testing.assert_allclose(shown, histogram, atol=1e-3)
 
 
 def test_decide_keep_beam_keeps_hypotheses_and_scores() -> None:
@@ -95,11 +95,11 @@ def test_decide_keep_beam_keeps_hypotheses_and_scores() -> None:
 
     out = Network.from_config(config_of(network), search=True).run(feed(), fetch=["loop"]).layers
     assert len(out["kept"].value) == 2 * len(LENS)
-    numpy.testing.assert_array_equal(out["kept"].value, out["loop"].value)
-    numpy.testing.assert_array_equal(out["kept"].beam_scores, out["loop"].beam_scores)
-    numpy.testing.assert_array_equal(out["output"].value, out["same"].value)
+    np.testing.assert_array_equal(out["kept"].value, out["loop"].value)
+    np.testing.assert_array_equal(out["kept"].beam_scores, out["loop"].beam_scores)
+    np.testing.assert_array_equal(out["output"].value, out["same"].value)
     plain = run({"output": {"class": "decide_keep_beam", "from": "data"}})["output"]
-    numpy.testing.assert_array_equal(plain.value, feed()["data"])
+    np.testing.assert_array_equal(plain.value, feed()["data"])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -47,11 +47,11 @@ def test_kinds_of_floats(kind: str, sparse: bool) -> None:
         ("truediv", lambda a, b: a / b),
         ("floordiv", lambda a, b: a // b),
         ("mod", lambda a, b: a % b),
-        ("maximum", numpy.maximum),
-        ("minimum", numpy.minimum),
+        ("maximum", np.maximum),
+        ("minimum", np.minimum),
         ("squared_difference", lambda a, b: (a - b) ** 2),
         ("average", lambda a, b: (a + b) / 2),
-        ("logaddexp", numpy.logaddexp),
+        ("logaddexp", np.logaddexp),
         ("+", lambda a, b: a + b),
         ("-", lambda a, b: a - b),
         ("*", lambda a, b: a * b),
@@ -59,17 +59,17 @@ def test_kinds_of_floats(kind: str, sparse: bool) -> None:
         ("//", lambda a, b: a // b),
         ("subtract", lambda a, b: a - b),
         ("divide_no_nan", lambda a, b: a / b),
-        ("atan2", numpy.arctan2),
+        ("atan2", np.arctan2),
         ("div", lambda a, b: a / b),
-        ("xlogy", lambda a, b: a * numpy.log(b)),
+        ("xlogy", lambda a, b: a * np.log(b)),
         ("complex", lambda a, b: a + 1j * b),
-        ("less", numpy.less),
-        ("not_equal", numpy.not_equal),
+        ("less", np.less),
+        ("not_equal", np.not_equal),
     ],
 )
 def test_combine_kinds(kind: str, expected: Any) -> None:
     value, feed = _run({"class": "combine", "kind": kind, "from": ["data", "b"]}, b=SQUARE)
-    numpy.testing.assert_allclose(value, expected(feed["data"], feed["data"] ** 2), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(value, expected(feed["data"], feed["data"] ** 2), rtol=1e-4, atol=1e-5)
 
 
 def test_combine_two_time_axes_needs_a_word_of_the_user() -> None:
@@ -99,18 +99,18 @@ def test_feature_of_one_is_broadcast() -> None:
 @pytest.mark.parametrize(
     "code, expected",
     [
-        ("tf.log(tf.square(source(0)) + 1.0)", lambda x: numpy.log(x**2 + 1)),
+        ("tf.log(tf.square(source(0)) + 1.0)", lambda x: np.log(x**2 + 1)),
         ("tf.reduce_sum(source(0), axis=-1, keep_dims=True) * tf.ones_like(source(0))",
          lambda x: x.sum(-1, keepdims=True) + 0 * x),
         ("tf.to_float(tf.to_int32(source(0)))", lambda x: x.astype(int).astype(float)),
-        ("tf.nn.sigmoid(source(0)) * np.pi", lambda x: numpy.pi / (1 + numpy.exp(-x))),
-        ("safe_log(tf.zeros_like(source(0)))", lambda x: numpy.full_like(x, numpy.log(1e-20))),
+        ("tf.nn.sigmoid(source(0)) * np.pi", lambda x: np.pi / (1 + np.exp(-x))),
+        ("safe_log(tf.zeros_like(source(0)))", lambda x: np.full_like(x, np.log(1e-20))),
         ("tf.where(tf.is_finite(source(0)), source(0), tf.zeros_like(source(0)))", lambda x: x),
         ("tf.where(tf.range(tf.shape(source(0))[0]) > 0, source(0), -source(0))",
-         lambda x: numpy.concatenate([-x[:1], x[1:]])),
+         lambda x: np.concatenate([-x[:1], x[1:]])),
         ("tf.where([False] + [True] * (source(0).shape[-1] - 1), source(0), tf.zeros_like(source(0)))",
-         lambda x: numpy.concatenate([0 * x[..., :1], x[..., 1:]], axis=-1)),
-        ("tf.log_sigmoid(source(0, auto_convert=False))", lambda x: -numpy.log1p(numpy.exp(-x))),
+         lambda x: np.concatenate([0 * x[..., :1], x[..., 1:]], axis=-1)),
+        ("tf.log_sigmoid(source(0, auto_convert=False))", lambda x: -np.log1p(np.exp(-x))),
         ("source(0) * tf.to_float(self.network.global_train_step + 2)", lambda x: 2 * x),
         ("source(0) + self.sources[0].output.placeholder", lambda x: 2 * x),
         ("tf.expand_dims(source(0, as_data=True).get_sequence_mask(), 2) & (source(0) > 9) "
@@ -119,7 +119,7 @@ def test_feature_of_one_is_broadcast() -> None:
 )  # fmt: skip
 def test_eval_sees_old_tf_names(code: str, expected: Any) -> None:
     value, feed = _run({"class": "eval", "eval": code, "from": "data"})
-    numpy.testing.assert_allclose(value, expected(feed["data"]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(value, expected(feed["data"]), rtol=1e-5, atol=1e-6)
 
 
 def test_eval_random_numbers_are_those_of_the_step() -> None:
@@ -128,7 +128,7 @@ def test_eval_random_numbers_are_those_of_the_step() -> None:
     feed = random_feed({"data": net.extern_data["data"]})
     first = net.run(feed).layers["output"].value
     assert ((first >= 1) & (first < 2)).all()
-    numpy.testing.assert_array_equal(first, net.run(feed).layers["output"].value)
+    np.testing.assert_array_equal(first, net.run(feed).layers["output"].value)
 
 
 def test_eval_function_sees_lengths() -> None:
@@ -139,7 +139,7 @@ def test_eval_function_sees_lengths() -> None:
         return tf.cast(view.get_sequence_lengths(), tf.float32)
 
     value, feed = _run({"class": "eval", "eval": with_lengths, "from": "data", "out_type": {"shape": (), "dim": None}})
-    numpy.testing.assert_array_equal(value, feed["data/size0"])
+    np.testing.assert_array_equal(value, feed["data/size0"])
 
 
 @pytest.mark.parametrize(
@@ -172,13 +172,13 @@ def test_out_type_errors() -> None:
 def test_switch_with_known_condition(condition: Any, factor: float) -> None:
     neg = {"class": "eval", "eval": "-3.0 * source(0)", "from": "data"}
     value, feed = _run({"class": "switch", "condition": condition, "true_from": "data", "false_from": "neg"}, neg=neg)
-    numpy.testing.assert_allclose(value, factor * feed["data"], rtol=1e-6)
+    np.testing.assert_allclose(value, factor * feed["data"], rtol=1e-6)
 
 
 def test_switch_with_numbers_and_labels() -> None:
     cond = {"class": "compare", "kind": "greater", "value": 2, "from": "data:labels"}
     value, feed = _run({"class": "switch", "condition": "c", "true_from": "data:labels", "false_from": 0}, c=cond)
-    numpy.testing.assert_array_equal(value, numpy.where(feed["labels"] > 2, feed["labels"], 0))
+    np.testing.assert_array_equal(value, np.where(feed["labels"] > 2, feed["labels"], 0))
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_scaled_grad(factor: float) -> None:
     net = Network.from_config(_config(network))
     plain = Network.from_config(_config({**network, "s": {"class": "copy", "from": "h"}}))
     feed = random_feed({"data": net.extern_data["data"]})
-    numpy.testing.assert_allclose(
+    np.testing.assert_allclose(
         net.run(feed, with_grad=True).grads["h/W"], factor * plain.run(feed, with_grad=True).grads["h/W"], rtol=1e-5
     )
 
@@ -241,9 +241,9 @@ def test_gating_needs_an_even_dim() -> None:
 
 
 INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-OF_INTS = {"abs": numpy.abs, "sign": numpy.sign, "negative": numpy.negative, "neg": numpy.negative,
-           "square": numpy.square, "relu": lambda x: numpy.maximum(x, 0), "relu6": lambda x: numpy.clip(x, 0, 6),
-           "round": lambda x: x, "identity": lambda x: x, "abs * 2": lambda x: numpy.abs(x) * 2}  # fmt: skip
+OF_INTS = {"abs": np.abs, "sign": np.sign, "negative": np.negative, "neg": np.negative,
+           "square": np.square, "relu": lambda x: np.maximum(x, 0), "relu6": lambda x: np.clip(x, 0, 6),
+           "round": lambda x: x, "identity": lambda x: x, "abs * 2": lambda x: np.abs(x) * 2}  # fmt: skip
 
 
 def test_activations_of_integers() -> None:
@@ -265,7 +265,7 @@ def test_activations_of_integers() -> None:
         if path != "output":
             dtype, _, name = path.partition(" ")
             x = (feed["labels"] - (0 if dtype.startswith("u") else 2)).astype(dtype)
-            numpy.testing.assert_array_equal(result.value, OF_INTS[name](x).astype(dtype), err_msg=path)
+            np.testing.assert_array_equal(result.value, OF_INTS[name](x).astype(dtype), err_msg=path)
     for name, message in (("neg", "makes negative numbers"), ("reciprocal", "float")):
         network["output"] = {"class": "activation", "activation": name, "from": "c uint8"}
         with pytest.raises(ConfigError, match=message):

@@ -1,6 +1,6 @@
 """`expand_dims`, `squeeze`, `transpose`, `swap_axes` against numpy."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.tensor import SpatialDim, batch_dim
@@ -28,8 +28,8 @@ def test_expand(source, options, version, axes, shape):
     key = source.replace("data:", "")
     given = feed()[key]
     position = [i for i, n in enumerate(shape) if shape[:i] + shape[i + 1 :] == given.shape][-1 if shape[-1] < 3 else 0]
-    for part in numpy.moveaxis(result.value, position, 0):
-        numpy.testing.assert_array_equal(part, given)
+    for part in np.moveaxis(result.value, position, 0):
+        np.testing.assert_array_equal(part, given)
 
 
 def test_expand_by_a_dim_of_another_layer():
@@ -41,7 +41,7 @@ def test_expand_by_a_dim_of_another_layer():
         "output": {"class": "combine", "kind": "sub", "from": ["s", "e"]},
     }
     x = feed()["data"]
-    numpy.testing.assert_allclose(run(net)["output"].value, x[:, 1:] - x[:, :1])
+    np.testing.assert_allclose(run(net)["output"].value, x[:, 1:] - x[:, :1])
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_squeeze(axis):
     }
     result = run(net)["output"]
     assert result.axes == ("B", "T", "F")
-    numpy.testing.assert_array_equal(result.value, feed()["data"])
+    np.testing.assert_array_equal(result.value, feed()["data"])
 
 
 def test_squeeze_moves_the_batch_axis():
@@ -75,13 +75,13 @@ def test_squeeze_moves_the_batch_axis():
         "output": {"class": "squeeze", "axis": "dim:1", "enforce_batch_dim_axis": 0, "from": "t"},
     }
     assert template(net).batch_axis == 0
-    numpy.testing.assert_array_equal(run(net)["output"].value, feed()["data"])
+    np.testing.assert_array_equal(run(net)["output"].value, feed()["data"])
 
 
 def test_squeeze_errors():
     fails({"class": "squeeze", "axis": "dim:1", "from": "data"}, "has no axis 'dim:1'. Set allow_no_op")
     layer = {"class": "squeeze", "axis": "dim:1", "allow_no_op": True, "from": "data"}
-    numpy.testing.assert_array_equal(output(layer).value, feed()["data"])
+    np.testing.assert_array_equal(output(layer).value, feed()["data"])
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_squeeze_errors():
 def test_transpose(perm):
     result = output({"class": "transpose", "perm": perm, "from": "data:wide"})
     assert result.axes == ("B", "S", "T", "F")
-    numpy.testing.assert_array_equal(result.value, feed()["wide"].transpose(0, 2, 1, 3))
-    numpy.testing.assert_array_equal(result.sizes[2], LENS)
+    np.testing.assert_array_equal(result.value, feed()["wide"].transpose(0, 2, 1, 3))
+    np.testing.assert_array_equal(result.sizes[2], LENS)
 
 
 @pytest.mark.parametrize(
@@ -120,4 +120,4 @@ def test_transpose_errors(perm, message):
 def test_swap_axes(source, first, second, version, axes, order):
     result = output({"class": "swap_axes", "axis1": first, "axis2": second, "from": source}, behavior_version=version)
     assert ",".join(result.axes) == axes
-    numpy.testing.assert_array_equal(result.value, feed()[source.replace("data:", "")].transpose(order))
+    np.testing.assert_array_equal(result.value, feed()[source.replace("data:", "")].transpose(order))

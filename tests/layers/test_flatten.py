@@ -1,6 +1,6 @@
 """`flatten_batch`, `unflatten_batch`, `unflatten_nd` against numpy."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.tensor import SpatialDim
@@ -23,11 +23,11 @@ def test_flatten_and_back(batch_major):
     order = [(b, t) for b in range(3) for t in range(LENS[b])]
     if not batch_major:
         order.sort(key=lambda item: item[1])
-    numpy.testing.assert_array_equal(result["f"].value, [x[b, t] for b, t in order])
+    np.testing.assert_array_equal(result["f"].value, [x[b, t] for b, t in order])
     assert result["output"].axes == ("B", "T", "F")
-    numpy.testing.assert_array_equal(result["output"].sizes[1], LENS)
-    mask = numpy.arange(4) < LENS[:, None]
-    numpy.testing.assert_array_equal(result["output"].value, x * mask[:, :, None])
+    np.testing.assert_array_equal(result["output"].sizes[1], LENS)
+    mask = np.arange(4) < LENS[:, None]
+    np.testing.assert_array_equal(result["output"].value, x * mask[:, :, None])
 
 
 @pytest.mark.parametrize("batch_major", [True, False])
@@ -36,13 +36,13 @@ def test_static_axis(batch_major):
         "f": {"class": "flatten_batch", "axis": "dim:2", "batch_major": batch_major, "from": "data:wide"},
         "output": {"class": "unflatten_batch", "from": "f"},
     }
-    numpy.testing.assert_array_equal(run(net)["output"].value, feed()["wide"].transpose(0, 2, 1, 3))
+    np.testing.assert_array_equal(run(net)["output"].value, feed()["wide"].transpose(0, 2, 1, 3))
 
 
 def test_gradient_ignores_padding():
     got = gradient({"class": "flatten_batch", "axis": "T", "from": "a"})
-    mask = numpy.arange(4) < LENS[:, None]
-    numpy.testing.assert_allclose(got, (2 * feed()["data"] * mask[:, :, None]).sum((0, 1)), rtol=1e-5)
+    mask = np.arange(4) < LENS[:, None]
+    np.testing.assert_allclose(got, (2 * feed()["data"] * mask[:, :, None]).sum((0, 1)), rtol=1e-5)
 
 
 def test_flattened_sources_fit_together():
@@ -61,7 +61,7 @@ def test_errors():
 
 def by_loops(x, sizes):
     shape = sizes.max(0)
-    y = numpy.zeros((3, *shape, 3), "float32")
+    y = np.zeros((3, *shape, 3), "float32")
     for b, (height, width) in enumerate(sizes):
         for i in range(height):
             for j in range(width):
@@ -79,12 +79,12 @@ def unflat_net(**options):
 
 
 def test_unflatten_nd():
-    sizes = numpy.array([[2, 2], [1, 2], [3, 1]])
+    sizes = np.array([[2, 2], [1, 2], [3, 1]])
     result = run(unflat_net())["output"]
     assert result.axes == ("B", "T", "T", "F")
-    numpy.testing.assert_array_equal(result.sizes[1], sizes[:, 0])
-    numpy.testing.assert_array_equal(result.sizes[2], sizes[:, 1])
-    numpy.testing.assert_array_equal(result.value, by_loops(feed()["data"], sizes))
+    np.testing.assert_array_equal(result.sizes[1], sizes[:, 0])
+    np.testing.assert_array_equal(result.sizes[2], sizes[:, 1])
+    np.testing.assert_array_equal(result.value, by_loops(feed()["data"], sizes))
 
 
 def test_unflatten_nd_with_declared_dims():

@@ -1,6 +1,6 @@
 """Layers which add, move, repeat or remove frames."""
 
-import numpy
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -18,15 +18,15 @@ def layer(name, **options):
 
 def check(result, rows):
     """Check that the frames of every sequence are these rows."""
-    numpy.testing.assert_array_equal(result.sizes[1], [len(row) for row in rows])
+    np.testing.assert_array_equal(result.sizes[1], [len(row) for row in rows])
     assert result.value.shape[1] >= max(len(row) for row in rows)
     for value, row in zip(result.value, rows):
-        numpy.testing.assert_allclose(value[: len(row)], row, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(value[: len(row)], row, rtol=1e-5, atol=1e-6)
 
 
 def test_prefix_of_labels():
     result = output(layer("prefix_in_time", prefix=7, repeat=2, **{"from": "data:labels"}))
-    assert result.value.dtype == numpy.int32
+    assert result.value.dtype == np.int32
     check(result, [[7, 7, *feed()["labels"][b, :n]] for b, n in enumerate(LENS)])
 
 
@@ -38,7 +38,7 @@ def test_prefix_with_another_number_per_sequence(time_major):
         network["t"] = {"class": "reduce", "mode": "sum", "axis": "stag:window", "from": "w"}
         network["output"]["from"] = "t"
     repeats = feed()["numbers"]
-    rows = [numpy.concatenate([numpy.full([r, 3], 0.5), X[b, :n]]) for b, (n, r) in enumerate(zip(LENS, repeats))]
+    rows = [np.concatenate([np.full([r, 3], 0.5), X[b, :n]]) for b, (n, r) in enumerate(zip(LENS, repeats))]
     check(run(network)["output"], rows)
 
 
@@ -49,7 +49,7 @@ def test_prefix_with_the_lengths_of_another_layer():
         "two": {"class": "eval", "eval": "source(0) * 0 + 2", "from": "data:numbers"},
     }
     assert template(network).dims[1] is template({"output": network["base"]}).dims[1]
-    check(run(network)["output"], [numpy.concatenate([numpy.full([2, 3], 0.5), X[b, :n]]) for b, n in enumerate(LENS)])
+    check(run(network)["output"], [np.concatenate([np.full([2, 3], 0.5), X[b, :n]]) for b, n in enumerate(LENS)])
 
 
 @pytest.mark.parametrize("postfix", [0.25, "mean"])
@@ -60,14 +60,14 @@ def test_postfix_is_behind_the_last_frame(postfix):
     }
     rows = []
     for b, n in enumerate(LENS):
-        value = X[b, :n].mean(0) if postfix == "mean" else numpy.full([3], 0.25)
-        rows.append(numpy.concatenate([X[b, :n], [value, value]]))
+        value = X[b, :n].mean(0) if postfix == "mean" else np.full([3], 0.25)
+        rows.append(np.concatenate([X[b, :n], [value, value]]))
     check(run(network)["output"], rows)
 
 
 def test_postfix_of_a_static_axis():
     result = output(layer("postfix_in_time", axis=STATIC, postfix=0.5, **{"from": "data:wide"}))
-    numpy.testing.assert_array_equal(result.value[:, :, :2], feed()["wide"])
+    np.testing.assert_array_equal(result.value[:, :, :2], feed()["wide"])
     assert result.value.shape[2] == 3 and (result.value[:, :, 2] == 0.5).all()
 
 
@@ -86,23 +86,23 @@ def test_postfix_of_a_static_axis():
 )
 def test_shift(amount, options, lens, frames):
     result = output(layer("shift_axis", axis="T", amount=amount, **options))
-    numpy.testing.assert_array_equal(result.sizes[1], lens)
+    np.testing.assert_array_equal(result.sizes[1], lens)
     value = options.get("pad_value", 0)
-    expected = numpy.full([3, 4, 3], value, "float32")
+    expected = np.full([3, 4, 3], value, "float32")
     if abs(amount) < 4:
         source = X[:, : 4 - amount] if amount >= 0 else X[:, -amount:]
         expected[:, max(amount, 0) : max(amount, 0) + source.shape[1]] = source
         if not options.get("pad", True):
             expected = source
     assert result.value.shape[1] == frames
-    numpy.testing.assert_array_equal(result.value, expected)
+    np.testing.assert_array_equal(result.value, expected)
 
 
 def test_shift_of_a_static_axis():
     wide = {"from": "data:wide", "axis": STATIC, "amount": 1}
     assert output(layer("shift_axis", pad=False, **wide)).value.shape == (3, 4, 1, 3)
     value = output(layer("shift_axis", adjust_size_info=False, **wide)).value
-    numpy.testing.assert_array_equal(value[:, :, 1], feed()["wide"][:, :, 0])
+    np.testing.assert_array_equal(value[:, :, 1], feed()["wide"][:, :, 0])
     fails(layer("shift_axis", **wide), "keeps its size with pad")
 
 
@@ -111,7 +111,7 @@ def test_shift_of_bools():
         "b": layer("compare", kind="greater", value=0),
         "output": layer("shift_axis", axis="T", amount=1, **{"from": "b"}),
     }
-    numpy.testing.assert_array_equal(run(network)["output"].value[:, 1:], X[:, :3] > 0)
+    np.testing.assert_array_equal(run(network)["output"].value[:, 1:], X[:, :3] > 0)
 
 
 @pytest.mark.parametrize("kind", ["nn", "linear", "cubic"])
@@ -119,18 +119,18 @@ def test_shift_of_bools():
 def test_resize(kind, factor):
     result = output(layer("resize", axis="T", factor=factor, kind=kind))
     frames = int(4 * factor)
-    numpy.testing.assert_array_equal(result.sizes[1], numpy.ceil(LENS * factor))
-    position = numpy.arange(frames) * (4 / frames)
-    low = numpy.floor(position).astype(int)
+    np.testing.assert_array_equal(result.sizes[1], np.ceil(LENS * factor))
+    position = np.arange(frames) * (4 / frames)
+    low = np.floor(position).astype(int)
     if kind == "nn":
         expected = X[:, low]
     elif kind == "linear":
         share = (position - low)[:, None]
-        expected = X[:, low] * (1 - share) + X[:, numpy.minimum(low + 1, 3)] * share
+        expected = X[:, low] * (1 - share) + X[:, np.minimum(low + 1, 3)] * share
     else:
         function = tf.compat.v1.image.resize_bicubic
         expected = function(X[:, :, None], [frames, 1]).numpy()[:, :, 0]
-    numpy.testing.assert_allclose(result.value, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(result.value, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("factor,dtype", [(1.5, "float32"), (0.5, "float32"), (2, "int32")])
@@ -141,8 +141,8 @@ def test_resize_by_a_layer(kind, factor, dtype):
         "output": layer("resize", axis="T", factor="f", kind=kind),
     }
     result, expected = run(network)["output"], output(layer("resize", axis="T", factor=factor, kind=kind))
-    numpy.testing.assert_array_equal(result.sizes[1], numpy.ceil(LENS * factor))
-    numpy.testing.assert_allclose(result.value, expected.value, rtol=1e-6)
+    np.testing.assert_array_equal(result.sizes[1], np.ceil(LENS * factor))
+    np.testing.assert_allclose(result.value, expected.value, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_resize_moves_batch_and_axis_to_the_front():
     wide = {"from": "data:wide", "axis": STATIC}
     result = output(layer("resize", factor=3, **wide))
     assert result.axes == ("B", "S", "T", "F")
-    numpy.testing.assert_array_equal(result.value, numpy.repeat(feed()["wide"].transpose(0, 2, 1, 3), 3, axis=1))
+    np.testing.assert_array_equal(result.value, np.repeat(feed()["wide"].transpose(0, 2, 1, 3), 3, axis=1))
 
 
 @pytest.mark.parametrize("train", [False, True])
@@ -180,7 +180,7 @@ def test_fill_with_dropout(train):
     for b, n in enumerate(LENS):
         frames = result.value[b, : result.sizes[1][b]]
         kept = frames[(frames != 9).any(1)]
-        numpy.testing.assert_array_equal(kept, X[b, :n])
+        np.testing.assert_array_equal(kept, X[b, :n])
         assert (len(frames) == 3 * n) if not train else n <= len(frames) <= 3 * n
     assert result.value.shape[1] == result.sizes[1].max()
 
@@ -192,7 +192,7 @@ def test_remove(symbol):
 
 
 def test_remove_everything():
-    result = output(layer("remove", symbol=2, **{"from": "data:labels"}), feed(labels=numpy.full([3, 4], 2)))
+    result = output(layer("remove", symbol=2, **{"from": "data:labels"}), feed(labels=np.full([3, 4], 2)))
     assert result.value.shape == (3, 0) and not result.sizes[1].any()
 
 
@@ -209,7 +209,7 @@ def test_remove_everything():
     ],
 )
 def test_gradient_is_finite(given):
-    assert numpy.isfinite(gradient({**given, "from": "a"})).all()
+    assert np.isfinite(gradient({**given, "from": "a"})).all()
 
 
 @pytest.mark.parametrize(

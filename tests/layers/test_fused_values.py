@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config
@@ -18,9 +18,9 @@ def results(layers: dict[str, Any]) -> Any:
     """Return losses, gradients and the value of the layer "output", in training."""
     config = Config({"behavior_version": 21, "extern_data": {"data": {"dim": WIDTH}}, "network": layers})
     net = Network.from_config(config, train=True)
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     net.set_param_values({name: rng.normal(0, 0.1, value.shape) for name, value in net.get_param_values().items()})
-    feed = {"data": rng.normal(0, 1, (2, 3, WIDTH)).astype("float32"), "data/size0": numpy.array([3, 2], "int32")}
+    feed = {"data": rng.normal(0, 1, (2, 3, WIDTH)).astype("float32"), "data/size0": np.array([3, 2], "int32")}
     return net.run(feed, with_grad=True)
 
 
@@ -30,10 +30,10 @@ def assert_as_one_by_one(layers: dict[str, Any]) -> None:
         plain = results(layers)
     assert set(fused.grads) == set(plain.grads)
     for name, grad in plain.grads.items():
-        numpy.testing.assert_allclose(fused.grads[name], grad, rtol=1e-4, atol=1e-4 * abs(grad).max(), err_msg=name)
+        np.testing.assert_allclose(fused.grads[name], grad, rtol=1e-4, atol=1e-4 * abs(grad).max(), err_msg=name)
     value = plain.layers["output"].value
-    assert numpy.abs(value).max() > 0
-    numpy.testing.assert_allclose(fused.layers["output"].value, value, rtol=1e-4, atol=1e-5)
+    assert np.abs(value).max() > 0
+    np.testing.assert_allclose(fused.layers["output"].value, value, rtol=1e-4, atol=1e-5)
 
 
 LINEAR = {"class": "linear", "n_out": WIDTH, "activation": None, "from": "data"}

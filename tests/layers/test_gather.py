@@ -1,13 +1,13 @@
 """`gather`, `gather_nd` and `scatter_nd` against numpy."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.network.network import Network
 from returnn_tf.tensor import SpatialDim
 from tests.layers.nets import FEATURE, LENS, STATIC, TIME, config_of, fails, feed, gradient, output, run
 
-ROWS = numpy.arange(3)
+ROWS = np.arange(3)
 
 
 def x_of(source):
@@ -28,7 +28,7 @@ def x_of(source):
         ("data", TIME, "data:ints", "B,T,F", lambda x, f: x[ROWS[:, None], f["ints"]]),
         (
             "data:wide", STATIC, "data:ints", "B,T,F",
-            lambda x, f: x[ROWS[:, None], numpy.arange(4)[None], f["ints"] % 2],
+            lambda x, f: x[ROWS[:, None], np.arange(4)[None], f["ints"] % 2],
         ),
     ],
 )  # fmt: skip
@@ -39,18 +39,18 @@ def test_gather(source, axis, position, axes, expected, version):
     layer = {"class": "gather", "axis": axis, "position": position, "from": source}
     result = output(layer, arrays, behavior_version=version)
     assert ",".join(result.axes) == axes
-    numpy.testing.assert_array_equal(result.value, expected(x_of(source), feed()))
+    np.testing.assert_array_equal(result.value, expected(x_of(source), feed()))
 
 
 def test_axes_of_the_position_take_the_place_of_the_axis():
     k = SpatialDim("k", 2)
     net = {
-        "p": {"class": "constant", "value": numpy.array([2, 0], "int32"), "shape": [k]},
+        "p": {"class": "constant", "value": np.array([2, 0], "int32"), "shape": [k]},
         "output": {"class": "gather", "axis": "T", "position": "p", "from": "data:wide"},
     }
     result = run(net)["output"]
     assert result.axes == ("B", "S", "S", "F")
-    numpy.testing.assert_array_equal(result.value, feed()["wide"][:, [2, 0]])
+    np.testing.assert_array_equal(result.value, feed()["wide"][:, [2, 0]])
 
 
 def test_clip_to_valid_uses_the_lengths():
@@ -67,10 +67,10 @@ def test_clip_to_valid_uses_the_lengths():
         net[name]["is_output_layer"] = True
     result, x = run(net), feed()["data"]
     for name in "ac":
-        numpy.testing.assert_array_equal(result[name].value, x[ROWS, LENS - 1])
-    positions = numpy.clip(feed()["numbers"] * 9 - 5, 0, LENS - 1)
-    numpy.testing.assert_array_equal(result["b"].value, x[ROWS, positions])
-    numpy.testing.assert_array_equal(result["d"].value, x[..., 2])
+        np.testing.assert_array_equal(result[name].value, x[ROWS, LENS - 1])
+    positions = np.clip(feed()["numbers"] * 9 - 5, 0, LENS - 1)
+    np.testing.assert_array_equal(result["b"].value, x[ROWS, positions])
+    np.testing.assert_array_equal(result["d"].value, x[..., 2])
 
 
 @pytest.mark.parametrize("version,shape", [(10, (3, 3)), (11, (3, 1, 3))])
@@ -81,22 +81,22 @@ def test_axes_of_size_one(version, shape):
         "output": {"class": "gather", "axis": "T", "position": "p", "from": "data"},
     }
     result = run(net, behavior_version=version)["output"]
-    numpy.testing.assert_array_equal(result.value, feed()["data"][ROWS, feed()["numbers"]].reshape(shape))
+    np.testing.assert_array_equal(result.value, feed()["data"][ROWS, feed()["numbers"]].reshape(shape))
 
 
 def test_garbage_in_padded_positions():
-    arrays = feed(ints=numpy.array([[3, 2, 1, 0], [1, 0, 99, -7], [2, 1, 0, 99]]))
+    arrays = feed(ints=np.array([[3, 2, 1, 0], [1, 0, 99, -7], [2, 1, 0, 99]]))
     result = output({"class": "gather", "axis": TIME, "position": "data:ints", "from": "data"}, arrays)
     for b, length in enumerate(LENS):
-        numpy.testing.assert_array_equal(result.value[b, :length], arrays["data"][b, arrays["ints"][b, :length]])
+        np.testing.assert_array_equal(result.value[b, :length], arrays["data"][b, arrays["ints"][b, :length]])
 
 
 def test_gradients():
     x, f = feed()["data"], feed()
     got = gradient({"class": "gather", "axis": "T", "position": "data:numbers", "from": "a"})
-    numpy.testing.assert_allclose(got, (2 * x[ROWS, f["numbers"]]).sum(0), rtol=1e-5)
+    np.testing.assert_allclose(got, (2 * x[ROWS, f["numbers"]]).sum(0), rtol=1e-5)
     got = gradient({"class": "gather_nd", "position": "data:numbers", "from": "a"})
-    numpy.testing.assert_allclose(got, (2 * x[ROWS, f["numbers"]]).sum(0), rtol=1e-5)
+    np.testing.assert_allclose(got, (2 * x[ROWS, f["numbers"]]).sum(0), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -120,16 +120,16 @@ def test_gather_nd(position, axes, index):
     result = output({"class": "gather_nd", "position": position, "from": "data"})
     assert ",".join(result.axes) == axes
     at = index(feed())
-    numpy.testing.assert_array_equal(result.value, feed()["data"][ROWS.reshape([-1] + [1] * (at.ndim - 1)), at])
+    np.testing.assert_array_equal(result.value, feed()["data"][ROWS.reshape([-1] + [1] * (at.ndim - 1)), at])
 
 
 def test_gather_nd_same_for_all():
     net = {"p": {"class": "constant", "value": 2}, "output": {"class": "gather_nd", "position": "p", "from": "data"}}
-    numpy.testing.assert_array_equal(run(net)["output"].value, feed()["data"][:, 2])
+    np.testing.assert_array_equal(run(net)["output"].value, feed()["data"][:, 2])
 
 
 def scattered(x, positions, size):
-    y = numpy.zeros((3, size) + x.shape[2:], x.dtype)
+    y = np.zeros((3, size) + x.shape[2:], x.dtype)
     for b in range(3):
         for t in range(4):
             if 0 <= positions[b, t] < size:
@@ -145,19 +145,19 @@ def test_scatter(source):
     layer = {**SCATTER, "output_dim_via_time_from": "data:other", "from": source}
     result = output(layer)
     assert result.axes[:2] == ("B", "T")
-    numpy.testing.assert_allclose(result.value, scattered(x_of(source), feed()["ints"], 4), rtol=1e-6)
+    np.testing.assert_allclose(result.value, scattered(x_of(source), feed()["ints"], 4), rtol=1e-6)
 
 
 def test_scatter_drops_what_is_outside():
-    arrays = feed(ints=numpy.array([[0, 1, 2, -1], [4, 3, 2, 1], [-5, 0, 0, 9]]))
+    arrays = feed(ints=np.array([[0, 1, 2, -1], [4, 3, 2, 1], [-5, 0, 0, 9]]))
     layer = {**SCATTER, "out_spatial_dim": SpatialDim("o", 3), "filter_invalid_indices": True, "from": "data"}
     result = output(layer, arrays)
     assert result.axes == ("B", "S", "F")
-    numpy.testing.assert_allclose(result.value, scattered(arrays["data"], arrays["ints"], 3), rtol=1e-6)
+    np.testing.assert_allclose(result.value, scattered(arrays["data"], arrays["ints"], 3), rtol=1e-6)
 
 
 def test_scatter_outside_is_an_error():
-    arrays = feed(ints=numpy.array([[0, 1, 2, 0], [7, 0, 0, 0], [0, 0, 0, 0]]))
+    arrays = feed(ints=np.array([[0, 1, 2, 0], [7, 0, 0, 0], [0, 0, 0, 0]]))
     with pytest.raises(Exception, match="out of range"):
         output({**SCATTER, "output_dim_via_time_from": "data:other", "from": "data"}, arrays)
 
@@ -173,16 +173,16 @@ def test_scatter_single_entry():
     }  # fmt: skip
     result = run(net, behavior_version=0)["output"]
     assert result.axes == ("B", "T")
-    numpy.testing.assert_array_equal(result.value, numpy.eye(4)[feed()["numbers"]])
+    np.testing.assert_array_equal(result.value, np.eye(4)[feed()["numbers"]])
 
 
 def test_scatter_gradient():
     layer = {**SCATTER, "output_dim_via_time_from": "data", "from": "a"}
     x, positions = feed()["data"], feed()["ints"]
     y = scattered(x, positions, 4)
-    mask = numpy.arange(4) < LENS[:, None]
+    mask = np.arange(4) < LENS[:, None]
     expected = sum(2 * y[b, positions[b, t]] * mask[b, positions[b, t]] for b in range(3) for t in range(4))
-    numpy.testing.assert_allclose(gradient(layer), expected, rtol=1e-4)
+    np.testing.assert_allclose(gradient(layer), expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -223,4 +223,4 @@ def test_positions_of_ended_sequences_do_not_matter(search, gather):
     assert found.sizes[1][:: 2 if search else 1].tolist() == [4, 1, 2]
     if not search:
         for b, frames in enumerate([[0, 1, 2, 3], [0], [0, 2]]):
-            numpy.testing.assert_allclose(found.value[b, : len(frames)], arrays["data"][b, frames])
+            np.testing.assert_allclose(found.value[b, : len(frames)], arrays["data"][b, frames])

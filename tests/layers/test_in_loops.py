@@ -1,6 +1,6 @@
 """Layers inside of a loop: computed for all steps at once they give what they give step by step."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.tensor import FeatureDim
@@ -84,10 +84,10 @@ def test_all_steps_at_once(name, version):
         results.append(net.run(feed(), with_grad=True))
     value, expected = (r.layers["output/all"].value for r in results)
     for b, n in enumerate(LENS):
-        numpy.testing.assert_allclose(value[b, :n], expected[b, :n], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(value[b, :n], expected[b, :n], rtol=1e-4, atol=1e-5)
     for key in params:  # what the loss does not depend on has no gradient or zeros
-        first, second = (r.grads.get(key, numpy.zeros_like(params[key])) for r in results)
-        numpy.testing.assert_allclose(first, second, rtol=1e-3, atol=1e-4, err_msg=key)
+        first, second = (r.grads.get(key, np.zeros_like(params[key])) for r in results)
+        np.testing.assert_allclose(first, second, rtol=1e-3, atol=1e-4, err_msg=key)
 
 
 @pytest.mark.parametrize(

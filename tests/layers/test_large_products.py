@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -12,10 +12,10 @@ from returnn_tf.native import product
 from returnn_tf.native.library import load
 
 Net = dict[str, dict[str, Any]]
-SIZES = numpy.array([7, 4, 5], "int32")
+SIZES = np.array([7, 4, 5], "int32")
 FEED = {
-    "data": numpy.random.RandomState(1).normal(0, 1, (3, 7, 70)).astype("float32"), "data/size0": SIZES,
-    "classes": numpy.random.RandomState(2).randint(0, 9, (3, 7)).astype("int32"), "classes/size0": SIZES,
+    "data": np.random.RandomState(1).normal(0, 1, (3, 7, 70)).astype("float32"), "data/size0": SIZES,
+    "classes": np.random.RandomState(2).randint(0, 9, (3, 7)).astype("int32"), "classes/size0": SIZES,
 }  # fmt: skip
 OUT = {"class": "softmax", "loss": "ce", "target": "classes"}
 
@@ -72,7 +72,7 @@ def train(net: Net, monkeypatch: pytest.MonkeyPatch, native: bool) -> tuple[dict
     monkeypatch.setattr(product, "_library_has", lambda _: True)
     config = config_of(net)
     trainer = returnn_tf.Trainer(returnn_tf.Network.from_config(config, train=True), config)
-    rng, values = numpy.random.RandomState(1), trainer.net.get_param_values()
+    rng, values = np.random.RandomState(1), trainer.net.get_param_values()
     trainer.net.set_param_values({name: rng.normal(0, 0.1, values[name].shape) for name in sorted(values)})
     losses = [trainer.step(FEED).total_loss for _ in range(2)]
     types = set().union(*(_types(graph.graph) for graph in trainer.function.graphs))
@@ -93,7 +93,7 @@ def test_same_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, plain_types = train(USED[name], monkeypatch, native=False)
     assert "RtfProduct" in types and "RtfProduct" not in plain_types
     for key, value in plain.items():
-        numpy.testing.assert_allclose(here[key], value, rtol=1e-4, atol=1e-6, err_msg=key)
+        np.testing.assert_allclose(here[key], value, rtol=1e-4, atol=1e-6, err_msg=key)
 
 
 @pytest.mark.parametrize("name", NOT_USED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -36,7 +36,7 @@ def test_values_add_up_to_the_loss(loss: str, source: str, target: Any, use_erro
     out = net.run(feed_of())
     reduced = out.errors["same"] if use_error else out.losses["same"]
     assert out.layers["output"].axes == ("B", "T")
-    numpy.testing.assert_allclose(valid(out.layers["output"].value).sum(), reduced, rtol=1e-4)
+    np.testing.assert_allclose(valid(out.layers["output"].value).sum(), reduced, rtol=1e-4)
 
 
 def test_layout_of_the_source_is_kept() -> None:
@@ -46,15 +46,15 @@ def test_layout_of_the_source_is_kept() -> None:
     feed = {k: v for k, v in feed_of().items() if not k.startswith("target")}
     out = net.run(feed, fetch=["p"])
     p, labels = out.layers["p"].value, feed["classes"]
-    expected = -numpy.log(numpy.take_along_axis(p, labels[..., None], axis=2)[..., 0])
-    numpy.testing.assert_allclose(valid(out.layers["output"].value), valid(expected), rtol=1e-4)
+    expected = -np.log(np.take_along_axis(p, labels[..., None], axis=2)[..., 0])
+    np.testing.assert_allclose(valid(out.layers["output"].value), valid(expected), rtol=1e-4)
 
 
 def test_losses_on_sequences_give_one_value_each() -> None:
     layer = {"class": "loss", "loss_": "ctc", "from": "p", "loss_opts_": {"beam_width": 4}}
     net = network_of(layer, others={"p": {"class": "softmax", "n_out": 4, "from": "data"}})
     feed = feed_of()
-    feed["classes"], feed["classes/size0"] = feed["classes"][:, :1], numpy.ones([3], "int32")
+    feed["classes"], feed["classes/size0"] = feed["classes"][:, :1], np.ones([3], "int32")
     assert net.run(feed).layers["output"].axes == ("B",)
 
 
@@ -73,15 +73,15 @@ def test_sparse_cross_entropy_repeats_labels_over_axes_that_they_lack(axis: Any)
         "from": [],
     }
     net = network_of(layer, extern_data=extern)
-    rng = numpy.random.default_rng(1)
+    rng = np.random.default_rng(1)
     data = rng.normal(size=(3, 5, 3, 2)).astype("float32")
     labels = rng.integers(0, 3, size=(3, 5)).astype("int32")
     labels[1, 3:] = 99  # padding
     out = net.run({"data": data, "data/size0": LENS, "classes": labels, "classes/size0": LENS}).layers["output"]
-    log_p = log_softmax(numpy.moveaxis(data, 2, 3).astype("float64"))
+    log_p = log_softmax(np.moveaxis(data, 2, 3).astype("float64"))
     for b, n in enumerate(LENS):
         for t in range(n):
-            numpy.testing.assert_allclose(out.value[b, t], -log_p[b, t, :, labels[b, t]], rtol=1e-4)
+            np.testing.assert_allclose(out.value[b, t], -log_p[b, t, :, labels[b, t]], rtol=1e-4)
 
 
 @pytest.mark.parametrize("source", ["data:classes", None])
@@ -91,14 +91,14 @@ def test_staircase(source: Any) -> None:
     layer = {"class": "fast_bw", "align_target": "staircase", "staircase_seq_len_source": source, "from": "data"}
     net = network_of({k: v for k, v in layer.items() if v}, extern_data=extern)
     feed = {
-        "data": numpy.random.default_rng(1).normal(size=(2, 4, 4)).astype("float32"),
-        "data/size0": numpy.array([3, 4], "int32"),
-        "classes": numpy.zeros([2, 3], "int32"),
-        "classes/size0": numpy.array([2, 3], "int32"),
+        "data": np.random.default_rng(1).normal(size=(2, 4, 4)).astype("float32"),
+        "data/size0": np.array([3, 4], "int32"),
+        "classes": np.zeros([2, 3], "int32"),
+        "classes/size0": np.array([2, 3], "int32"),
     }
     value = net.run({k: v for k, v in feed.items() if source or "classes" not in k}).layers["output"].value
     for b, n in enumerate([2, 3] if source else [3, 4]):
-        numpy.testing.assert_allclose(value[b], numpy.eye(4) * (numpy.arange(4) < n)[:, None], atol=1e-6)
+        np.testing.assert_allclose(value[b], np.eye(4) * (np.arange(4) < n)[:, None], atol=1e-6)
 
 
 @pytest.mark.parametrize("use_error", [False, True])
@@ -111,7 +111,7 @@ def test_parts(part: str, use_error: bool) -> None:
     }
     out = network_of({"class": "copy", "from": "l/%s" % part}, others=others).run(feed_of())
     reduced = out.errors["same"] if part == "error" else out.losses["same"]
-    numpy.testing.assert_allclose(valid(out.layers["output"].value).sum(), reduced, rtol=1e-4)
+    np.testing.assert_allclose(valid(out.layers["output"].value).sum(), reduced, rtol=1e-4)
 
 
 def test_axes_of_the_targets_are_paired_in_order_if_their_sizes_agree() -> None:
@@ -131,15 +131,15 @@ def test_axes_of_the_targets_are_paired_in_order_if_their_sizes_agree() -> None:
         }
         return network_of(layer, extern_data=extern)
 
-    rng = numpy.random.default_rng(1)
+    rng = np.random.default_rng(1)
     data = rng.normal(size=(3, 5, 6, 3)).astype("float32")
     labels = rng.integers(0, 5, size=(3, 3, 6)).astype("int32")
-    lens = numpy.array([4, 6, 3], "int32")
+    lens = np.array([4, 6, 3], "int32")
     value = net(g).run({"data": data, "data/size1": lens, "classes": labels, "classes/size1": lens})
-    log_p = log_softmax(numpy.moveaxis(data, 1, 3).astype("float64"))
-    expected = -numpy.take_along_axis(log_p, numpy.swapaxes(labels, 1, 2)[..., None], axis=3)[..., 0]
+    log_p = log_softmax(np.moveaxis(data, 1, 3).astype("float64"))
+    expected = -np.take_along_axis(log_p, np.swapaxes(labels, 1, 2)[..., None], axis=3)[..., 0]
     for b, n in enumerate(lens):
-        numpy.testing.assert_allclose(value.layers["output"].value[b, :n], expected[b, :n], rtol=1e-4)
+        np.testing.assert_allclose(value.layers["output"].value[b, :n], expected[b, :n], rtol=1e-4)
     with pytest.raises(ConfigError, match="have the axis h=4, which logits .* lack"):
         net(FeatureDim("h", 4))
 
@@ -161,10 +161,10 @@ def test_scores_of_fast_bw(opts: dict[str, Any]) -> None:
     layer = {**base, **opts, "from": "prob" if opts.get("input_type") == "prob" else "lp"}
     net = network_of(layer, others=others)
     feed = feed_of()
-    feed["classes"], feed["classes/size0"] = feed["classes"][:, :2], numpy.full([3], 2, "int32")
+    feed["classes"], feed["classes/size0"] = feed["classes"][:, :2], np.full([3], 2, "int32")
     feed["classes"][:] = [0, 1]
     out = net.run(feed)
-    numpy.testing.assert_allclose(out.layers["output"].value, out.layers["same"].value, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(out.layers["output"].value, out.layers["same"].value, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("topology, lasting", [("ctc", True), ("rna", False)])
@@ -182,20 +182,20 @@ def test_forced_align(topology: str, lasting: bool, included: bool) -> None:
     }
     scores = {"class": "copy", "from": "output/scores", "is_output_layer": True}
     net = network_of(layer, extern_data=extern, others={"scores": scores})
-    data = numpy.zeros([2, 4, 3], "float32")
+    data = np.zeros([2, 4, 3], "float32")
     data[:, :, 1], data[0, 2, 1] = 5.0, 6.0
     feed = {
         "data": data,
-        "data/size0": numpy.array([4, 2], "int32"),
-        "classes": numpy.array([[1, 0], [1, 1]], "int32"),
-        "classes/size0": numpy.array([1, 2], "int32"),
+        "data/size0": np.array([4, 2], "int32"),
+        "classes": np.array([[1, 0], [1, 1]], "int32"),
+        "classes/size0": np.array([1, 2], "int32"),
     }
     out = net.run(feed)
     path, score = out.layers["output"].value, out.layers["scores"].value
     assert net.plan.outputs["output"].output.dim == 3
     if lasting:
         assert path.tolist() == [[1, 1, 1, 1], [0, 0, 0, 0]]  # no path for two equal labels in two frames
-        assert score[0] == 21.0 and score[1] == -numpy.inf
+        assert score[0] == 21.0 and score[1] == -np.inf
     else:
         assert path.tolist() == [[2, 2, 1, 2], [1, 1, 0, 0]]
         assert score.tolist() == [6.0, 10.0]

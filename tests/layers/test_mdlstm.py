@@ -1,6 +1,6 @@
 """`mdlstm`: against numpy through the layer, options, images among other axes, and wrong configs."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -10,7 +10,7 @@ from tests.native import reference
 
 EXTERN = {"data": {"shape": (None, None, 3)}, "other": {"dim": 3}}
 FLIPS = {"upper_left": (0, 0), "lower_right": (1, 1), "upper_right": (0, 1), "lower_left": (1, 0)}
-HEIGHTS, WIDTHS = numpy.array([4, 2, 1], "int32"), numpy.array([2, 5, 3], "int32")
+HEIGHTS, WIDTHS = np.array([4, 2, 1], "int32"), np.array([2, 5, 3], "int32")
 
 
 def config(extern=None, **options):
@@ -19,7 +19,7 @@ def config(extern=None, **options):
 
 
 def feed():
-    x = numpy.random.default_rng(3).normal(size=(3, 4, 5, 3)).astype("float32")
+    x = np.random.default_rng(3).normal(size=(3, 4, 5, 3)).astype("float32")
     return {"data": x, "data/size0": HEIGHTS, "data/size1": WIDTHS}
 
 
@@ -46,23 +46,23 @@ def test_against_numpy(options, corners):
     inputs = feed()
     out = net.run(inputs).layers["output"]
     parts = expected(net, inputs["data"], corners, options.get("stable", True))
-    combine = {"sum": sum, "concat": lambda x: numpy.concatenate(x, -1), "mean": lambda x: sum(x) / len(x)}
-    numpy.testing.assert_allclose(out.value, combine[options.get("combine", "mean")](parts), atol=1e-5)
+    combine = {"sum": sum, "concat": lambda x: np.concatenate(x, -1), "mean": lambda x: sum(x) / len(x)}
+    np.testing.assert_allclose(out.value, combine[options.get("combine", "mean")](parts), atol=1e-5)
     assert len(net.get_param_values()) == 4 * len(corners)
 
 
 def test_a_static_axis_and_the_order_of_the_axes():
     """Lines of 2 pixels height with the columns as time axis, as images of 2 rows."""
     extern = {"data": {"shape": (None, 2, 3)}}
-    x = numpy.random.default_rng(3).normal(size=(2, 5, 2, 3)).astype("float32")
-    lens = numpy.array([5, 2], "int32")
+    x = np.random.default_rng(3).normal(size=(2, 5, 2, 3)).astype("float32")
+    lens = np.array([5, 2], "int32")
     net = Network.from_config(config(extern, directions=1, in_spatial_dims=["dim:2", "T"]))
     params = {name.rpartition("/")[2]: value for name, value in net.get_param_values().items()}
     out = net.run({"data": x, "data/size0": lens}).layers["output"]
     z = x.transpose(0, 2, 1, 3) @ params["W"] + params["b"]
     value = reference.mdlstm(z, params["V_h"], params["V_v"], [2, 2], lens, (0, 0))
     assert out.value.shape == (2, 2, 5, 4)
-    numpy.testing.assert_allclose(out.value, value, atol=1e-5)
+    np.testing.assert_allclose(out.value, value, atol=1e-5)
 
 
 @pytest.mark.parametrize(

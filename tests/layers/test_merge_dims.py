@@ -1,6 +1,6 @@
 """`merge_dims` against numpy, by axes and behavior version."""
 
-import numpy
+import numpy as np
 import pytest
 
 from tests.layers.nets import FEATURE, LENS, STATIC, TIME, fails, feed, gradient, output, template
@@ -30,12 +30,12 @@ WIDE = {"class": "merge_dims", "from": "data:wide"}
 def test_values(options, version, axes, expected):
     result = output({**WIDE, **options}, behavior_version=version)
     assert ",".join(result.axes) == axes
-    numpy.testing.assert_array_equal(result.value, expected(feed()["wide"]))
+    np.testing.assert_array_equal(result.value, expected(feed()["wide"]))
 
 
 def test_lengths_are_multiplied():
     result = output({**WIDE, "axes": [TIME, STATIC]})
-    numpy.testing.assert_array_equal(result.sizes[1], LENS * 2)
+    np.testing.assert_array_equal(result.sizes[1], LENS * 2)
 
 
 def test_dims_are_those_of_the_product():
@@ -51,7 +51,7 @@ def test_gradient():
     """Padding counts too, since it is part of the merged batch."""
     x = feed()["data"]
     got = gradient({"class": "merge_dims", "axes": ["B", "T"], "from": "a"})
-    numpy.testing.assert_allclose(got, (2 * x).sum((0, 1)), rtol=1e-5)
+    np.testing.assert_allclose(got, (2 * x).sum((0, 1)), rtol=1e-5)
 
 
 @pytest.mark.parametrize(

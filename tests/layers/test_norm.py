@@ -1,12 +1,12 @@
 """`batch_norm` (layer and option), `layer_norm`, `norm`."""
 
-import numpy
+import numpy as np
 import pytest
 
 from tests.layers.nets import FEATURE, LENS, STATIC, fails, feed, gradient, net_of, output
 
 X, WIDE = feed()["data"], feed()["wide"]
-FRAMES = numpy.concatenate([X[b, :n] for b, n in enumerate(LENS)])
+FRAMES = np.concatenate([X[b, :n] for b, n in enumerate(LENS)])
 
 
 def batch_norm(**options):
@@ -23,12 +23,12 @@ def test_running_statistics_move_in_training_only(masked):
     frames = FRAMES if masked else X.reshape(-1, 3)
     net = net_of({"output": batch_norm(masked_time=masked, momentum=0.25)}, train=True)
     value = net.run(feed()).layers["output"].value
-    expected = (X - frames.mean(0)) / numpy.sqrt(frames.var(0) + 1e-3)
-    numpy.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
+    expected = (X - frames.mean(0)) / np.sqrt(frames.var(0) + 1e-3)
+    np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
     for got, start, batch in zip(stats(net), (0, 1), (frames.mean(0), frames.var(0))):
-        numpy.testing.assert_allclose(got, start + 0.25 * (batch - start), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(got, start + 0.25 * (batch - start), rtol=1e-4, atol=1e-6)
     net = net_of({"output": batch_norm(masked_time=masked)})
-    numpy.testing.assert_allclose(net.run(feed()).layers["output"].value, X / numpy.sqrt(1 + 1e-3), rtol=1e-5)
+    np.testing.assert_allclose(net.run(feed()).layers["output"].value, X / np.sqrt(1 + 1e-3), rtol=1e-5)
     assert stats(net)[0].tolist() == [0, 0, 0] and stats(net)[1].tolist() == [1, 1, 1]
 
 
@@ -37,15 +37,15 @@ def test_old_versions_also_move_them_in_evaluation():
     net = net_of({"output": {"class": "batch_norm", "from": "data"}}, behavior_version=11)
     value = net.run(feed()).layers["output"].value
     mean, variance = 0.99 * FRAMES.mean(0), 1 + 0.99 * (FRAMES.var(0) - 1)
-    numpy.testing.assert_allclose(stats(net, prefix), [mean, variance], rtol=1e-4, atol=1e-6)
-    numpy.testing.assert_allclose(value, (X - mean) / numpy.sqrt(variance + 1e-3), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(stats(net, prefix), [mean, variance], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(value, (X - mean) / np.sqrt(variance + 1e-3), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("force,share", [(False, 1.0), (True, 0.25)])
 def test_force_sample_mixes_in_evaluation_too(force, share):
     value = output(batch_norm(use_sample=0.25, force_sample=force)).value
     mean, variance = (1 - share) * FRAMES.mean(0), (1 - share) * FRAMES.var(0) + share
-    numpy.testing.assert_allclose(value, (X - mean) / numpy.sqrt(variance + 1e-3), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(value, (X - mean) / np.sqrt(variance + 1e-3), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_other_feature_axis():
     net = net_of({"output": batch_norm(in_dim=STATIC, **{"from": "data:wide"})}, train=True)
     result = net.run(feed()).layers["output"]
     assert result.axes == ("B", "T", "F", "S")
-    frames = numpy.concatenate([WIDE[b, :n] for b, n in enumerate(LENS)])
+    frames = np.concatenate([WIDE[b, :n] for b, n in enumerate(LENS)])
     mean, variance = frames.mean((0, 2)), frames.var((0, 2))
-    expected = (WIDE - mean[:, None]) / numpy.sqrt(variance[:, None] + 1e-3)
-    numpy.testing.assert_allclose(result.value, expected, rtol=1e-4, atol=1e-5)
+    expected = (WIDE - mean[:, None]) / np.sqrt(variance[:, None] + 1e-3)
+    np.testing.assert_allclose(result.value, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_option_of_another_layer():
@@ -79,8 +79,8 @@ def test_option_of_another_layer():
     layer = {"class": "linear", "activation": "tanh", "n_out": 2, "batch_norm": opts, "from": "data"}
     net = net_of({"output": layer}, train=True)
     value = net.run(feed()).layers["output"].value
-    valid = numpy.concatenate([value[b, :n] for b, n in enumerate(LENS)])
-    numpy.testing.assert_allclose(valid.mean(0), [0, 0], atol=1e-5)
+    valid = np.concatenate([value[b, :n] for b, n in enumerate(LENS)])
+    np.testing.assert_allclose(valid.mean(0), [0, 0], atol=1e-5)
     assert stats(net)[0].any()
     net = net_of({"output": {**layer, "batch_norm": True}}, behavior_version=11)
     assert "output/batch_norm/output_output_output_gamma" in net.params
@@ -88,9 +88,9 @@ def test_option_of_another_layer():
 
 def test_a_batch_without_frames_keeps_everything_finite():
     arrays = feed()
-    arrays["data/size0"] = numpy.zeros([3], "int32")
+    arrays["data/size0"] = np.zeros([3], "int32")
     net = net_of({"output": batch_norm()}, train=True)
-    assert numpy.isfinite(net.run(arrays).layers["output"].value).all() and numpy.isfinite(stats(net)).all()
+    assert np.isfinite(net.run(arrays).layers["output"].value).all() and np.isfinite(stats(net)).all()
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_errors(layer, match):
 
 def test_layer_norm_of_another_axis():
     value = output({"class": "layer_norm", "in_dim": STATIC, "epsilon": 0.5, "from": "data:wide"}).value
-    expected = (WIDE - WIDE.mean(2, keepdims=True)) / numpy.sqrt(WIDE.var(2, keepdims=True) + 0.5)
-    numpy.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
+    expected = (WIDE - WIDE.mean(2, keepdims=True)) / np.sqrt(WIDE.var(2, keepdims=True) + 0.5)
+    np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("scale,bias", [(True, True), (True, False), (False, True), (False, False)])
@@ -122,17 +122,15 @@ def test_norm_parameters_in_the_given_order(scale, bias):
     layer = {"class": "norm", "axis": ["T", "F"], "param_shape": [FEATURE, STATIC], "scale": scale, "bias": bias}
     net = net_of({"output": {**layer, "from": "data:wide"}})
     assert set(net.params) == {"output/" + n for n, has in (("scale", scale), ("bias", bias)) if has}
-    values = {name: numpy.arange(6).reshape(3, 2).astype("float32") for name in net.params}
+    values = {name: np.arange(6).reshape(3, 2).astype("float32") for name in net.params}
     net.set_param_values(values)
     expected = WIDE - WIDE.mean((1, 3), keepdims=True)
-    expected = expected / numpy.sqrt(WIDE.var((1, 3), keepdims=True) + 1e-6)
-    expected = (
-        expected * values.get("output/scale", numpy.ones([3, 2])).T + values.get("output/bias", numpy.zeros([3, 2])).T
-    )
-    numpy.testing.assert_allclose(net.run(feed()).layers["output"].value, expected, rtol=1e-4, atol=1e-5)
+    expected = expected / np.sqrt(WIDE.var((1, 3), keepdims=True) + 1e-6)
+    expected = expected * values.get("output/scale", np.ones([3, 2])).T + values.get("output/bias", np.zeros([3, 2])).T
+    np.testing.assert_allclose(net.run(feed()).layers["output"].value, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("layer", [{"class": "layer_norm"}, {"class": "norm", "axis": "F"}, batch_norm()])
 @pytest.mark.parametrize("train", [False, True])
 def test_gradient_is_finite(layer, train):
-    assert numpy.isfinite(gradient({**layer, "from": "a"}, train=train)).all()
+    assert np.isfinite(gradient({**layer, "from": "a"}, train=train)).all()

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -169,16 +169,16 @@ def test_state_of_a_placeholder(layer: Any) -> None:
 @pytest.mark.parametrize("limit, kept", [(10.0, 0), (100.0, 1), (1000.0, 2), (1e6, 3)])
 def test_grad_filter(limit: float, kept: int) -> None:
     """The gradient of a sequence whose norm is above the limit is zero; those of the others stay."""
-    scale = numpy.array([1.0, 10.0, 100.0])
+    scale = np.array([1.0, 10.0, 100.0])
     network = {
         "x": {**LAYER, "grad_filter": limit, "with_bias": False, "forward_weights_init": 1.0},
         "output": {"class": "eval", "eval": "source(0) ** 2", "from": "x", "loss": "as_is"},
     }
-    arrays = feed(data=numpy.ones([3, 4, 3]) * scale[:, None, None])
+    arrays = feed(data=np.ones([3, 4, 3]) * scale[:, None, None])
     result = net_of(network, train=True).run(arrays, with_grad=True)
     # per sequence: d/dy sum y^2 = 2 y = 6 scale in 3 len entries, with the norms 21, 147, 1800
     expected = (6.0 * scale**2 * LENS)[:kept].sum()
-    numpy.testing.assert_allclose(result.grads["x/W"], numpy.full([3, 3], expected), rtol=1e-5)
+    np.testing.assert_allclose(result.grads["x/W"], np.full([3, 3], expected), rtol=1e-5)
 
 
 def test_options_of_every_layer_and_loss_are_described() -> None:

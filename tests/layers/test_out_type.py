@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.tensor import SpatialDim, batch_dim
@@ -38,11 +38,11 @@ def test_out_type(code: str, out_type: dict[str, Any], axes: str, value: Any) ->
     source = "data:labels" if value is None else "data"
     result = run({"output": {"class": "eval", "eval": code, "from": source, "out_type": out_type}})["output"]
     if value is None:
-        value = numpy.eye(5)[feed()["labels"]]
+        value = np.eye(5)[feed()["labels"]]
     assert "".join(result.axes) == axes
-    numpy.testing.assert_array_equal(result.sizes[1], LENS)
+    np.testing.assert_array_equal(result.sizes[1], LENS)
     for got, expected, length in zip(result.value, value, LENS):
-        numpy.testing.assert_allclose(got[:length], expected[:length], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(got[:length], expected[:length], rtol=1e-5, atol=1e-6)
 
 
 #: out_type, the axes and shape of the result
@@ -68,7 +68,7 @@ def test_code_without_sources(out_type: dict[str, Any], axes: str, shape: Any, f
     dtype = out_type.get("dtype", "int32" if out_type.get("sparse") else "float32")
     code: Any = "tf.ones(%r, dtype=%r)" % (shape, dtype)
     if form == "function":
-        code = lambda source, self, **kwargs: numpy.ones(shape, dtype)  # noqa: E731
+        code = lambda source, self, **kwargs: np.ones(shape, dtype)  # noqa: E731
     given: Any = (lambda **kwargs: out_type) if form == "type by function" else out_type
     layer = {"class": "eval", "from": [], "eval": code, "out_type": given}
     layer.update({"class": "combine", "kind": "eval"} if form == "combine" else {})
@@ -83,11 +83,11 @@ def test_code_without_sources(out_type: dict[str, Any], axes: str, shape: Any, f
         network: dict[str, Any] = {"output": {"class": "rec", "from": "data", "unit": unit}}
         result = run(network)["output"].value
         for got, x, length in zip(result, X, LENS):
-            numpy.testing.assert_allclose(got[:length], x[:length] + 1, rtol=1e-5)
+            np.testing.assert_allclose(got[:length], x[:length] + 1, rtol=1e-5)
         return
     result = run({"output": layer})["output"]
     assert "".join(result.axes) == axes and result.value.dtype == dtype
-    numpy.testing.assert_array_equal(result.value, numpy.ones(shape, dtype))
+    np.testing.assert_array_equal(result.value, np.ones(shape, dtype))
 
 
 @pytest.mark.parametrize(

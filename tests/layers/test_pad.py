@@ -1,6 +1,6 @@
 """`pad` against `numpy.pad`, at array borders and at sequence ends."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.tensor import FeatureDim, SpatialDim
@@ -11,7 +11,7 @@ MODES = {"constant": "constant", "reflect": "reflect", "symmetric": "symmetric",
 
 def padded(x, left, right, mode, value):
     kwargs = {"constant_values": value} if mode == "constant" else {}
-    return numpy.pad(x, [(left, right)] + [(0, 0)] * (x.ndim - 1), mode=MODES[mode], **kwargs)
+    return np.pad(x, [(left, right)] + [(0, 0)] * (x.ndim - 1), mode=MODES[mode], **kwargs)
 
 
 @pytest.mark.parametrize("mode", sorted(MODES))
@@ -21,8 +21,8 @@ def test_static_axis(mode, padding):
     left, right = {1: (1, 1)}.get(padding) if isinstance(padding, int) else (
         padding[0] if isinstance(padding, list) else padding
     )  # fmt: skip
-    expected = numpy.moveaxis(padded(numpy.moveaxis(feed()["data"], 2, 0), left, right, mode, 0.5), 0, 2)
-    numpy.testing.assert_array_equal(output(layer).value, expected)
+    expected = np.moveaxis(padded(np.moveaxis(feed()["data"], 2, 0), left, right, mode, 0.5), 0, 2)
+    np.testing.assert_array_equal(output(layer).value, expected)
 
 
 @pytest.mark.parametrize("mode", sorted(MODES))
@@ -30,23 +30,21 @@ def test_static_axis(mode, padding):
 def test_dynamic_axis_at_sequence_ends(mode, left, right):
     layer = {"class": "pad", "axes": "T", "padding": (left, right), "mode": mode, "value": 0.5, "from": "data"}
     result, x = output(layer), feed()["data"]
-    numpy.testing.assert_array_equal(result.sizes[1], LENS + left + right)
+    np.testing.assert_array_equal(result.sizes[1], LENS + left + right)
     assert result.value.shape == (3, 4 + left + right, 3)
     for b, length in enumerate(LENS):
         # Padding on the left only depends on the first frames of the array, which is longer than some sequences.
         own = length if right else 4
         expected = padded(x[b, :own], left, right, mode, 0.5)[: length + left + right]
-        numpy.testing.assert_array_equal(result.value[b, : length + left + right], expected)
+        np.testing.assert_array_equal(result.value[b, : length + left + right], expected)
 
 
 @pytest.mark.parametrize("options,version", [({}, 20), ({"handle_dynamic_dims": False}, 21)])
 def test_dynamic_axis_at_the_array_end(options, version):
     layer = {"class": "pad", "axes": "T", "padding": (2, 1), "value": 1.0, "from": "data", **options}
     result = output(layer, behavior_version=version)
-    numpy.testing.assert_array_equal(result.sizes[1], LENS + 3)
-    numpy.testing.assert_array_equal(
-        result.value, numpy.pad(feed()["data"], [(0, 0), (2, 1), (0, 0)], constant_values=1.0)
-    )
+    np.testing.assert_array_equal(result.sizes[1], LENS + 3)
+    np.testing.assert_array_equal(result.value, np.pad(feed()["data"], [(0, 0), (2, 1), (0, 0)], constant_values=1.0))
 
 
 def test_several_axes_and_dims():
@@ -61,15 +59,15 @@ def test_sparse_and_bool():
     layer = {"class": "pad", "axes": "T", "padding": (1, 0), "value": 4, "from": "data:labels"}
     result = output(layer)
     assert result.value.dtype == "int32"
-    numpy.testing.assert_array_equal(result.value[:, 0], [4, 4, 4])
-    numpy.testing.assert_array_equal(result.value[:, 1:], feed()["labels"])
+    np.testing.assert_array_equal(result.value[:, 0], [4, 4, 4])
+    np.testing.assert_array_equal(result.value[:, 1:], feed()["labels"])
 
 
 def test_gradient():
     layer = {"class": "pad", "axes": "T", "padding": (1, 2), "mode": "replication", "from": "a"}
     x, got = feed()["data"], gradient(layer)
     expected = sum(2 * padded(x[b, :n], 1, 2, "replication", 0).sum(0) for b, n in enumerate(LENS))
-    numpy.testing.assert_allclose(got, expected, rtol=1e-5)
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import math
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -18,20 +18,20 @@ NORMAL = {"class": "random", "distribution": "normal"}
 def generator(seed=None, state=None):
     """Return the generator of the expected numbers."""
     if state is not None:
-        return tf.random.Generator.from_state(numpy.array(state, "int64"), alg="philox")
+        return tf.random.Generator.from_state(np.array(state, "int64"), alg="philox")
     return tf.random.Generator.from_seed(seed, alg="philox")
 
 
 @pytest.mark.parametrize("seed", [0, 8, 2**40 + 3, 2**64 + 5, -1, [3], [3, 4], [1, 2, 3], [-1, 2**63]])
 def test_state_of_seed(seed):
-    numpy.testing.assert_array_equal(state_of_seed(seed), generator(seed).state.numpy())
+    np.testing.assert_array_equal(state_of_seed(seed), generator(seed).state.numpy())
 
 
 @pytest.mark.parametrize("state", [[8, 0, 0], [-256, 0, 5], [-1, -1, 2], [2**63 - 1, 1, 0]])
 def test_advance_carries_into_the_second_word(state):
     gen = generator(state=state)
     gen.uniform([5])
-    numpy.testing.assert_array_equal(advanced(tf.constant(state, tf.int64), tf.constant(5)), gen.state.numpy())
+    np.testing.assert_array_equal(advanced(tf.constant(state, tf.int64), tf.constant(5)), gen.state.numpy())
 
 
 DRAWS = {
@@ -68,8 +68,8 @@ def test_numbers_of_each_run_are_those_of_a_generator(name):
     for _ in range(2):
         result = net.run(feed()).layers["output"]
         assert result.axes == ("S", "F")
-        numpy.testing.assert_allclose(result.value, expected(gen, [3, 2]).numpy(), rtol=1e-6, atol=1e-6)
-    numpy.testing.assert_array_equal(net.params["output/state_var"].numpy(), gen.state.numpy())
+        np.testing.assert_allclose(result.value, expected(gen, [3, 2]).numpy(), rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(net.params["output/state_var"].numpy(), gen.state.numpy())
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,11 @@ def test_shapes(shape, options, axes, size):
 def test_static_numbers_never_change():
     net = net_of({"output": {**NORMAL, "shape": [3], "static": True, "seed": 5}})
     values = [net.run(feed()).layers["output"].value for _ in range(2)]
-    numpy.testing.assert_array_equal(values[0], values[1])
-    numpy.testing.assert_allclose(values[0], generator(5).normal([3]).numpy(), rtol=1e-6)
+    np.testing.assert_array_equal(values[0], values[1])
+    np.testing.assert_allclose(values[0], generator(5).normal([3]).numpy(), rtol=1e-6)
     assert not net.params
     again = net_of({"output": {**NORMAL, "shape": [3], "static": True}})
-    numpy.testing.assert_array_equal(*(again.run(feed()).layers["output"].value for _ in range(2)))
+    np.testing.assert_array_equal(*(again.run(feed()).layers["output"].value for _ in range(2)))
 
 
 def test_state_in_a_variable():
@@ -117,8 +117,8 @@ def test_state_in_a_variable():
     assert list(net.params) == ["state/state"]
     gen = generator([1, 2])
     for _ in range(2):
-        expected = numpy.stack([gen.normal([3]).numpy(), gen.normal([3]).numpy()])
-        numpy.testing.assert_allclose(net.run(feed()).layers["output"].value, expected, rtol=1e-6)
+        expected = np.stack([gen.normal([3]).numpy(), gen.normal([3]).numpy()])
+        np.testing.assert_allclose(net.run(feed()).layers["output"].value, expected, rtol=1e-6)
 
 
 def test_own_seeds_differ_by_layer_and_network():
@@ -129,16 +129,16 @@ def test_own_seeds_differ_by_layer_and_network():
         "output": {"class": "stack", "from": ["a", "b"]},
     }
     first, same, other = (run(net, random_seed=seed) for seed in (1, 1, 2))
-    assert not numpy.array_equal(*first["output"].value)
-    numpy.testing.assert_array_equal(first["output"].value, same["output"].value)
-    assert not numpy.array_equal(first["output"].value, other["output"].value)
-    assert first["c"].value.dtype == "int64" and not numpy.array_equal(first["c"].value, other["c"].value)
+    assert not np.array_equal(*first["output"].value)
+    np.testing.assert_array_equal(first["output"].value, same["output"].value)
+    assert not np.array_equal(first["output"].value, other["output"].value)
+    assert first["c"].value.dtype == "int64" and not np.array_equal(first["c"].value, other["c"].value)
 
 
 def test_processes_draw_other_numbers():
     net = net_of({"output": {**NORMAL, "shape": [3], "seed": 3}})
     net.noise_seed = net.seed + 1000
-    assert not numpy.allclose(net.run(feed()).layers["output"].value, generator(3).normal([3]).numpy())
+    assert not np.allclose(net.run(feed()).layers["output"].value, generator(3).normal([3]).numpy())
 
 
 @pytest.mark.parametrize("stop", [False, True])
@@ -180,9 +180,9 @@ def test_each_step_of_a_loop_has_its_own_numbers(loop, moved, options):
     assert first.value.shape == (3, 4, 3)
     steps = [first.value[:, t] for t in range(4)]
     for t in range(1, 4):
-        assert numpy.array_equal(steps[0], steps[t]) != varies
+        assert np.array_equal(steps[0], steps[t]) != varies
     if options["class"] == "random":  # rand_int has other ones in each training step
-        assert numpy.array_equal(first.value, second.value) != varies
+        assert np.array_equal(first.value, second.value) != varies
 
 
 def test_rand_int_ranges_and_axes():

@@ -1,6 +1,6 @@
 """`rec` and `get_last_hidden_state` through whole networks: parameters, initial states, axes, errors."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -24,8 +24,8 @@ def make_net(network, train=False, **config):
 
 
 def feed(seed=1):
-    rng = numpy.random.RandomState(seed)
-    lengths = numpy.array(LENGTHS, "int32")
+    rng = np.random.RandomState(seed)
+    lengths = np.array(LENGTHS, "int32")
     arrays = {
         "data": rng.normal(size=(2, 5, IN)),
         "labels": rng.randint(0, 5, (2, 5)),
@@ -91,8 +91,8 @@ def test_initialisers():
         "gru": rec(unit="gru"),
     })  # fmt: skip
     w, w_re, b = (net.params["output/rec/" + name].numpy() for name in ("W", "W_re", "b"))
-    assert (w == numpy.float32(0.1)).all() and (b == 0.5).all()
-    numpy.testing.assert_allclose(w_re @ w_re.T, numpy.eye(N), atol=1e-6)
+    assert (w == np.float32(0.1)).all() and (b == 0.5).all()
+    np.testing.assert_allclose(w_re @ w_re.T, np.eye(N), atol=1e-6)
     assert (net.params["gru/rec/gru_cell/gates/bias"].numpy() == 1).all()
 
 
@@ -111,7 +111,7 @@ def test_every_unit_by_name(unit):
     for name in ("output", "bw"):
         layer = out[name]
         assert layer.axes == ("B", "T", "F") and layer.value.shape == (2, 5, N)
-        numpy.testing.assert_array_equal(layer.sizes[1], LENGTHS)
+        np.testing.assert_array_equal(layer.sizes[1], LENGTHS)
         assert (layer.value[1, 3:] == 0).all() and (layer.value[1, :3] != 0).all()
 
 
@@ -128,9 +128,9 @@ def test_initial_state_continues_a_sequence(unit):
         parts.set_param_values({key.replace("output/", name + "/"): value for key, value in params.items()})
     data = feed()
     expected = whole.run(data).layers["output"].value
-    split = {"data": data["data"][:, :2], "data/size0": numpy.array([2, 2], "int32")}
+    split = {"data": data["data"][:, :2], "data/size0": np.array([2, 2], "int32")}
     split.update({"more": data["data"][:, 2:], "more/size0": data["data/size0"] - 2})
-    numpy.testing.assert_allclose(parts.run(split).layers["output"].value, expected[:, 2:], atol=1e-6)
+    np.testing.assert_allclose(parts.run(split).layers["output"].value, expected[:, 2:], atol=1e-6)
 
 
 @pytest.mark.parametrize("value,expected", [("zeros", 0.0), ("ones", 1.0), (0, 0.0), (1, 1.0), (None, 0.0)])
@@ -138,7 +138,7 @@ def test_initial_state_continues_a_sequence(unit):
 def test_constant_initial_state(unit, key, value, expected):
     """Of an empty sequence the last state is the initial one."""
     data = feed()
-    data["data/size0"] = numpy.array([5, 0], "int32")
+    data["data/size0"] = np.array([5, 0], "int32")
     net = make_net({
         "rec": rec(unit=unit, initial_state=value),
         "output": {"class": "get_last_hidden_state", "from": "rec", "key": key},
@@ -152,11 +152,11 @@ def test_initial_state_from_layers_and_parameters():
         "rec": rec(initial_state={"h": "data:ctx", "c": "var"}),
         "output": {"class": "get_last_hidden_state", "from": "rec", "key": "*"},
     })  # fmt: skip
-    net.params["rec/rec/initial_c"].assign(numpy.arange(N, dtype="float32"))
+    net.params["rec/rec/initial_c"].assign(np.arange(N, dtype="float32"))
     data = feed()
-    data["data/size0"] = numpy.array([5, 0], "int32")
+    data["data/size0"] = np.array([5, 0], "int32")
     value = net.run(data).layers["output"].value
-    numpy.testing.assert_allclose(value[1], numpy.concatenate([numpy.arange(N), data["ctx"][1]]), rtol=1e-6)
+    np.testing.assert_allclose(value[1], np.concatenate([np.arange(N), data["ctx"][1]]), rtol=1e-6)
 
 
 def test_last_hidden_state():
@@ -177,13 +177,13 @@ def test_last_hidden_state():
     })  # fmt: skip
     values = {name: layer.value for name, layer in out.items()}
     assert out["all"].axes == ("B", "F")
-    last = values["output"][numpy.arange(2), numpy.array(LENGTHS) - 1]
-    numpy.testing.assert_array_equal(values["h"], last)
-    numpy.testing.assert_array_equal(values["all"], numpy.concatenate([values["c"], last], axis=-1))
-    numpy.testing.assert_array_equal(values["h_bw"], values["bw"][:, 0])
-    numpy.testing.assert_array_equal(values["s_gru"], values["gru"][numpy.arange(2), numpy.array(LENGTHS) - 1])
-    numpy.testing.assert_array_equal(values["both"], numpy.concatenate([values["h"], values["h_bw"]], axis=-1))
-    numpy.testing.assert_array_equal(values["through_copy"], values["h"])
+    last = values["output"][np.arange(2), np.array(LENGTHS) - 1]
+    np.testing.assert_array_equal(values["h"], last)
+    np.testing.assert_array_equal(values["all"], np.concatenate([values["c"], last], axis=-1))
+    np.testing.assert_array_equal(values["h_bw"], values["bw"][:, 0])
+    np.testing.assert_array_equal(values["s_gru"], values["gru"][np.arange(2), np.array(LENGTHS) - 1])
+    np.testing.assert_array_equal(values["both"], np.concatenate([values["h"], values["h_bw"]], axis=-1))
+    np.testing.assert_array_equal(values["through_copy"], values["h"])
 
 
 @pytest.mark.parametrize("direction", [1, -1])
@@ -199,7 +199,7 @@ def test_further_axes_count_as_batch(direction):
     single.set_param_values(net.get_param_values())
     for column in range(2):
         expected = single.run({**data, "data": data["image"][:, :, column]}).layers["output"].value
-        numpy.testing.assert_allclose(result["output"].value[:, :, column], expected, atol=1e-6)
+        np.testing.assert_allclose(result["output"].value[:, :, column], expected, atol=1e-6)
 
 
 def test_other_axis():
@@ -210,8 +210,8 @@ def test_other_axis():
     })  # fmt: skip
     out = net.run(feed()).layers
     assert out["output"].axes == ("B", "S", "T", "F") and out["state"].axes == ("B", "T", "F")
-    numpy.testing.assert_array_equal(out["output"].sizes[2], LENGTHS)
-    numpy.testing.assert_array_equal(out["state"].value, out["output"].value[:, -1])
+    np.testing.assert_array_equal(out["output"].sizes[2], LENGTHS)
+    np.testing.assert_array_equal(out["state"].value, out["output"].value[:, -1])
 
 
 def test_sparse_source():
@@ -229,7 +229,7 @@ def test_noise_differs_between_steps_only_in_training():
         return values
 
     first, second = outputs(train=False)
-    numpy.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(first, second)
     first, second = outputs(train=True)
     assert abs(first - second).max() > 1e-3
 

@@ -1,6 +1,6 @@
 """`reinterpret_data`: what changes about the template, and that the values stay."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.tensor import FeatureDim, SpatialDim
@@ -32,14 +32,14 @@ def data_of(source="data", **options):
 def test_axes(source, options, axes):
     result = output(reint(source, **options))
     assert ",".join(result.axes) == axes
-    numpy.testing.assert_array_equal(result.value, feed()[source.rpartition(":")[2]])
+    np.testing.assert_array_equal(result.value, feed()[source.rpartition(":")[2]])
 
 
 def test_major_axes():
     assert data_of(enforce_time_major=True).dims == (TIME, data_of().dims[0], FEATURE)
     net = {"a": reint(enforce_time_major=True), "output": reint("a", enforce_batch_major=True)}
     assert template(net).dims == data_of().dims
-    numpy.testing.assert_array_equal(run(net)["output"].value, feed()["data"])
+    np.testing.assert_array_equal(run(net)["output"].value, feed()["data"])
 
 
 def test_time_axis():
@@ -61,7 +61,7 @@ def test_size_base():
         "r": reint("data:other", size_base="data"),
         "output": {"class": "combine", "kind": "add", "from": ["r", "data"]},
     }
-    numpy.testing.assert_allclose(run(net)["output"].value, feed()["data"] + feed()["other"])
+    np.testing.assert_allclose(run(net)["output"].value, feed()["data"] + feed()["other"])
     assert data_of("data:numbers", size_base="data:numbers").rank == 1
 
 
@@ -81,8 +81,8 @@ def test_new_dims():
     data = template(net)
     assert data.dims[1:] == (n, m) and data.time_dim is n
     result = run(net)
-    numpy.testing.assert_array_equal(result["len"].value, LENS)
-    numpy.testing.assert_array_equal(result["output"].sizes[1], LENS)
+    np.testing.assert_array_equal(result["len"].value, LENS)
+    np.testing.assert_array_equal(result["output"].sizes[1], LENS)
 
 
 def test_new_dim_of_unknown_size_gets_it():

@@ -1,6 +1,6 @@
 """`repeat`, `tile`, `tile_features`, `stack`, `concat` against numpy."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.tensor import FeatureDim, SpatialDim
@@ -13,12 +13,12 @@ def test_repeat_by_a_number(axis, number, count):
     source = "data:wide" if axis is STATIC else "data"
     """The repeated axis is the first one after the batch axis."""
     result = output({"class": "repeat", "repetitions": count, "axis": axis, "from": source})
-    expected = numpy.repeat(feed()[source.rpartition(":")[2]], count, number)
-    numpy.testing.assert_array_equal(result.value, numpy.moveaxis(expected, number, 1))
+    expected = np.repeat(feed()[source.rpartition(":")[2]], count, number)
+    np.testing.assert_array_equal(result.value, np.moveaxis(expected, number, 1))
     if axis != "T":
-        numpy.testing.assert_array_equal(result.sizes[2], LENS)
+        np.testing.assert_array_equal(result.sizes[2], LENS)
     elif count:  # otherwise the axis has the size 0
-        numpy.testing.assert_array_equal(result.sizes[1], LENS * count)
+        np.testing.assert_array_equal(result.sizes[1], LENS * count)
 
 
 @pytest.mark.parametrize("source", ["data", "data:wide", "data:labels"])
@@ -26,22 +26,22 @@ def test_repeat_by_a_number(axis, number, count):
 def test_repeat_by_a_layer(source, counts):
     result = output({"class": "repeat", "repetitions": counts, "axis": TIME, "from": source})
     x, n = feed()[source.rpartition(":")[2]], feed()[counts[5:]]
-    expected = [numpy.repeat(x[b, : LENS[b]], n[b, : LENS[b]] if n.ndim == 2 else n[b], axis=0) for b in range(3)]
-    numpy.testing.assert_array_equal(result.sizes[1], [len(e) for e in expected])
+    expected = [np.repeat(x[b, : LENS[b]], n[b, : LENS[b]] if n.ndim == 2 else n[b], axis=0) for b in range(3)]
+    np.testing.assert_array_equal(result.sizes[1], [len(e) for e in expected])
     for b in range(3):
-        numpy.testing.assert_array_equal(result.value[b, : len(expected[b])], expected[b])
+        np.testing.assert_array_equal(result.value[b, : len(expected[b])], expected[b])
         assert (result.value[b, len(expected[b]) :] == 0).all()
 
 
 def test_repeat_of_a_static_axis_by_a_layer():
     result = output({"class": "repeat", "repetitions": "data:numbers", "axis": STATIC, "from": "data:wide"})
     assert result.axes == ("B", "T", "T", "F")
-    numpy.testing.assert_array_equal(result.sizes[1], 2 * feed()["numbers"])
-    numpy.testing.assert_array_equal(result.value[2], numpy.repeat(feed()["wide"][2], 2, axis=1).swapaxes(0, 1))
+    np.testing.assert_array_equal(result.sizes[1], 2 * feed()["numbers"])
+    np.testing.assert_array_equal(result.value[2], np.repeat(feed()["wide"][2], 2, axis=1).swapaxes(0, 1))
 
 
 def test_repeat_nothing_at_all():
-    arrays = feed(ints=numpy.zeros([3, 4], "int32"))
+    arrays = feed(ints=np.zeros([3, 4], "int32"))
     assert output({"class": "repeat", "repetitions": "data:ints", "from": "data"}, arrays).value.shape == (3, 0, 3)
 
 
@@ -49,7 +49,7 @@ def test_repeat_gradient():
     x, n = feed()["data"], feed()["ints"]
     expected = sum(2 * x[b, t] * n[b, t] for b in range(3) for t in range(LENS[b]))
     got = gradient({"class": "repeat", "repetitions": "data:ints", "axis": "T", "from": "a"})
-    numpy.testing.assert_allclose(got, expected, rtol=1e-5)
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
 def test_repeat_dims():
@@ -73,7 +73,7 @@ def test_repeat_errors(options, message):
 
 def test_tile():
     result = output({"class": "tile", "multiples": {"F": 3, STATIC: 2}, "from": "data:wide"})
-    numpy.testing.assert_array_equal(result.value, numpy.tile(feed()["wide"], (1, 1, 2, 3)))
+    np.testing.assert_array_equal(result.value, np.tile(feed()["wide"], (1, 1, 2, 3)))
     out = FeatureDim("out", 6)
     layer = {"class": "tile", "multiples": {"F": 2}, "out_dims": {"F": out}, "from": "data"}
     assert template({"output": layer}).feature_dim is out
@@ -82,7 +82,7 @@ def test_tile():
 
 def test_tile_features():
     result = output({"class": "tile_features", "repetitions": 2, "from": "data"})
-    numpy.testing.assert_array_equal(result.value, numpy.tile(feed()["data"], (1, 1, 2)))
+    np.testing.assert_array_equal(result.value, np.tile(feed()["data"], (1, 1, 2)))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_stack(options, axis, axes):
     }
     result, x = run(net)["output"], feed()["data"]
     assert ",".join(result.axes) == axes
-    numpy.testing.assert_array_equal(result.value, numpy.stack([x, 2 * x, x], axis))
+    np.testing.assert_array_equal(result.value, np.stack([x, 2 * x, x], axis))
 
 
 @pytest.mark.parametrize("axis, axes", [(-1, "B,T,S,F"), (3, "B,T,S,F"), (2, "B,T,S,F"), (1, "B,S,T,F")])
@@ -109,7 +109,7 @@ def test_stack_behind_features_of_no_declared_dim_makes_the_feature_axis(axis, a
     result = run({**net, "a": {**net["a"], "is_output_layer": True}}, behavior_version=behavior_version)
     assert ",".join(result["output"].axes) == axes
     a = result["a"].value
-    numpy.testing.assert_allclose(result["output"].value, numpy.stack([a, 1 - a], axis), rtol=1e-6)
+    np.testing.assert_allclose(result["output"].value, np.stack([a, 1 - a], axis), rtol=1e-6)
 
 
 def test_stack_repeats_missing_axes():
@@ -118,7 +118,7 @@ def test_stack_repeats_missing_axes():
         "output": {"class": "stack", "out_spatial_dim": SpatialDim("n", 2), "from": ["data", "first"]},
     }
     x = feed()["data"]
-    numpy.testing.assert_array_equal(run(net)["output"].value[:, :, 1], numpy.broadcast_to(x[:, :1], x.shape))
+    np.testing.assert_array_equal(run(net)["output"].value[:, :, 1], np.broadcast_to(x[:, :1], x.shape))
     fails({"class": "stack", "from": ["data", "data:ints"]}, "the sources have different dtypes: float32, int32")
     fails({"class": "stack", "out_spatial_dim": SpatialDim("n", 3), "from": ["data"]}, "does not match, the result has")
 
@@ -126,18 +126,18 @@ def test_stack_repeats_missing_axes():
 @pytest.mark.parametrize(
     "sources,axes,expected",
     [
-        ([("data", "F"), ("data", "F")], "B,T,F", lambda f: numpy.concatenate([f["data"]] * 2, 2)),
-        ([["data", "F"], ["data", "F"]], "B,T,F", lambda f: numpy.concatenate([f["data"]] * 2, 2)),
-        ([("data", "T"), ("data:other", "T")], "B,T,F", lambda f: numpy.concatenate([f["data"], f["other"]], 1)),
-        ([("data:wide", STATIC)] * 3, "B,T,S,F", lambda f: numpy.concatenate([f["wide"]] * 3, 2)),
-        ([("data:labels", "T")] * 2, "B,T", lambda f: numpy.concatenate([f["labels"]] * 2, 1)),
+        ([("data", "F"), ("data", "F")], "B,T,F", lambda f: np.concatenate([f["data"]] * 2, 2)),
+        ([["data", "F"], ["data", "F"]], "B,T,F", lambda f: np.concatenate([f["data"]] * 2, 2)),
+        ([("data", "T"), ("data:other", "T")], "B,T,F", lambda f: np.concatenate([f["data"], f["other"]], 1)),
+        ([("data:wide", STATIC)] * 3, "B,T,S,F", lambda f: np.concatenate([f["wide"]] * 3, 2)),
+        ([("data:labels", "T")] * 2, "B,T", lambda f: np.concatenate([f["labels"]] * 2, 1)),
     ],
 )
 def test_concat(sources, axes, expected):
     result = output({"class": "concat", "from": sources})
     assert ",".join(result.axes) == axes
-    numpy.testing.assert_array_equal(result.value, expected(feed()))
-    numpy.testing.assert_array_equal(result.sizes[1], LENS * (2 if sources[0][1] == "T" else 1))
+    np.testing.assert_array_equal(result.value, expected(feed()))
+    np.testing.assert_array_equal(result.sizes[1], LENS * (2 if sources[0][1] == "T" else 1))
 
 
 def test_concat_of_another_axis_order_and_broadcast():
@@ -147,14 +147,14 @@ def test_concat_of_another_axis_order_and_broadcast():
         "output": {"class": "concat", "allow_broadcast": True, "from": [("data", "F"), ("t", "F"), ("first", "F")]},
     }
     x = feed()["data"]
-    expected = numpy.concatenate([x, x, numpy.broadcast_to(x[:, :1], x.shape)], 2)
-    numpy.testing.assert_array_equal(run(net)["output"].value, expected)
+    expected = np.concatenate([x, x, np.broadcast_to(x[:, :1], x.shape)], 2)
+    np.testing.assert_array_equal(run(net)["output"].value, expected)
 
 
 def test_concat_gradient_and_dim():
     got = gradient({"class": "concat", "from": [("a", "F"), ("data:wide", STATIC)][:1] + [("data", "F")]})
-    mask = (numpy.arange(4) < LENS[:, None])[:, :, None]
-    numpy.testing.assert_allclose(got, (2 * feed()["data"] * mask).sum((0, 1)), rtol=1e-5)
+    mask = (np.arange(4) < LENS[:, None])[:, :, None]
+    np.testing.assert_allclose(got, (2 * feed()["data"] * mask).sum((0, 1)), rtol=1e-5)
     out = FeatureDim("out", 6)
     assert template({"output": {"class": "concat", "out_dim": out, "from": [("data", "F")] * 2}}).feature_dim is out
 

@@ -1,14 +1,14 @@
 """The layers for models of segments, against plain loops."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
 from tests.layers.nets import LENS, feed, run
 
 X = feed()["data"]
-LENS5 = numpy.array([5, 3, 4], "int32")
-LABELS = numpy.array([[1, 1, 0, 2, 2], [2, 0, 0, 1, 1], [0, 1, 1, 0, 2]], "int32")
+LENS5 = np.array([5, 3, 4], "int32")
+LABELS = np.array([[1, 1, 0, 2, 2], [2, 0, 0, 1, 1], [0, 1, 1, 0, 2]], "int32")
 #: (sequence, first frame) of each segment of sequences with these lengths
 STARTS = [(b, t) for b, n in enumerate(LENS) for t in range(n)]
 STARTS5 = [(b, t) for b, n in enumerate(LENS5) for t in range(n)]
@@ -27,15 +27,15 @@ def test_segments_and_back(window):
     }
     layers = run(network)
     segments, result = layers["segments"], layers["output"]
-    lens = numpy.array([min(window, LENS[b] - t) for b, t in STARTS])
-    numpy.testing.assert_array_equal(segments.sizes[1], lens)
+    lens = np.array([min(window, LENS[b] - t) for b, t in STARTS])
+    np.testing.assert_array_equal(segments.sizes[1], lens)
     for row, (b, t), n in zip(segments.value, STARTS, lens):
-        numpy.testing.assert_array_equal(row[:n], X[b, t : t + n])
-    numpy.testing.assert_array_equal(result.sizes[1], LENS)
+        np.testing.assert_array_equal(row[:n], X[b, t : t + n])
+    np.testing.assert_array_equal(result.sizes[1], LENS)
     for b, n in enumerate(LENS):
         for t in range(n):
-            expected = [X[b, t] if t >= k else numpy.zeros(3) for k in range(window)]
-            numpy.testing.assert_array_equal(result.value[b, t], numpy.concatenate(expected))
+            expected = [X[b, t] if t >= k else np.zeros(3) for k in range(window)]
+            np.testing.assert_array_equal(result.value[b, t], np.concatenate(expected))
 
 
 @pytest.mark.parametrize("window", [1, 3])
@@ -43,8 +43,8 @@ def test_classes_to_segments(window):
     result = on_labels({"class": "classes_to_segments", "num_classes": 4, "window": window})
     for row, (b, t), n in zip(result.value, STARTS5, result.sizes[1]):
         for i in range(n):
-            expected = numpy.bincount(LABELS[b, t : t + i + 1], minlength=4) / (i + 1)
-            numpy.testing.assert_allclose(row[i], expected, rtol=1e-6)
+            expected = np.bincount(LABELS[b, t : t + i + 1], minlength=4) / (i + 1)
+            np.testing.assert_allclose(row[i], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("window", [1, 2, 4])
@@ -54,9 +54,9 @@ def test_classes_to_length_distribution(window):
     for row, (b, t) in zip(result.value, STARTS5):
         labels = LABELS[b, t : min(t + window, LENS5[b])]
         ends = [i for i in range(len(labels)) if i + 1 == len(labels) or labels[i] != labels[i + 1]]
-        expected = numpy.zeros(window)
-        expected[ends] = numpy.diff([-1, *ends]) / len(labels)
-        numpy.testing.assert_allclose(row[0], expected, rtol=1e-6)
+        expected = np.zeros(window)
+        expected[ends] = np.diff([-1, *ends]) / len(labels)
+        np.testing.assert_allclose(row[0], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("falloff,smoothing,least", [(1.0, None, 1), (0.5, None, 1), (0.4, 3, 1), (0.5, None, 2)])
@@ -70,29 +70,29 @@ def test_classes_to_length_distribution_global(falloff, smoothing, least, axis):
     for row, (b, t) in zip(result.value, STARTS5):
         n = min(window, LENS5[b] - t)
         ends = [i for i in range(LENS5[b]) if i + 1 == LENS5[b] or LABELS[b, i] != LABELS[b, i + 1]]
-        weights, count = numpy.zeros(window), 0
+        weights, count = np.zeros(window), 0
         for i in range(least - 1, n):
             if t + i in ends:
                 weights[i] = falloff * (1 - falloff) ** count
                 count += 1
         weights[n - 1] = max(weights[n - 1], 1e-4)
         if smoothing:
-            weights = numpy.convolve(weights, numpy.ones(smoothing), "same") * (numpy.arange(window) < n)
-        numpy.testing.assert_allclose(row.reshape(window), weights / weights.sum(), rtol=1e-5)
+            weights = np.convolve(weights, np.ones(smoothing), "same") * (np.arange(window) < n)
+        np.testing.assert_allclose(row.reshape(window), weights / weights.sum(), rtol=1e-5)
 
 
 def test_segment_alignment():
-    labels, ends = LABELS[:, :4] % 2, numpy.array([[0, 1, 0, 1], [1, 0, 1, 0], [0, 0, 0, 1]], "int32")
-    pairs = numpy.stack([labels, ends], axis=2).reshape(3, 8)
+    labels, ends = LABELS[:, :4] % 2, np.array([[0, 1, 0, 1], [1, 0, 1, 0], [0, 0, 0, 1]], "int32")
+    pairs = np.stack([labels, ends], axis=2).reshape(3, 8)
     result = on_labels({"class": "segment_alignment", "num_classes": 2, "window": 3}, pairs, 2 * LENS)
-    expected = numpy.zeros([len(STARTS), 3, 2])
+    expected = np.zeros([len(STARTS), 3, 2])
     for row, (b, t) in zip(expected, STARTS):
         found = [i for i in range(3) if t + i < LENS[b] and ends[b, t + i]]
         if found:
             row[found[0], labels[b, t + found[0]]] = 1
     for n, got, wanted in zip(result.sizes[1], result.value, expected):
-        numpy.testing.assert_array_equal(got[:n], wanted[:n])
-    numpy.testing.assert_array_equal(result.sizes[1], [min(3, LENS[b] - t) for b, t in STARTS])
+        np.testing.assert_array_equal(got[:n], wanted[:n])
+    np.testing.assert_array_equal(result.sizes[1], [min(3, LENS[b] - t) for b, t in STARTS])
 
 
 def test_apply_length_distribution():
@@ -103,8 +103,8 @@ def test_apply_length_distribution():
         "output": {"class": "apply_length_distribution", "length_model_scale": 0.5, "from": ["data", "more"]},
     }
     result = run(network)["output"]
-    factors = numpy.tile(abs(X[:, :1]), (1, 1, 2)).transpose(0, 2, 1)[:, :4] ** 0.5
-    numpy.testing.assert_allclose(result.value, X * factors, rtol=1e-5)
+    factors = np.tile(abs(X[:, :1]), (1, 1, 2)).transpose(0, 2, 1)[:, :4] ** 0.5
+    np.testing.assert_allclose(result.value, X * factors, rtol=1e-5)
 
 
 def test_normalize_length_scores():
@@ -113,8 +113,8 @@ def test_normalize_length_scores():
         "output": {"class": "normalize_length_scores", "from": "p"},
     }
     layers = run(network)
-    exponents = numpy.arange(1, 5).reshape([1, 4, 1, 1])
-    numpy.testing.assert_allclose(layers["output"].value, layers["p"].value ** exponents, rtol=1e-5)
+    exponents = np.arange(1, 5).reshape([1, 4, 1, 1])
+    np.testing.assert_allclose(layers["output"].value, layers["p"].value ** exponents, rtol=1e-5)
 
 
 def test_axes_of_scores():
@@ -124,12 +124,12 @@ def test_axes_of_scores():
         "output": {"class": "flatten_time", "from": "data"},
     }
     layers = run(network)
-    padded = (numpy.arange(4)[None] >= LENS[:, None])[..., None]
-    numpy.testing.assert_array_equal(layers["fill"].value, numpy.where(padded, 7, X))
+    padded = (np.arange(4)[None] >= LENS[:, None])[..., None]
+    np.testing.assert_array_equal(layers["fill"].value, np.where(padded, 7, X))
     assert layers["swap"].axes == ("B", "S", "F")
-    numpy.testing.assert_array_equal(layers["swap"].value, X.transpose(0, 2, 1))
-    numpy.testing.assert_array_equal(layers["output"].value, X.reshape(3, 1, 12))
-    numpy.testing.assert_array_equal(layers["output"].sizes[2], LENS * 3)
+    np.testing.assert_array_equal(layers["swap"].value, X.transpose(0, 2, 1))
+    np.testing.assert_array_equal(layers["output"].value, X.reshape(3, 1, 12))
+    np.testing.assert_array_equal(layers["output"].sizes[2], LENS * 3)
 
 
 @pytest.mark.parametrize(
@@ -170,4 +170,4 @@ def test_messages(layer, message):
 def test_precision_is_that_of_the_network(layer):
     single, double = (on_labels({**layer, "window": 3}, float_dtype=dtype) for dtype in ("float32", "float64"))
     assert single.value.dtype == "float32" and double.value.dtype == "float64"
-    numpy.testing.assert_allclose(single.value, double.value, rtol=1e-5)
+    np.testing.assert_allclose(single.value, double.value, rtol=1e-5)

@@ -1,6 +1,6 @@
 """`slice` and `slice_nd` against numpy, sequence by sequence."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.tensor import SpatialDim
@@ -14,7 +14,7 @@ def test_static_axis(start, end, step):
     layer = {"class": "slice", "axis": "F", "slice_start": start, "slice_end": end, "slice_step": step, "from": "data"}
     result = output(layer)
     assert result.axes == ("B", "T", "F")
-    numpy.testing.assert_array_equal(result.value, feed()["data"][:, :, start:end:step])
+    np.testing.assert_array_equal(result.value, feed()["data"][:, :, start:end:step])
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_dynamic_axis(start, end, step):
     for b, length in enumerate(LENS):
         expected = x[b, :length][start:end:step]
         assert result.sizes[1][b] == len(expected)
-        numpy.testing.assert_array_equal(result.value[b, : len(expected)], expected)
+        np.testing.assert_array_equal(result.value[b, : len(expected)], expected)
 
 
 @pytest.mark.parametrize("step", [-1, -2])
@@ -36,7 +36,7 @@ def test_reverse_by_sequence(step):
     for b, length in enumerate(LENS):
         expected = x[b, :length][::step]
         assert result.sizes[1][b] == len(expected)
-        numpy.testing.assert_array_equal(result.value[b, : len(expected)], expected)
+        np.testing.assert_array_equal(result.value[b, : len(expected)], expected)
 
 
 @pytest.mark.parametrize("start,end,step", [(0, 2, 1), (1, 3, 1), (0, 7, 1), (1, 6, 2)])
@@ -44,8 +44,8 @@ def test_fixed_end_makes_a_static_axis(start, end, step):
     layer = {"class": "slice", "axis": "T", "slice_start": start, "slice_end": end, "slice_step": step, "from": "data"}
     result = output(layer)
     assert result.axes == ("B", "S", "F")
-    x = numpy.pad(feed()["data"], [(0, 0), (0, 8), (0, 0)])
-    numpy.testing.assert_array_equal(result.value, x[:, start:end:step])
+    x = np.pad(feed()["data"], [(0, 0), (0, 8), (0, 0)])
+    np.testing.assert_array_equal(result.value, x[:, start:end:step])
 
 
 def test_declared_dim_stands_for_the_result():
@@ -54,7 +54,7 @@ def test_declared_dim_stands_for_the_result():
         "s": {"class": "slice", "axis": "T", "slice_start": 1, "out_dim": cut, "from": "data"},
         "output": {"class": "range_in_axis", "axis": cut, "from": "s"},
     }
-    numpy.testing.assert_array_equal(run(net)["output"].sizes[0], LENS - 1)
+    np.testing.assert_array_equal(run(net)["output"].sizes[0], LENS - 1)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_errors(options, message):
 
 
 def nd_by_loops(x, starts, size):
-    y = numpy.zeros((len(x), size) + x.shape[2:], x.dtype)
+    y = np.zeros((len(x), size) + x.shape[2:], x.dtype)
     for b, start in enumerate(starts):
         part = x[b, : LENS[b]][start : start + size]
         y[b, : len(part)] = part
@@ -85,22 +85,22 @@ def test_nd_fixed_size(source, size):
     result = output({"class": "slice_nd", "start": "data:numbers", "size": size, "from": source})
     x = feed()[source.replace("data:", "") if source != "data" else "data"]
     assert result.axes[:2] == ("B", "S")
-    numpy.testing.assert_array_equal(result.value, nd_by_loops(x, feed()["numbers"], size))
+    np.testing.assert_array_equal(result.value, nd_by_loops(x, feed()["numbers"], size))
 
 
 @pytest.mark.parametrize("min_size", [None, 2])
 def test_nd_until_the_end(min_size):
     result = output({"class": "slice_nd", "start": "data:numbers", "size": None, "min_size": min_size, "from": "data"})
-    lens = numpy.maximum(LENS - feed()["numbers"], min_size or 0)
-    numpy.testing.assert_array_equal(result.sizes[1], lens)
-    numpy.testing.assert_array_equal(result.value, nd_by_loops(feed()["data"], feed()["numbers"], lens.max()))
+    lens = np.maximum(LENS - feed()["numbers"], min_size or 0)
+    np.testing.assert_array_equal(result.sizes[1], lens)
+    np.testing.assert_array_equal(result.value, nd_by_loops(feed()["data"], feed()["numbers"], lens.max()))
 
 
 @pytest.mark.parametrize("min_size,lens", [(None, [1, 0, 0]), (1, [1, 1, 1]), (2, [2, 2, 2])])
 def test_nd_fixed_start(min_size, lens):
     result = output({"class": "slice_nd", "start": 3, "size": None, "min_size": min_size, "from": "data"})
-    numpy.testing.assert_array_equal(result.sizes[1], lens)
-    numpy.testing.assert_array_equal(result.value[:, :1], feed()["data"][:, 3:])
+    np.testing.assert_array_equal(result.sizes[1], lens)
+    np.testing.assert_array_equal(result.value[:, :1], feed()["data"][:, 3:])
 
 
 def test_nd_sizes_of_a_layer():
@@ -109,10 +109,10 @@ def test_nd_sizes_of_a_layer():
         "output": {"class": "slice_nd", "start": "data:numbers", "size": "n", "from": "data"},
     }
     result, sizes = run(net)["output"], feed()["numbers"] + 1
-    numpy.testing.assert_array_equal(result.sizes[1], sizes)
+    np.testing.assert_array_equal(result.sizes[1], sizes)
     expected = nd_by_loops(feed()["data"], feed()["numbers"], 3)
-    expected[numpy.arange(3) >= sizes[:, None]] = 0
-    numpy.testing.assert_array_equal(result.value, expected)
+    expected[np.arange(3) >= sizes[:, None]] = 0
+    np.testing.assert_array_equal(result.value, expected)
 
 
 def test_nd_start_per_frame():
@@ -121,7 +121,7 @@ def test_nd_start_per_frame():
     assert result.axes == ("B", "T", "S", "F")
     starts, x = feed()["ints"], feed()["other"]
     for t in range(4):
-        numpy.testing.assert_array_equal(result.value[:, t], nd_by_loops(x, starts[:, t], 2))
+        np.testing.assert_array_equal(result.value[:, t], nd_by_loops(x, starts[:, t], 2))
 
 
 def test_nd_other_axis():
@@ -129,7 +129,7 @@ def test_nd_other_axis():
     result, x = output(layer), feed()["wide"]
     for b, start in enumerate(feed()["numbers"]):
         part = x[b, :, start : start + 2]
-        numpy.testing.assert_array_equal(result.value[b, :, : part.shape[1]], part)
+        np.testing.assert_array_equal(result.value[b, :, : part.shape[1]], part)
         assert (result.value[b, :, part.shape[1] :] == 0).all()
 
 
@@ -137,7 +137,7 @@ def test_nd_gradient():
     layer = {"class": "slice_nd", "start": "data:numbers", "size": None, "from": "a"}
     x, starts = feed()["data"], feed()["numbers"]
     expected = sum(2 * x[b, starts[b] : LENS[b]].sum(0) for b in range(3))
-    numpy.testing.assert_allclose(gradient(layer), expected, rtol=1e-5)
+    np.testing.assert_allclose(gradient(layer), expected, rtol=1e-5)
 
 
 def test_nd_errors():

@@ -1,6 +1,6 @@
 """Complex numbers, integers and bools as sources: computed where that is defined, else refused while planning."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -8,9 +8,9 @@ from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
 from tests.layers.nets import LENS, config_of, run
 
-Z = (numpy.random.default_rng(1).normal(size=(3, 4, 6)).astype("float32")).view("complex64")
+Z = (np.random.default_rng(1).normal(size=(3, 4, 6)).astype("float32")).view("complex64")
 STATIC = FeatureDim("f", 2)
-MASK = numpy.arange(4)[None, :, None] < LENS[:, None, None]
+MASK = np.arange(4)[None, :, None] < LENS[:, None, None]
 
 
 def result(layer):
@@ -29,21 +29,21 @@ def result(layer):
         ({"class": "eval", "eval": "tf.abs(source(0)) ** 2", "out_type": {"dtype": "float32"}}, abs(Z) ** 2),
         ({"class": "seq_len_mask", "mask_value": 0}, Z * MASK),
         ({"class": "dropout", "dropout": 0.5}, Z),
-        ({"class": "copy", "from": ["data", "data"]}, numpy.concatenate([Z, Z], axis=2)),
+        ({"class": "copy", "from": ["data", "data"]}, np.concatenate([Z, Z], axis=2)),
         ({"class": "shift_axis", "axis": "T", "amount": 1, "pad": True, "pad_value": 0}, None),
-        ({"class": "pad", "axes": "F", "padding": 1}, numpy.pad(Z, [(0, 0), (0, 0), (1, 1)])),
-        ({"class": "cumsum", "axis": "T"}, numpy.cumsum(Z, axis=1)),
-        ({"class": "activation", "activation": "abs"}, numpy.abs(Z)),
-        ({"class": "activation", "activation": "angle"}, numpy.angle(Z)),
+        ({"class": "pad", "axes": "F", "padding": 1}, np.pad(Z, [(0, 0), (0, 0), (1, 1)])),
+        ({"class": "cumsum", "axis": "T"}, np.cumsum(Z, axis=1)),
+        ({"class": "activation", "activation": "abs"}, np.abs(Z)),
+        ({"class": "activation", "activation": "angle"}, np.angle(Z)),
         ({"class": "activation", "activation": "real"}, Z.real),
-        ({"class": "activation", "activation": "imag|relu"}, numpy.maximum(Z.imag, 0)),
+        ({"class": "activation", "activation": "imag|relu"}, np.maximum(Z.imag, 0)),
     ],
 )
 def test_computed(layer, expected):
     value = result(layer)
     if expected is not None:
         assert value.dtype == expected.dtype
-        numpy.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_integers(layer, message):
     if layer["class"] == "linear":
         data = {"dim": 3, "sparse": True}
         del network["output"]["in_dim"]
-    arrays = {"data": numpy.zeros([3, 4] + [2] * ("dims" in data), "int32"), "data/size0": LENS}
+    arrays = {"data": np.zeros([3, 4] + [2] * ("dims" in data), "int32"), "data/size0": LENS}
     if message is None:
         run(network, arrays, extern_data={"data": data})
         return
@@ -133,7 +133,7 @@ def test_what_is_needed(layer, needs, dtype):
     """Everything else is refused while planning, with what to do."""
     data = {"dims": [batch_dim, SpatialDim("time"), STATIC], "dtype": dtype}
     network = {"at": {"class": "range_in_axis", "axis": "T", "from": "data"}, "output": {"from": "data", **layer}}
-    arrays = {"data": numpy.ones([3, 4, 2], dtype), "data/size0": LENS}
+    arrays = {"data": np.ones([3, 4, 2], dtype), "data/size0": LENS}
     allowed = {"anything": ["bool", "int32", "float32"], "numbers": ["int32", "float32"], "floats": ["float32"]}
     if dtype in allowed.get(needs, ["bool"]):
         run(network, arrays, extern_data={"data": data})

@@ -1,6 +1,6 @@
 """`split_dims`, `split_batch_time`, `split` and `reshape` against numpy."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.tensor import FeatureDim, SpatialDim
@@ -21,17 +21,17 @@ def test_feature_axis_round_trip(dims):
         "output": {"class": "split_dims", "axis": "F", "dims": dims, "from": "m"},
     }
     result = run(net)["output"]
-    sizes = [6 // abs(int(numpy.prod(dims))) if d == -1 else d for d in dims]
+    sizes = [6 // abs(int(np.prod(dims))) if d == -1 else d for d in dims]
     assert result.axes == ("B", "T", *["S"] * (len(dims) - 1), "F")
-    numpy.testing.assert_array_equal(result.value, feed()["wide"].reshape([3, 4] + sizes))
+    np.testing.assert_array_equal(result.value, feed()["wide"].reshape([3, 4] + sizes))
 
 
 @pytest.mark.parametrize("dims,axis", [((-1, 3), 1), ((3, -1), 2), ((1, -1, 3), 2)])
 def test_dynamic_axis_is_padded_to_a_multiple(dims, axis):
     result = output({"class": "split_dims", "axis": "T", "dims": dims, "pad_value": 7, "from": "data"})
-    x = numpy.pad(feed()["data"], [(0, 0), (0, 2), (0, 0)], constant_values=7)
-    numpy.testing.assert_array_equal(result.value, x.reshape([3] + [2 if d == -1 else d for d in dims] + [3]))
-    numpy.testing.assert_array_equal(result.sizes[axis], -(-LENS // 3))
+    x = np.pad(feed()["data"], [(0, 0), (0, 2), (0, 0)], constant_values=7)
+    np.testing.assert_array_equal(result.value, x.reshape([3] + [2 if d == -1 else d for d in dims] + [3]))
+    np.testing.assert_array_equal(result.sizes[axis], -(-LENS // 3))
     assert result.axes[axis] == "T"
 
 
@@ -46,8 +46,8 @@ def test_merging_again_gives_the_same_dim():
 
 def test_static_axis_padded():
     layer = {"class": "split_dims", "axis": "F", "dims": (2, 2), "pad_to_multiples": True, "from": "data"}
-    expected = numpy.pad(feed()["data"], [(0, 0), (0, 0), (0, 1)]).reshape(3, 4, 2, 2)
-    numpy.testing.assert_array_equal(output(layer).value, expected)
+    expected = np.pad(feed()["data"], [(0, 0), (0, 0), (0, 1)]).reshape(3, 4, 2, 2)
+    np.testing.assert_array_equal(output(layer).value, expected)
 
 
 def test_declared_dims():
@@ -82,8 +82,8 @@ def test_split_batch_time():
     }
     result = run(net)["output"]
     assert result.axes == ("B", "T", "F")
-    numpy.testing.assert_array_equal(result.value, feed()["data"])
-    numpy.testing.assert_array_equal(result.sizes[1], LENS)
+    np.testing.assert_array_equal(result.value, feed()["data"])
+    np.testing.assert_array_equal(result.sizes[1], LENS)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_split_batch_time():
 )  # fmt: skip
 def test_split(options):
     net = {"s": {"class": "split", "from": "data", **options}, "output": {"class": "copy", "from": ["s/2", "s/0"]}}
-    numpy.testing.assert_array_equal(run(net)["output"].value, feed()["data"][:, :, [2, 0]])
+    np.testing.assert_array_equal(run(net)["output"].value, feed()["data"][:, :, [2, 0]])
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,10 @@ RESHAPED = SpatialDim("reshaped")
 )
 def test_reshape(ins, outs, expected):
     result = output({"class": "reshape", "in_dims": ins, "out_dims": outs, "from": "data:wide"})
-    numpy.testing.assert_array_equal(result.value, expected(feed()["wide"]))
+    np.testing.assert_array_equal(result.value, expected(feed()["wide"]))
     assert result.axes[-1] == "F"
     if outs == [RESHAPED]:
-        numpy.testing.assert_array_equal(result.sizes[1], LENS * 2)
+        np.testing.assert_array_equal(result.sizes[1], LENS * 2)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """`twod_lstm`: row by row in a loop as the whole grid, in search and with ragged lengths, and wrong configs."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -33,12 +33,12 @@ def decoder(moved=True, **options):
 
 
 def feed():
-    rng = numpy.random.default_rng(3)
+    rng = np.random.default_rng(3)
     return {
         "data": rng.normal(size=(3, 6, 4)).astype("float32"),
-        "data/size0": numpy.array([6, 2, 4], "int32"),
+        "data/size0": np.array([6, 2, 4], "int32"),
         "classes": rng.integers(1, 5, (3, 5)).astype("int32"),
-        "classes/size0": numpy.array([3, 5, 1], "int32"),
+        "classes/size0": np.array([3, 5, 1], "int32"),
     }
 
 
@@ -52,10 +52,10 @@ def test_grid_as_row_by_row(pooling):
     assert nets[0].params["output/rec/s/rec/W"].shape == (5, 15)
     nets[1].set_param_values(nets[0].get_param_values())
     first, second = (net.run(feed(), with_grad=True) for net in nets)
-    numpy.testing.assert_allclose(first.total_loss, second.total_loss, rtol=1e-5)
+    np.testing.assert_allclose(first.total_loss, second.total_loss, rtol=1e-5)
     assert set(first.grads) == set(second.grads) >= {"output/rec/s/rec/" + name for name in ("W", "V_h", "V_v", "b")}
     for name, grad in first.grads.items():
-        numpy.testing.assert_allclose(grad, second.grads[name], rtol=1e-3, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(grad, second.grads[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
 def test_search_scores_are_those_of_training():
@@ -76,11 +76,11 @@ def test_search_scores_are_those_of_training():
         one = {
             "data": inputs["data"][b : b + 1, : inputs["data/size0"][b]],
             "data/size0": inputs["data/size0"][b : b + 1],
-            "classes": numpy.array([labels], "int32"),
-            "classes/size0": numpy.array([len(labels)], "int32"),
+            "classes": np.array([labels], "int32"),
+            "classes/size0": np.array([len(labels)], "int32"),
         }
         loss = train.run(one).total_loss
-        numpy.testing.assert_allclose(-loss / (steps + 1), scores[b, 0], rtol=1e-4)
+        np.testing.assert_allclose(-loss / (steps + 1), scores[b, 0], rtol=1e-4)
 
 
 def test_outside_of_loops():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -142,11 +142,11 @@ def evaluated(code: Callable[..., Any], network: Any = (), **options: Any) -> An
 
 CODES: list[Any] = [
     ("d.get_placeholder_as_time_major()", lambda x: x.transpose(1, 0, 2), (None, None, 3)),
-    ("tf.cast(d.get_sequence_mask(), tf.float32)", lambda x: numpy.arange(4)[None] < LENS[:, None], (None,)),
+    ("tf.cast(d.get_sequence_mask(), tf.float32)", lambda x: np.arange(4)[None] < LENS[:, None], (None,)),
     ("tf.cast(d.copy_as_time_major().get_sequence_mask(), tf.float32)",
-     lambda x: numpy.arange(4)[:, None] < LENS[None], None),
+     lambda x: np.arange(4)[:, None] < LENS[None], None),
     ("tf.cast(d.get_sequence_mask_broadcast(), tf.float32) * x",
-     lambda x: x * (numpy.arange(4)[None] < LENS[:, None])[..., None], (None, 3)),
+     lambda x: x * (np.arange(4)[None] < LENS[:, None])[..., None], (None, 3)),
     ("x * tf.cast(d.time_dimension(), tf.float32)", lambda x: x * 4, (None, 3)),
     ("x * tf.cast(d.get_batch_dim(), tf.float32)", lambda x: x * 3, (None, 3)),
     ("tf.cast(d.size_placeholder[0], tf.float32)", lambda x: LENS, ()),
@@ -173,7 +173,7 @@ def test_values(code: str, expected: Callable[[Any], Any], shape: Any) -> None:
     want = expected(feed()["data"])
     if len(shape) == 3 and got.shape != want.shape:  # results have the batch first
         want = want.transpose(1, 0, 2)
-    numpy.testing.assert_allclose(got, want, rtol=1e-4)
+    np.testing.assert_allclose(got, want, rtol=1e-4)
 
 
 def test_layers_and_network() -> None:
@@ -213,7 +213,7 @@ def test_a_layer_that_code_asks_for_is_a_dependency() -> None:
     twice = {"class": "eval", "eval": "source(0) * 2", "from": "data"}
     x = feed()["data"]
     got = run({"twice": twice, "output": {"class": "eval", "eval": code, "from": "data"}})["output"]
-    numpy.testing.assert_allclose(got.value, 3 * x, rtol=1e-6)
+    np.testing.assert_allclose(got.value, 3 * x, rtol=1e-6)
     unit = {
         "twice": {**twice, "from": "data:source"},
         "output": {"class": "eval", "eval": code + " + 0 * source(1)", "from": ["data:source", "prev:output"]},
@@ -221,7 +221,7 @@ def test_a_layer_that_code_asks_for_is_a_dependency() -> None:
     loop = run({"output": {"class": "rec", "from": "data", "unit": unit}})["output"]
     value = loop.value if loop.axes[0] == "B" else loop.value.transpose(1, 0, 2)
     for i, n in enumerate(LENS):
-        numpy.testing.assert_allclose(value[i, :n], 3 * x[i, :n], rtol=1e-6)
+        np.testing.assert_allclose(value[i, :n], 3 * x[i, :n], rtol=1e-6)
     outer = {
         "twice": {"class": "reduce", "mode": "mean", "axis": "T", "from": "data"},
         "output": {"class": "rec", "from": "data", "unit": {"output": {
@@ -232,7 +232,7 @@ def test_a_layer_that_code_asks_for_is_a_dependency() -> None:
     loop = run(outer)["output"]
     value = loop.value if loop.axes[0] == "B" else loop.value.transpose(1, 0, 2)
     for i, n in enumerate(LENS):
-        numpy.testing.assert_allclose(value[i, :n], x[i, :n] + x[i, :n].mean(axis=0), rtol=1e-5)
+        np.testing.assert_allclose(value[i, :n], x[i, :n] + x[i, :n].mean(axis=0), rtol=1e-5)
 
 
 def test_the_step_of_a_loop() -> None:
@@ -242,7 +242,7 @@ def test_the_step_of_a_loop() -> None:
     }}  # fmt: skip
     loop = run({"output": {"class": "rec", "from": "data", "unit": unit}})["output"]
     value = loop.value if loop.axes[0] == "B" else loop.value.transpose(1, 0, 2)
-    numpy.testing.assert_array_equal(value[0, :, 0], numpy.arange(4))
+    np.testing.assert_array_equal(value[0, :, 0], np.arange(4))
     with pytest.raises(ConfigError, match="asks for the step of the loop, but the layer is computed outside"):
         run({"output": {"class": "eval", "eval": "source(0) * self.network.get_rec_step_index()", "from": "data"}})
 
@@ -279,8 +279,8 @@ def test_code_that_needs_a_source_in_training_alone() -> None:
 
     net = net_of({"output": {"class": "eval", "eval": function, "from": ["data", "data"]}}, train=True)
     x = feed()["data"]
-    numpy.testing.assert_allclose(net.run(feed(), train=True).layers["output"].value, 2 * x)
-    numpy.testing.assert_allclose(net.run(feed(), train=False).layers["output"].value, x)
+    np.testing.assert_allclose(net.run(feed(), train=True).layers["output"].value, 2 * x)
+    np.testing.assert_allclose(net.run(feed(), train=False).layers["output"].value, x)
 
 
 @pytest.mark.parametrize("kind", ["eval", "combine"])
@@ -298,7 +298,7 @@ def test_out_type_functions(kind: str) -> None:
     data = template({"output": layer})
     assert data.dim == 6 and data.axis_kinds == ("B", "T", "F")
     assert seen["name"] == "output" and seen["factor"] == 2 and seen["eval_locals"] == {"factor": 2}
-    numpy.testing.assert_array_equal(run({"output": layer})["output"].value, numpy.tile(feed()["data"], [1, 1, 2]))
+    np.testing.assert_array_equal(run({"output": layer})["output"].value, np.tile(feed()["data"], [1, 1, 2]))
     for result, message in [(3, "must return a Data or a dict, got 3"), (None, "must return a Data")]:
         layer["out_type"] = lambda result=result, **_: result
         with pytest.raises(ConfigError, match=message):
@@ -311,13 +311,13 @@ def test_out_type_functions(kind: str) -> None:
 def test_activations_combined_by_operators() -> None:
     x = feed()["data"]
     cases = {
-        "tanh * 2": 2 * numpy.tanh(x), "identity + 1": x + 1, "1 - sigmoid": 1 - 1 / (1 + numpy.exp(-x)),
-        "tanh / 2 + identity * 3": numpy.tanh(x) / 2 + 3 * x, "relu | identity + 1": numpy.maximum(x, 0) + 1,
-        "-tanh": -numpy.tanh(x), "cosh": numpy.cosh(x), "2.5 + 0": numpy.full_like(x, 2.5),
+        "tanh * 2": 2 * np.tanh(x), "identity + 1": x + 1, "1 - sigmoid": 1 - 1 / (1 + np.exp(-x)),
+        "tanh / 2 + identity * 3": np.tanh(x) / 2 + 3 * x, "relu | identity + 1": np.maximum(x, 0) + 1,
+        "-tanh": -np.tanh(x), "cosh": np.cosh(x), "2.5 + 0": np.full_like(x, 2.5),
     }  # fmt: skip
     for activation, expected in cases.items():
         got = run({"output": {"class": "activation", "activation": activation, "from": "data"}})["output"].value
-        numpy.testing.assert_allclose(got, expected, rtol=1e-5, err_msg=activation)
+        np.testing.assert_allclose(got, expected, rtol=1e-5, err_msg=activation)
     for activation, message in [("tnah * 2", "unknown activation 'tnah'. Did you mean 'tanh'"),
                                 ("tanh ** 2", "names and numbers combined"), ("tanh *", "does not parse")]:  # fmt: skip
         with pytest.raises(ConfigError, match=message):
@@ -357,5 +357,5 @@ def test_hidden_states(loop: bool) -> None:
     path = "loop/" if loop else ""
     result = run({**layers, "output": {"class": "copy", "from": "loop" if loop else "code"}}, feed()).items()
     values = {name: value.value for name, value in result}
-    numpy.testing.assert_allclose(values["output"], values[path + "both"], rtol=1e-6)
+    np.testing.assert_allclose(values["output"], values[path + "both"], rtol=1e-6)
     assert abs(values["output"]).max() > 0 and seen

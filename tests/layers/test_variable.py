@@ -1,6 +1,6 @@
 """`variable`, `variable_assign`, `variable_read`, `accumulate_mean`."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -17,7 +17,7 @@ N, M = SpatialDim("n", 2), FeatureDim("m", 3)
         ({"shape": [N, M], "init": "ones"}, "S,F", (2, 3), 1),
         ({"shape": 4}, "F", (4,), 0),
         ({"shape": (), "init": 7, "dtype": "int32"}, "", (), 7),
-        ({"shape": (2, 3), "init": numpy.arange(6.0).reshape(2, 3)}, "S,F", (2, 3), numpy.arange(6).reshape(2, 3)),
+        ({"shape": (2, 3), "init": np.arange(6.0).reshape(2, 3)}, "S,F", (2, 3), np.arange(6).reshape(2, 3)),
         ({"shape": (3,), "add_batch_axis": True, "init": 1}, "B,F", (3, 3), 1),
         ({"shape": (3,), "add_time_axis": True, "init": 1}, "S,F", (1, 3), 1),
         ({"shape": (3,), "add_batch_axis": True, "add_time_axis": True, "init": 1}, "B,S,F", (3, 1, 3), 1),
@@ -27,7 +27,7 @@ def test_variable(options, axes, shape, value):
     net = net_of({"output": {"class": "variable", **options}})
     result = net.run(feed()).layers["output"]
     assert ",".join(result.axes) == axes
-    numpy.testing.assert_array_equal(result.value, numpy.broadcast_to(value, shape))
+    np.testing.assert_array_equal(result.value, np.broadcast_to(value, shape))
     assert list(net.params) == ["output/output"]
 
 
@@ -46,10 +46,10 @@ def test_names_and_trainable():
 
 def test_initial_value_of_a_constant_layer():
     net = net_of({
-        "k": {"class": "constant", "value": numpy.array([1.0, 2.0], "float32")},
+        "k": {"class": "constant", "value": np.array([1.0, 2.0], "float32")},
         "output": {"class": "variable", "shape": [2], "init_by_layer": "k"},
     })  # fmt: skip
-    numpy.testing.assert_array_equal(net.params["output/output"].numpy(), [1, 2])
+    np.testing.assert_array_equal(net.params["output/output"].numpy(), [1, 2])
     fails({"class": "variable", "shape": [2], "init_by_layer": "data"}, "does not fit the parameter")
 
 
@@ -57,7 +57,7 @@ def test_initial_value_of_any_layer():
     """The layers are computed once, from the initial values of the parameters that they read."""
     network = {
         "a": {"class": "variable", "shape": [STATIC, FEATURE], "init": "random_normal"},
-        "k": {"class": "constant", "value": numpy.array([1.0, 2.0, 3.0], "float32"), "shape": [FEATURE]},
+        "k": {"class": "constant", "value": np.array([1.0, 2.0, 3.0], "float32"), "shape": [FEATURE]},
         "sum": {"class": "combine", "kind": "add", "from": ["a", "k"], "allow_broadcast_all_sources": True},
         "v": {"class": "variable", "shape": [FEATURE, STATIC], "init_by_layer": "sum"},
         "w": {"class": "variable", "shape": [FEATURE], "init_by_layer": "mean", "trainable": False},
@@ -69,13 +69,13 @@ def test_initial_value_of_any_layer():
     nets = [net_of(network, random_seed=seed) for seed in (1, 1, 2)]
     for net in nets:
         a, v, w = (net.params[name].numpy() for name in ("a/a", "v/v", "w/w"))
-        numpy.testing.assert_allclose(v, (a + [1, 2, 3]).T, rtol=1e-6)
-        numpy.testing.assert_allclose(w, v.mean(axis=1), rtol=1e-6)
+        np.testing.assert_allclose(v, (a + [1, 2, 3]).T, rtol=1e-6)
+        np.testing.assert_allclose(w, v.mean(axis=1), rtol=1e-6)
     x = [net.params["x/x"].numpy() for net in nets]
     assert (x[0] == x[1]).all() and (x[0] != x[2]).all()
-    nets[0].set_param_values({"a/a": numpy.zeros([2, 3]), "w/w": numpy.ones(3)})
+    nets[0].set_param_values({"a/a": np.zeros([2, 3]), "w/w": np.ones(3)})
     out = nets[0].run(feed()).layers["output"].value  # the initial value is no link
-    numpy.testing.assert_allclose(out, feed()["data"] + 1 + x[0], rtol=1e-5)
+    np.testing.assert_allclose(out, feed()["data"] + 1 + x[0], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_initial_value_of_a_layer_outside_the_loop():
             "loop": {"class": "rec", "from": "data", "unit": unit, "optimize_move_layers_out": move},
             "output": {"class": "copy", "from": "loop"},
         })  # fmt: skip
-        numpy.testing.assert_array_equal(net.params["loop/rec/v/v"].numpy(), [4, 4, 4])
-        mask = numpy.arange(4) < LENS[:, None]
+        np.testing.assert_array_equal(net.params["loop/rec/v/v"].numpy(), [4, 4, 4])
+        mask = np.arange(4) < LENS[:, None]
         out = net.run(feed()).layers["output"].value
-        numpy.testing.assert_allclose(out[mask], feed()["data"][mask] + 4, rtol=1e-6)
+        np.testing.assert_allclose(out[mask], feed()["data"][mask] + 4, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_errors(options, message):
 def assign_net(**options):
     return {
         "v": {"class": "variable", "shape": [STATIC, FEATURE], "init": 1.0, "is_output_layer": True},
-        "c": {"class": "constant", "value": numpy.array([1.0, 2.0, 3.0], "float32"), "shape": [FEATURE]},
+        "c": {"class": "constant", "value": np.array([1.0, 2.0, 3.0], "float32"), "shape": [FEATURE]},
         "as": {"class": "variable_assign", "var": "v", "value": "c", **options},
         "output": {"class": "variable_read", "var": "v", "control_dependencies": ["as"]},
     }
@@ -145,9 +145,9 @@ def test_assign_and_read(op, runs, expected):
     for _ in range(runs):
         before = net.params["v/v"].numpy()
         result = net.run(feed()).layers
-    numpy.testing.assert_array_equal(result["output"].value, [expected, expected])
-    numpy.testing.assert_array_equal(result["v"].value, before)
-    numpy.testing.assert_array_equal(net.params["v/v"].numpy(), [expected, expected])
+    np.testing.assert_array_equal(result["output"].value, [expected, expected])
+    np.testing.assert_array_equal(result["v"].value, before)
+    np.testing.assert_array_equal(net.params["v/v"].numpy(), [expected, expected])
 
 
 def test_assign_gives_a_dummy():
@@ -178,8 +178,8 @@ def test_read_has_a_gradient():
         "output": {"class": "combine", "kind": "mul", "from": ["data", "r"], "loss": "as_is"},
     })  # fmt: skip
     grad = net.run(feed(), with_grad=True).grads["v/v"]
-    mask = (numpy.arange(4) < LENS[:, None])[:, :, None]
-    numpy.testing.assert_allclose(grad, (feed()["data"] * mask).sum((0, 1)), rtol=1e-5)
+    mask = (np.arange(4) < LENS[:, None])[:, :, None]
+    np.testing.assert_allclose(grad, (feed()["data"] * mask).sum((0, 1)), rtol=1e-5)
 
 
 def mean_net(**options):
@@ -189,11 +189,11 @@ def mean_net(**options):
 def test_accumulate_mean_in_training():
     net = net_of(mean_net(), train=True)
     x = feed()["data"]
-    mean = numpy.concatenate([x[b, :n] for b, n in enumerate(LENS)]).mean(0)
+    mean = np.concatenate([x[b, :n] for b, n in enumerate(LENS)]).mean(0)
     first, second = (net.run(feed()).layers["output"].value for _ in range(2))
-    numpy.testing.assert_array_equal(first, numpy.zeros(3))
-    numpy.testing.assert_allclose(second, 0.25 * mean, rtol=1e-5)
-    numpy.testing.assert_allclose(net.params["output/mean_1"].numpy(), (0.25 + 0.75 * 0.25) * mean, rtol=1e-5)
+    np.testing.assert_array_equal(first, np.zeros(3))
+    np.testing.assert_allclose(second, 0.25 * mean, rtol=1e-5)
+    np.testing.assert_allclose(net.params["output/mean_1"].numpy(), (0.25 + 0.75 * 0.25) * mean, rtol=1e-5)
     assert not net.trainable_params
 
 
@@ -203,4 +203,4 @@ def test_accumulate_mean_in_training():
 def test_accumulate_mean_in_evaluation(options, initial):
     net = net_of(mean_net(**options))
     for _ in range(2):
-        numpy.testing.assert_allclose(net.run(feed()).layers["output"].value, [initial] * 3, rtol=1e-6)
+        np.testing.assert_allclose(net.run(feed()).layers["output"].value, [initial] * 3, rtol=1e-6)

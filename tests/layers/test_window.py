@@ -1,6 +1,6 @@
 """`window`, `fold`, `time_chunking` and `time_unchunking`."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.tensor import SpatialDim
@@ -15,8 +15,8 @@ def window(**options):
 
 def expected_window(x, size, left, frames, stride=1):
     """[batch, time, ...] -> [batch, window, frames, ...]"""
-    padded = numpy.pad(x, [(0, 0), (left, size)] + [(0, 0)] * (x.ndim - 2))
-    return numpy.stack([padded[:, i : i + frames * stride : stride][:, :frames] for i in range(size)], axis=1)
+    padded = np.pad(x, [(0, 0), (left, size)] + [(0, 0)] * (x.ndim - 2))
+    return np.stack([padded[:, i : i + frames * stride : stride][:, :frames] for i in range(size)], axis=1)
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ def expected_window(x, size, left, frames, stride=1):
 def test_window(options, size, left, lens, stride):
     result = output(window(**options))
     assert result.axes == ("B", "S", "T", "F")
-    numpy.testing.assert_array_equal(result.sizes[2], lens)
-    numpy.testing.assert_array_equal(result.value, expected_window(X, size, left, max(lens), stride))
+    np.testing.assert_array_equal(result.sizes[2], lens)
+    np.testing.assert_array_equal(result.value, expected_window(X, size, left, max(lens), stride))
 
 
 @pytest.mark.parametrize("version,axes", [(17, "B,T,S,S,F"), (18, "B,S,S,T,F")])
@@ -46,14 +46,14 @@ def test_window_along_a_static_axis(version, axes, stride):
     frames = -(-2 // stride)
     by_window = expected_window(WIDE.transpose(0, 2, 1, 3), 3, 0, frames, stride)  # [batch, window, static, time, ...]
     expected = by_window.transpose(0, 2, 1, 3, 4) if version == 18 else by_window.transpose(0, 3, 2, 1, 4)
-    numpy.testing.assert_array_equal(result.value, expected)
+    np.testing.assert_array_equal(result.value, expected)
 
 
 def test_window_along_the_features():
     result = output(window(window_size=2, axis="F"))
     expected = expected_window(X.transpose(0, 2, 1), 2, 0, 3)  # [batch, window, features, time]
     assert result.axes == ("B", "F", "S", "T")
-    numpy.testing.assert_array_equal(result.value, expected.transpose(0, 2, 1, 3))
+    np.testing.assert_array_equal(result.value, expected.transpose(0, 2, 1, 3))
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean"])
@@ -68,15 +68,15 @@ def test_fold_adds_what_window_took(mode, padding, stride):
     layers = run(network)
     windows, result = layers["w"], layers["output"]
     left, lens = (0, (windows.sizes[2] - 1) * stride + 3) if padding == "valid" else (1, windows.sizes[2] * stride)
-    numpy.testing.assert_array_equal(result.sizes[1], lens)
+    np.testing.assert_array_equal(result.sizes[1], lens)
     for b, count in enumerate(windows.sizes[2]):
-        total, times = numpy.zeros([20, 3]), numpy.zeros([20, 1])
+        total, times = np.zeros([20, 3]), np.zeros([20, 1])
         for t in range(count):
             for i in range(3):
                 total[10 + t * stride + i - left] += windows.value[b, i, t]
                 times[10 + t * stride + i - left] += 1
         expected = (total / times.clip(1) if mode == "mean" else total)[10 : 10 + lens[b]]
-        numpy.testing.assert_allclose(result.value[b, : lens[b]], expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(result.value[b, : lens[b]], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_fold_gives_the_dim_of_the_window_back():
@@ -93,21 +93,21 @@ def test_chunks_and_back(size, step):
     count = max(-(-(4 - size) // step), 0) + 1
     value = layers["c"].value
     assert value.shape == (3 * count, size, 3)
-    padded = numpy.pad(X, [(0, 0), (0, 20), (0, 0)])
+    padded = np.pad(X, [(0, 0), (0, 20), (0, 0)])
     for b in range(3):
         for c in range(count):
-            numpy.testing.assert_array_equal(value[b * count + c], padded[b, c * step : c * step + size])
+            np.testing.assert_array_equal(value[b * count + c], padded[b, c * step : c * step + size])
             assert layers["c"].sizes[1][b * count + c] == min(max(LENS[b] - c * step, 0), size)
-    numpy.testing.assert_array_equal(layers["output"].sizes[1], LENS)
+    np.testing.assert_array_equal(layers["output"].sizes[1], LENS)
     covered = [t for t in range(4) if any(c * step <= t < c * step + size for c in range(count))]
-    numpy.testing.assert_allclose(layers["output"].value[:, covered], X[:, covered], rtol=1e-5)
+    np.testing.assert_allclose(layers["output"].value[:, covered], X[:, covered], rtol=1e-5)
 
 
 def test_sums_over_chunks_are_masked():
     chunks = {"class": "time_chunking", "chunk_size": 2, "chunk_step": 2, "from": "data"}
     result = run({"c": chunks, "output": {"class": "reduce", "mode": "sum", "axis": "T", "from": "c"}})["output"]
     expected = [X[b, s : min(s + 2, n)].sum(0) for b, n in enumerate(LENS) for s in (0, 2)]
-    numpy.testing.assert_allclose(result.value, expected, rtol=1e-5)
+    np.testing.assert_allclose(result.value, expected, rtol=1e-5)
 
 
 def test_one_graph_for_all_lengths():
@@ -118,7 +118,7 @@ def test_one_graph_for_all_lengths():
 
 
 def test_gradient_reaches_every_frame():
-    assert numpy.isfinite(gradient(window(window_size=3, **{"from": "a"}))).all()
+    assert np.isfinite(gradient(window(window_size=3, **{"from": "a"}))).all()
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,23 @@
 """The recurrences of the native ops, written down in numpy with float64, frame by frame and sequence by sequence."""
 
-import numpy
+import numpy as np
 
 
 def sigmoid(x):
-    return 1 / (1 + numpy.exp(-x))
+    return 1 / (1 + np.exp(-x))
 
 
 def lstm(z, w_re, c0, h0, lengths, reverse=False):
     """Return h [T, B, H], last c and h [B, H] for z [T, B, 4H]; see returnn_tf.native.lstm.native_lstm."""
     n_frames, batch, width = z.shape
     n = width // 4
-    out, c_last, h_last = numpy.zeros((n_frames, batch, n)), c0.astype("float64"), h0.astype("float64")
+    out, c_last, h_last = np.zeros((n_frames, batch, n)), c0.astype("float64"), h0.astype("float64")
     for b in range(batch):
         frames = range(lengths[b])
         for t in reversed(frames) if reverse else frames:
-            j, i, f, o = numpy.split(z[t, b].astype("float64") + h_last[b] @ w_re, 4)
-            c_last[b] = sigmoid(f) * c_last[b] + sigmoid(i) * numpy.tanh(j)
-            h_last[b] = out[t, b] = sigmoid(o) * numpy.tanh(c_last[b])
+            j, i, f, o = np.split(z[t, b].astype("float64") + h_last[b] @ w_re, 4)
+            c_last[b] = sigmoid(f) * c_last[b] + sigmoid(i) * np.tanh(j)
+            h_last[b] = out[t, b] = sigmoid(o) * np.tanh(c_last[b])
     return out, c_last, h_last
 
 
@@ -25,12 +25,12 @@ def gru(z, w_gates, w_candidate, h0, lengths, reverse=False):
     """Return h [T, B, H] and last h [B, H] for z [T, B, 3H]; see returnn_tf.native.gru.native_gru."""
     n_frames, batch, width = z.shape
     n = width // 3
-    out, h_last = numpy.zeros((n_frames, batch, n)), h0.astype("float64")
+    out, h_last = np.zeros((n_frames, batch, n)), h0.astype("float64")
     for b in range(batch):
         frames = range(lengths[b])
         for t in reversed(frames) if reverse else frames:
-            r, u = numpy.split(sigmoid(z[t, b, : 2 * n].astype("float64") + h_last[b] @ w_gates), 2)
-            c = numpy.tanh(z[t, b, 2 * n :] + (r * h_last[b]) @ w_candidate)
+            r, u = np.split(sigmoid(z[t, b, : 2 * n].astype("float64") + h_last[b] @ w_gates), 2)
+            c = np.tanh(z[t, b, 2 * n :] + (r * h_last[b]) @ w_candidate)
             h_last[b] = out[t, b] = u * h_last[b] + (1 - u) * c
     return out, h_last
 
@@ -38,10 +38,10 @@ def gru(z, w_gates, w_candidate, h0, lengths, reverse=False):
 def mdlstm(z, left, up, heights, widths, flips, stable=True):
     """Return h [B, H, W, n] for z [B, H, W, 5n] of one direction; see returnn_tf.ops.dense.mdlstm."""
     n = left.shape[0]
-    out = numpy.zeros((*z.shape[:3], n))
+    out = np.zeros((*z.shape[:3], n))
     for b, (height, width) in enumerate(zip(heights, widths)):
         pixels = z[b, :height, :width][:: -1 if flips[0] else 1, :: -1 if flips[1] else 1].astype("float64")
-        h, c = numpy.zeros((height + 1, width + 1, n)), numpy.zeros((height + 1, width + 1, n))
+        h, c = np.zeros((height + 1, width + 1, n)), np.zeros((height + 1, width + 1, n))
         for i in range(height):
             for j in range(width):
                 gates = pixels[i, j] + h[i + 1, j] @ left + h[i, j + 1] @ up
@@ -50,7 +50,7 @@ def mdlstm(z, left, up, heights, widths, flips, stable=True):
                     kept = f * (mix * c[i + 1, j] + (1 - mix) * c[i, j + 1])
                 else:
                     kept = f * c[i + 1, j] + mix * c[i, j + 1]
-                c[i + 1, j + 1] = kept + gate_i * numpy.tanh(gates[4 * n :])
-                h[i + 1, j + 1] = o * numpy.tanh(c[i + 1, j + 1])
+                c[i + 1, j + 1] = kept + gate_i * np.tanh(gates[4 * n :])
+                h[i + 1, j + 1] = o * np.tanh(c[i + 1, j + 1])
         out[b, :height, :width] = h[1:, 1:][:: -1 if flips[0] else 1, :: -1 if flips[1] else 1]
     return out

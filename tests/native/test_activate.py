@@ -1,6 +1,6 @@
 """Fused bias, activation, dropout and residual connection: the same as the ops one by one, in every combination."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native.fused.activate import FUNCTIONS, Dropout, activate_ops, native_activate, native_gate
@@ -48,14 +48,14 @@ def block(activation, first, second):
 @pytest.mark.parametrize("masks", [(None, None), ([1, 1, 130], [1, 1, 130]), ([1, 1, 130], None)], ids=str)
 @pytest.mark.parametrize("activation", ["relu", "gelu", "swish", "tanh", "sigmoid", None, "softplus"], ids=str)
 def test_fused_as_one_by_one(ops, activation, masks):
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     arrays = [rng.normal(0, 1, shape).astype("float32") for shape in ((3, 5, 130), (130,), (3, 5, 130))]
     fused, types = run(block(activation, *masks), *arrays)
     with portable_ops():
         plain, none = run(block(activation, *masks), *arrays)
     assert not none and "RtfActivate" in types
     for a, b in zip(fused, plain):
-        numpy.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (1, 1), (7, 3), (1000, 67)], ids=str)
@@ -63,20 +63,20 @@ def test_sizes(ops, shape):
     x = tf.random.stateless_normal(shape, SEED)
     y = native_activate(ops, x, function="relu", bias=tf.ones(shape[1]), dropout=Dropout(0.5, SEED))
     keep = tf.cast(tf.random.stateless_uniform(shape, SEED) >= 0.5, tf.float32)
-    numpy.testing.assert_array_equal(y, tf.nn.relu(x + 1) * keep * 2)
+    np.testing.assert_array_equal(y, tf.nn.relu(x + 1) * keep * 2)
 
 
 def test_nan_and_infinity_propagate(ops):
     x = tf.constant([[float("nan"), float("inf"), float("-inf"), 1.0]])
     for function in sorted(set(FUNCTIONS.values())):
         y = native_activate(ops, x, function=function).numpy()[0]
-        assert numpy.isnan(y[0]) and y[3] > 0, function
-        assert not numpy.isnan(y[1]), function
+        assert np.isnan(y[0]) and y[3] > 0, function
+        assert not np.isnan(y[1]), function
 
 
 @pytest.mark.parametrize("function", ["relu", "gelu", "swish", "tanh", "sigmoid"])
 def test_gradient_of_the_gradient(ops, function):
-    x = tf.constant(numpy.random.RandomState(1).normal(0, 1, (4, 6)).astype("float32"))
+    x = tf.constant(np.random.RandomState(1).normal(0, 1, (4, 6)).astype("float32"))
     bias = tf.linspace(-1.0, 1.0, 6)
 
     def second(op):
@@ -99,7 +99,7 @@ def test_gradient_of_the_gradient(ops, function):
         return y + tf.tile(names[function](a) * tf.sigmoid(b), [1, 2])
 
     for a, b in zip(second(native), second(plain)):
-        numpy.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Native alignments: against numpy in float64, numeric gradients, the plain form, ragged and empty batches, padding."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native import align_ops, native_best_alignment, native_ctc, native_soft_alignment
@@ -28,7 +28,7 @@ def ops():
 
 def draw(frames, batch, classes, n_labels, blank=0, seed=1, scale=2.0):
     """Return the scores, lengths, labels, their lengths; a usual one, an empty one, one with too many labels."""
-    rng = numpy.random.RandomState(seed)
+    rng = np.random.RandomState(seed)
     scores = rng.normal(0, scale, (frames, batch, classes)).astype("float32")
     labels = rng.randint(0, classes - 1, (batch, n_labels)).astype("int32")
     labels += labels >= blank
@@ -76,11 +76,11 @@ def test_ctc(ops, size, label_loop, normalized):
         own = scores[:length, b]
         expected = value(own)
         assert not gradient[length:, b].any()
-        if not numpy.isfinite(expected):
+        if not np.isfinite(expected):
             assert loss[b] == 0 and not gradient[:, b].any()
             continue
         assert loss[b] == pytest.approx(expected, rel=1e-6, abs=1e-5)
-        direction = numpy.random.RandomState(b).normal(0, 1, own.shape)
+        direction = np.random.RandomState(b).normal(0, 1, own.shape)
         slope = float((gradient[:length, b] * direction).sum())
         assert slope == pytest.approx(reference.slope(value, own, direction), rel=2e-4, abs=2e-4)
 
@@ -104,7 +104,7 @@ def test_ctc_is_the_plain_form(ops, blank, softmax):
             scores,
         )
         for a, b in zip(plain, native):
-            numpy.testing.assert_allclose(a, b, atol=2e-5)
+            np.testing.assert_allclose(a, b, atol=2e-5)
 
 
 @pytest.mark.parametrize("kind", ["ctc", "rna", "labels", "chain"])
@@ -121,13 +121,13 @@ def test_topologies(ops, size, kind):
         topology = topology if size[3] <= size[2] else chain_topology(tf.minimum(label_lens, size[2]), size[2])
     for plain, native, tolerance in ((soft_alignment, native_soft_alignment, 2e-5), (best_alignment, native_best_alignment, 0)):  # fmt: skip  # noqa: E501
         for a, b in zip(plain(scores, lens, topology), native(ops, scores, lens, **states_of(topology))):
-            numpy.testing.assert_allclose(a, b, rtol=2e-6, atol=tolerance)
+            np.testing.assert_allclose(a, b, rtol=2e-6, atol=tolerance)
 
 
 def test_long_sequences_are_exact(ops):
     """Where sums in log space lose digits: 3000 frames, scores in the thousands."""
     scores, _, labels, _ = draw(3000, 2, 9, 150, 8, scale=8.0)
-    lens, counts = numpy.array([3000, 2000], "int32"), numpy.array([150, 100], "int32")
+    lens, counts = np.array([3000, 2000], "int32"), np.array([150, 100], "int32")
     loss, gradient = with_gradient(lambda x: native_ctc(ops, x, lens, labels, counts, blank=8), scores)
     for b in range(2):
         expected = reference.ctc_loss(scores[: lens[b], b], labels[b, : counts[b]], 8)
@@ -135,12 +135,12 @@ def test_long_sequences_are_exact(ops):
     topology = ctc_topology(labels, counts, 8)
     posteriors = native_soft_alignment(ops, scores, lens, **states_of(topology))[0]
     sums = tf.reduce_sum(posteriors, axis=2).numpy()
-    numpy.testing.assert_allclose(sums[:2000], 1.0, rtol=1e-4)
-    numpy.testing.assert_array_equal(sums[2000:, 1], 0.0)
-    numpy.testing.assert_allclose(gradient.sum(-1), 0.0, atol=1e-4)
+    np.testing.assert_allclose(sums[:2000], 1.0, rtol=1e-4)
+    np.testing.assert_array_equal(sums[2000:, 1], 0.0)
+    np.testing.assert_allclose(gradient.sum(-1), 0.0, atol=1e-4)
 
 
-@pytest.mark.parametrize("low", [-1e3, -1e6, -1e9, -numpy.inf])
+@pytest.mark.parametrize("low", [-1e3, -1e6, -1e9, -np.inf])
 def test_forbidden_classes(ops, low):
     """Scores far below all others, as masks give them, on all paths of some sequences."""
     scores, lens, labels, label_lens = draw(20, 5, 6, 4)
@@ -148,33 +148,33 @@ def test_forbidden_classes(ops, low):
     label_lens[4], lens[4] = 4, 8
     topology = ctc_topology(labels, label_lens, 0)
     posteriors, total = (x.numpy() for x in native_soft_alignment(ops, scores, lens, **states_of(topology)))
-    assert numpy.isfinite(posteriors).all() and posteriors.max() <= 9  # states
+    assert np.isfinite(posteriors).all() and posteriors.max() <= 9  # states
     for b in range(5):
         chain = reference.ctc_chain(labels[b, : label_lens[b]], 0, True)
-        expected = reference.alignment_score(scores[: lens[b], b], *chain, True, numpy.logaddexp)
+        expected = reference.alignment_score(scores[: lens[b], b], *chain, True, np.logaddexp)
         assert float(total[b]) == pytest.approx(expected, rel=1e-6)
         if expected > -1e7:
-            numpy.testing.assert_allclose(posteriors[: lens[b], b].sum(-1), 1.0, rtol=1e-5)
+            np.testing.assert_allclose(posteriors[: lens[b], b].sum(-1), 1.0, rtol=1e-5)
 
 
 def test_rare_labels_stay(ops):
     """A path that is e^-1000 times less likely than others up to some frame, and the only one in the end."""
-    scores = numpy.zeros((40, 1, 3), "float32")
+    scores = np.zeros((40, 1, 3), "float32")
     scores[:20, :, 1] = -100.0
-    labels = numpy.full((1, 30), 1, "int32")
+    labels = np.full((1, 30), 1, "int32")
     topology = ctc_topology(labels, tf.constant([30]), 0, label_loop=False)
     posteriors, total = native_soft_alignment(ops, scores, [40], **states_of(topology))
     chain = reference.ctc_chain(labels[0], 0, False)
-    expected = reference.alignment_score(scores[:, 0], *chain, True, numpy.logaddexp)
+    expected = reference.alignment_score(scores[:, 0], *chain, True, np.logaddexp)
     assert expected < -900 and float(total[0]) == pytest.approx(expected, rel=1e-6)
-    numpy.testing.assert_allclose(posteriors[:, 0, 1], [0.5] * 20 + [1.0] * 20, rtol=1e-5)
+    np.testing.assert_allclose(posteriors[:, 0, 1], [0.5] * 20 + [1.0] * 20, rtol=1e-5)
 
 
 def test_padding_does_not_leak(ops):
     scores, lens, labels, label_lens = draw(15, 6, 5, 4)
     dirty, dirty_labels = scores.copy(), labels.copy()
-    dirty[numpy.arange(15)[:, None] >= lens] = numpy.nan
-    dirty_labels[numpy.arange(4) >= label_lens[:, None]] = 99
+    dirty[np.arange(15)[:, None] >= lens] = np.nan
+    dirty_labels[np.arange(4) >= label_lens[:, None]] = 99
     for normalized in (False, True):
         seen = [
             with_gradient(
@@ -182,24 +182,24 @@ def test_padding_does_not_leak(ops):
             )
             for x, y in ((scores, labels), (dirty, dirty_labels))
         ]
-        numpy.testing.assert_array_equal(*[loss for loss, _ in seen])
-        numpy.testing.assert_array_equal(*[gradient for _, gradient in seen])
+        np.testing.assert_array_equal(*[loss for loss, _ in seen])
+        np.testing.assert_array_equal(*[gradient for _, gradient in seen])
     topology = ctc_topology(labels, label_lens, 0)
     for function in (native_soft_alignment, native_best_alignment):
         results = [function(ops, x, lens, **states_of(topology)) for x in (scores, dirty)]
         for clean, result in zip(*results):
-            numpy.testing.assert_array_equal(clean, result)
+            np.testing.assert_array_equal(clean, result)
 
 
-@pytest.mark.parametrize("bad", [numpy.nan, numpy.inf])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_nan_is_seen(ops, bad):
     """Numerical trouble must come through to the checks above."""
     scores, lens, labels, label_lens = draw(15, 6, 5, 4)
     label_lens[0] = 2
     scores[3, 0] = bad
     loss, gradient = with_gradient(lambda x: native_ctc(ops, x, lens, labels, label_lens, blank=0), scores)
-    assert numpy.isnan(loss[0]) and numpy.isnan(gradient[:, 0]).any()
-    assert numpy.isfinite(loss[1:]).all() and numpy.isfinite(gradient[:, 1:]).all()
+    assert np.isnan(loss[0]) and np.isnan(gradient[:, 0]).any()
+    assert np.isfinite(loss[1:]).all() and np.isfinite(gradient[:, 1:]).all()
 
 
 def test_sequences_do_not_depend_on_the_batch(ops):
@@ -212,30 +212,28 @@ def test_sequences_do_not_depend_on_the_batch(ops):
         one, frames, count = slice(b, b + 1), lens[b], label_lens[b]
         own = ctc_topology(labels[one, :count], label_lens[one], 0)
         alone = native_soft_alignment(ops, scores[:frames, one], lens[one], **states_of(own))
-        numpy.testing.assert_array_equal(alone[0], together[0][:frames, one])
-        numpy.testing.assert_array_equal(alone[1], together[1][one])
+        np.testing.assert_array_equal(alone[0], together[0][:frames, one])
+        np.testing.assert_array_equal(alone[1], together[1][one])
         alone = native_ctc(ops, scores[:frames, one], lens[one], labels[one, :count], label_lens[one], blank=0)
-        numpy.testing.assert_array_equal(alone, loss[one])
+        np.testing.assert_array_equal(alone, loss[one])
         assert not gradient[frames:, b].any()
 
 
 @pytest.mark.parametrize("frames, batch, n_labels", [(0, 3, 2), (4, 0, 2), (0, 0, 0), (4, 2, 0)])
 def test_empty(ops, frames, batch, n_labels):
-    scores, labels = numpy.zeros((frames, batch, 3), "float32"), numpy.zeros((batch, n_labels), "int32")
-    lens, counts = numpy.full([batch], frames, "int32"), numpy.full([batch], n_labels, "int32")
+    scores, labels = np.zeros((frames, batch, 3), "float32"), np.zeros((batch, n_labels), "int32")
+    lens, counts = np.full([batch], frames, "int32"), np.full([batch], n_labels, "int32")
     loss, gradient = with_gradient(lambda x: native_ctc(ops, x, lens, labels, counts, blank=2), scores)
     assert gradient.shape == scores.shape
-    numpy.testing.assert_allclose(
-        loss, numpy.full([batch], 4 * numpy.log(3.0) if frames and not n_labels else 0.0), 1e-6
-    )
+    np.testing.assert_allclose(loss, np.full([batch], 4 * np.log(3.0) if frames and not n_labels else 0.0), 1e-6)
     topology = label_topology(labels, counts)
     for function in (native_soft_alignment, native_best_alignment):
         total = function(ops, scores, lens, **states_of(topology))[1]
-        numpy.testing.assert_array_equal(total, numpy.full([batch], -numpy.inf))
+        np.testing.assert_array_equal(total, np.full([batch], -np.inf))
 
 
 BAD = [
-    ({"scores": numpy.zeros((4, 2), "float32")}, "scores have to be [time, batch, classes], but are [4,2]"),
+    ({"scores": np.zeros((4, 2), "float32")}, "scores have to be [time, batch, classes], but are [4,2]"),
     ({"lengths": [4, 5]}, "length of sequence 1 is 5, but there are 4"),
     ({"lengths": [-1, 4]}, "length of sequence 0 is -1"),
     ({"lengths": [4]}, "length has to be [2], but is [1]"),
@@ -248,7 +246,7 @@ BAD = [
 
 @pytest.mark.parametrize("change, text", BAD, ids=lambda value: str(value)[:30])
 def test_wrong_input(ops, change, text):
-    inputs = {"scores": numpy.zeros((4, 2, 3), "float32"), "lengths": [4, 4], "labels": [[0, 1], [0, 0]]}
+    inputs = {"scores": np.zeros((4, 2, 3), "float32"), "lengths": [4, 4], "labels": [[0, 1], [0, 0]]}
     inputs.update({"label_lengths": [2, 1], "blank": 2, **change})
     with pytest.raises(tf.errors.InvalidArgumentError) as info:
         ops.rtf_ctc(**inputs, label_loop=True, normalized=False, softmax_without_alignment=False)

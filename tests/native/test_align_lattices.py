@@ -1,6 +1,6 @@
 """Native acceptors and transducers: against numpy in float64, numeric gradients, the plain form."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native import align_ops
@@ -36,7 +36,7 @@ def with_gradient(function, x):
 
 def draw_transducer(batch, frames, n_labels, classes, seed=1):
     """A whole sequence, an empty one, one without labels, one without frames, then usual ones; the blank is 0."""
-    rng = numpy.random.RandomState(seed)
+    rng = np.random.RandomState(seed)
     scores = rng.normal(0, 2, (batch, frames, n_labels + 1, classes)).astype("float32")
     lens = rng.randint(1, frames + 1, batch).astype("int32")
     label_lens = rng.randint(0, n_labels + 1, batch).astype("int32")
@@ -54,8 +54,8 @@ def test_transducer(ops, size, normalized, label_takes_frame):
     options = {"blank": 0, "normalized": normalized, "label_takes_frame": label_takes_frame}
     plain = with_gradient(lambda x: transducer_loss(x, lens, labels, label_lens, **options), scores)
     loss, gradient = with_gradient(lambda x: native_transducer(ops, x, lens, labels, label_lens, **options), scores)
-    numpy.testing.assert_allclose(loss, plain[0], rtol=1e-5, atol=1e-5)
-    numpy.testing.assert_allclose(gradient, plain[1], atol=2e-5)
+    np.testing.assert_allclose(loss, plain[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(gradient, plain[1], atol=2e-5)
     for b, (length, count) in enumerate(zip(lens, label_lens)):
         own = (b, slice(length), slice(count + 1))
 
@@ -63,12 +63,12 @@ def test_transducer(ops, size, normalized, label_takes_frame):
             return reference.transducer_loss(x, labels[b, :count], **options)
 
         expected = value(scores[own])
-        if not numpy.isfinite(expected):
+        if not np.isfinite(expected):
             assert loss[b] == 0 and not gradient[b].any()
             continue
         assert loss[b] == pytest.approx(expected, rel=1e-6, abs=1e-5)
         assert not gradient[b, length:].any() and not gradient[b, :, count + 1 :].any()
-        direction = numpy.random.RandomState(b).normal(0, 1, scores[own].shape)
+        direction = np.random.RandomState(b).normal(0, 1, scores[own].shape)
         slope = float((gradient[own] * direction).sum())
         assert slope == pytest.approx(reference.slope(value, scores[own], direction), rel=2e-4, abs=2e-4)
 
@@ -77,16 +77,16 @@ def test_transducer(ops, size, normalized, label_takes_frame):
 def test_padding_of_a_transducer_does_not_leak(ops, label_takes_frame):
     scores, lens, labels, label_lens = draw_transducer(7, 8, 5, 4)
     dirty = scores.copy()
-    outside = (numpy.arange(8)[:, None] >= lens[:, None, None]) | (numpy.arange(6) > label_lens[:, None, None])
-    dirty[outside] = numpy.nan
+    outside = (np.arange(8)[:, None] >= lens[:, None, None]) | (np.arange(6) > label_lens[:, None, None])
+    dirty[outside] = np.nan
     for function in (transducer_loss, lambda *args, **kwargs: native_transducer(ops, *args, **kwargs)):
         options = {"blank": 0, "label_takes_frame": label_takes_frame}
         clean, seen = (
             with_gradient(lambda s, f=function, o=options: f(s, lens, labels, label_lens, **o), x)
             for x in (scores, dirty)
         )
-        numpy.testing.assert_array_equal(clean[0], seen[0])
-        numpy.testing.assert_array_equal(clean[1], seen[1])
+        np.testing.assert_array_equal(clean[0], seen[0])
+        np.testing.assert_array_equal(clean[1], seen[1])
 
 
 def test_long_transducer_is_exact(ops):
@@ -98,11 +98,11 @@ def test_long_transducer_is_exact(ops):
 
 def draw_acceptors(batch, frames, classes, states, edges, seed=2):
     """Return random graphs with a chain to the end, such that some have a path; the last has no edge at all."""
-    rng = numpy.random.RandomState(seed)
+    rng = np.random.RandomState(seed)
     counts = rng.randint(1, states + 1, batch).astype("int32")
-    arcs = rng.randint(0, 2**30, (batch, edges, 3)) % numpy.stack([counts, counts, 0 * counts + classes], 1)[:, None]
+    arcs = rng.randint(0, 2**30, (batch, edges, 3)) % np.stack([counts, counts, 0 * counts + classes], 1)[:, None]
     for b, count in enumerate(counts):
-        chain = numpy.arange(min(count - 1, edges))
+        chain = np.arange(min(count - 1, edges))
         arcs[b, chain, 0], arcs[b, chain, 1] = chain, chain + 1
     arcs[rng.uniform(size=arcs.shape[:2]) < 0.1] = -1
     arcs[-1] = -1
@@ -118,12 +118,12 @@ def test_acceptors_are_the_plain_form(ops, size):
     plain = soft_alignment_of_acceptors(tf.constant(scores), tf.constant(lens), acceptors)
     native = native_acceptor_alignment(ops, scores, lens, acceptors.edges, acceptors.costs, acceptors.num_states)
     for a, b in zip(plain, native):
-        numpy.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5)
     dirty = scores.copy()
-    dirty[numpy.arange(size[1])[:, None] >= lens] = numpy.nan
+    dirty[np.arange(size[1])[:, None] >= lens] = np.nan
     again = native_acceptor_alignment(ops, dirty, lens, acceptors.edges, acceptors.costs, acceptors.num_states)
     for a, b in zip(native, again):
-        numpy.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("size", [(1, 1, 1, 1, 1), (7, 9, 5, 4, 12), (5, 30, 40, 9, 60), (4, 0, 3, 2, 3)], ids=str)
@@ -133,23 +133,23 @@ def test_best_paths_of_acceptors_are_those_of_the_plain_form(ops, size, ties):
     scores, lens, acceptors = draw_acceptors(*size)
     if ties:
         scores, acceptors = (
-            numpy.round(scores),
-            Acceptors(acceptors.edges, numpy.round(acceptors.costs), acceptors.num_states),
+            np.round(scores),
+            Acceptors(acceptors.edges, np.round(acceptors.costs), acceptors.num_states),
         )
     plain = best_path_of_acceptors(tf.constant(scores), tf.constant(lens), acceptors)
-    scores[numpy.arange(size[1])[:, None] >= lens] = numpy.nan
+    scores[np.arange(size[1])[:, None] >= lens] = np.nan
     native = native_acceptor_path(ops, scores, lens, acceptors.edges, acceptors.costs, acceptors.num_states)
     for a, b in zip(plain, native):
-        numpy.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, b)
 
 
 GOOD = {
     "acceptor_soft": {
-        "scores": numpy.zeros((3, 1, 2), "float32"), "lengths": [3], "edges": [[[0, 1, 1]]], "costs": [[0.0]],
+        "scores": np.zeros((3, 1, 2), "float32"), "lengths": [3], "edges": [[[0, 1, 1]]], "costs": [[0.0]],
         "num_states": [2],
     },
     "transducer": {
-        "scores": numpy.zeros((1, 3, 2, 4), "float32"), "lengths": [3], "labels": [[1]], "label_lengths": [1],
+        "scores": np.zeros((1, 3, 2, 4), "float32"), "lengths": [3], "labels": [[1]], "label_lengths": [1],
         "blank": 0, "label_takes_frame": False, "normalized": False,
     },
 }  # fmt: skip

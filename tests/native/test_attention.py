@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -55,7 +55,7 @@ def with_gradients(function: Any, inputs: Any) -> list[Any]:
 
 
 def arrays(*shapes: tuple[int, ...]) -> list[Any]:
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     return [tf.constant(rng.normal(0, 1, shape), tf.float32) for shape in shapes]
 
 
@@ -87,7 +87,7 @@ def test_forms_agree(ops: Any, case: str, frames: int, heads: int, size: int, va
         return plain([x], size, table=table, **options)
 
     for a, b in zip(with_gradients(native, inputs), with_gradients(by_ops, inputs)):
-        numpy.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * float(tf.reduce_max(tf.abs(b))))
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * float(tf.reduce_max(tf.abs(b))))
 
 
 def test_fewer_queries_than_keys(ops: Any) -> None:
@@ -98,7 +98,7 @@ def test_fewer_queries_than_keys(ops: Any) -> None:
         options = {"scale": 0.5, "lengths": lengths[: shapes[0][0]]}
         sides = [lambda *x: native_attention(ops, x, 6, **options), lambda *x: plain(x, 6, **options)]  # noqa: B023
         for a, b in zip(*(with_gradients(side, inputs) for side in sides)):
-            numpy.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
 def test_padding_is_not_read(ops: Any) -> None:
@@ -106,21 +106,21 @@ def test_padding_is_not_read(ops: Any) -> None:
     q, k, v = arrays((2, 4, 1, 3), (2, 9, 1, 3), (2, 9, 1, 3))
     lengths = tf.constant([5, 9])
     good = with_gradients(lambda *x: native_attention(ops, x, 3, scale=1.0, lengths=lengths), [q, k, v])
-    padding = tf.where(tf.sequence_mask(lengths, 9), 0.0, numpy.nan)[..., None, None]
+    padding = tf.where(tf.sequence_mask(lengths, 9), 0.0, np.nan)[..., None, None]
     bad = with_gradients(
         lambda *x: native_attention(ops, x, 3, scale=1.0, lengths=lengths), [q, k + padding, v + padding]
     )
     for a, b in zip(good, bad):
-        numpy.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, b)
 
 
 def test_nan_stays(ops: Any) -> None:
     """For the checks of the training."""
     q, k, v = arrays((1, 20, 1, 3), (1, 20, 1, 3), (1, 20, 1, 3))
-    q = tf.tensor_scatter_nd_update(q, [[0, 7, 0, 1]], [numpy.nan])
+    q = tf.tensor_scatter_nd_update(q, [[0, 7, 0, 1]], [np.nan])
     y, *gradients = with_gradients(lambda *x: native_attention(ops, x, 3, scale=1.0), [q, k, v])
-    assert numpy.isnan(y[0, 7]).all() and not numpy.isnan(y[0, 8:]).any()
-    assert all(numpy.isnan(gradient).any() for gradient in gradients)
+    assert np.isnan(y[0, 7]).all() and not np.isnan(y[0, 8:]).any()
+    assert all(np.isnan(gradient).any() for gradient in gradients)
 
 
 def test_wrong_inputs(ops: Any) -> None:
@@ -156,10 +156,10 @@ def test_training_is_the_same(ops: Any, options: Any) -> None:
         "optimizer": {"class": "sgd"}, "learning_rate": 0.01, "random_seed": 1, "behavior_version": 21, **options,
     })  # fmt: skip
     feed = {
-        "data": numpy.random.RandomState(1).normal(0, 1, (3, 21, 5)).astype("float32"),
-        "data/size0": numpy.array([21, 8, 13], "int32"),
-        "classes": numpy.random.RandomState(2).randint(0, 3, (3, 21)).astype("int32"),
-        "classes/size0": numpy.array([21, 8, 13], "int32"),
+        "data": np.random.RandomState(1).normal(0, 1, (3, 21, 5)).astype("float32"),
+        "data/size0": np.array([21, 8, 13], "int32"),
+        "classes": np.random.RandomState(2).randint(0, 3, (3, 21)).astype("int32"),
+        "classes/size0": np.array([21, 8, 13], "int32"),
     }
     results, types = [], []
     for portable in (False, True):
@@ -168,5 +168,5 @@ def test_training_is_the_same(ops: Any, options: Any) -> None:
             results.append([trainer.step(feed).total_loss for _ in range(3)])
         types.append({op.type for graph in trainer.function.graphs for op in graph.graph.get_operations()})
     assert "RtfAttentionGrad" in types[0] and "RtfAttentionGrad" not in types[1]
-    numpy.testing.assert_allclose(results[0], results[1], rtol=1e-5)
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-5)
     assert results[0][2] < results[0][0]

@@ -2,7 +2,7 @@
 
 import ctypes
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native.chunk import chunk_ops, native_chunk, native_unchunk
@@ -28,7 +28,7 @@ def n_chunks(frames, size, step):
 def cut(x, size, step):
     """Return [size, batch * chunks, ...], frame by frame."""
     count = n_chunks(len(x), size, step)
-    y = numpy.zeros((size, x.shape[1] * count, *x.shape[2:]), x.dtype)
+    y = np.zeros((size, x.shape[1] * count, *x.shape[2:]), x.dtype)
     for b in range(x.shape[1]):
         for c in range(count):
             part = x[c * step : c * step + size, b]
@@ -50,36 +50,36 @@ def with_gradient(function, x):
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_forms_agree(ops, sizes, rest):
     frames, size, step = sizes
-    x = numpy.random.RandomState(1).normal(0, 1, (frames, 2, *rest)).astype("float32")
-    parts = numpy.random.RandomState(2).normal(0, 1, (size, 2 * n_chunks(*sizes), *rest)).astype("float32")
+    x = np.random.RandomState(1).normal(0, 1, (frames, 2, *rest)).astype("float32")
+    parts = np.random.RandomState(2).normal(0, 1, (size, 2 * n_chunks(*sizes), *rest)).astype("float32")
     native, plain = (
         with_gradient(f, x) for f in (lambda x: native_chunk(ops, x, size, step), lambda x: chunk(x, size, step))
     )
-    numpy.testing.assert_array_equal(native[0], cut(x, size, step))
+    np.testing.assert_array_equal(native[0], cut(x, size, step))
     for a, b in zip(native, plain):
-        numpy.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     back = [
         with_gradient(f, parts)
         for f in (lambda y: native_unchunk(ops, y, frames, size, step), lambda y: unchunk(y, frames, size, step))
     ]
     assert back[0][0].shape == x.shape
     for a, b in zip(*back):
-        numpy.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-    inside = cut(numpy.ones((frames, 2), "float32"), size, step) > 0
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    inside = cut(np.ones((frames, 2), "float32"), size, step) > 0
     again = native_unchunk(ops, cut(x, size, step), frames, size, step).numpy()
     covered = [t for t in range(frames) if any(c * step <= t < c * step + size for c in range(n_chunks(*sizes)))]
-    numpy.testing.assert_allclose(again[covered], x[covered], rtol=1e-6)
+    np.testing.assert_allclose(again[covered], x[covered], rtol=1e-6)
     assert not back[0][1][~inside].any()
 
 
 def test_padding_is_not_read(ops):
-    chunks = cut(numpy.ones((5, 1, 2), "float32"), 4, 3)
-    chunks[2:, 1] = numpy.nan
-    numpy.testing.assert_array_equal(native_unchunk(ops, chunks, 5, 4, 3), numpy.ones((5, 1, 2)))
+    chunks = cut(np.ones((5, 1, 2), "float32"), 4, 3)
+    chunks[2:, 1] = np.nan
+    np.testing.assert_array_equal(native_unchunk(ops, chunks, 5, 4, 3), np.ones((5, 1, 2)))
 
 
 OPTIONS = {"size": 2, "step": 1, "mean": False}
-CHUNKS = numpy.zeros((2, 3, 1), "float32")
+CHUNKS = np.zeros((2, 3, 1), "float32")
 
 
 @pytest.mark.parametrize(
@@ -109,13 +109,13 @@ def test_on_a_gpu(sizes, mean):
     frames, size, step = sizes
     shape = Shape(frames, 3, 5, size, step, n_chunks(*sizes), mean)
     threads = (ctypes.c_void_p * 3)(None, None, ctypes.c_void_p(1))
-    x = numpy.random.RandomState(1).normal(0, 1, (frames, 3, 5)).astype("float32")
+    x = np.random.RandomState(1).normal(0, 1, (frames, 3, 5)).astype("float32")
     for name, given, result in (("chunk", x, (size, 3 * shape.count, 5)), ("unchunk", cut(x, size, step), x.shape)):
-        results = [numpy.full(result, numpy.nan, "float32") for _ in range(2)]
+        results = [np.full(result, np.nan, "float32") for _ in range(2)]
         pointers = [[ctypes.c_void_p(a.ctypes.data) for a in (given, y)] for y in results]
         assert getattr(gpu, "rtf_%s_cuda_f32" % name)(ctypes.byref(shape), *pointers[0], None) == 0
         getattr(cpu, "rtf_%s_f32" % name)(ctypes.byref(shape), *pointers[1], ctypes.byref(threads))
-        numpy.testing.assert_allclose(*results, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(*results, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.long

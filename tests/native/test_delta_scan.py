@@ -1,6 +1,6 @@
 """The native delta rule: against its form in TensorFlow, wrong input."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native.portable import portable_ops
@@ -39,10 +39,10 @@ def results(arrays, portable):
 @pytest.mark.parametrize("keys,values,decays", [(16, 64, True), (5, 7, False), (33, 83, True)])
 def test_forms_agree(ops, keys, values, decays):
     """Sizes that fill vectors and others; what is removed is read by the same key, as in the units."""
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     frames = (70, len(LENGTHS), 2)
     removed = rng.normal(size=(*frames, keys))
-    removed /= numpy.linalg.norm(removed, axis=-1, keepdims=True)
+    removed /= np.linalg.norm(removed, axis=-1, keepdims=True)
     arrays = {
         "r": rng.normal(0, 0.5, (*frames, keys)),
         "k": rng.normal(0, 0.5, (*frames, keys)),
@@ -54,8 +54,8 @@ def test_forms_agree(ops, keys, values, decays):
     }
     native, plain = results(arrays, False), results(arrays, True)
     for name, expected in plain.items():
-        scale = max(1, numpy.abs(expected).max())
-        numpy.testing.assert_allclose(native[name] / scale, expected / scale, atol=2e-5, err_msg=name)
+        scale = max(1, np.abs(expected).max())
+        np.testing.assert_allclose(native[name] / scale, expected / scale, atol=2e-5, err_msg=name)
 
 
 KEYS, VALUES = (2, 3, 1, 4), (2, 3, 1, 5)

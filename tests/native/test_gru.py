@@ -1,6 +1,6 @@
 """The native GRU: against numpy in float64, numeric gradients, ragged batches, padding, wrong input."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native import gru_ops, native_gru
@@ -22,7 +22,7 @@ def ops():
 
 def draw(n_frames, batch, n, seed=1):
     """Return z, w_gates, w_candidate, h0, lengths; the first sequence has all frames, another one none."""
-    rng = numpy.random.RandomState(seed)
+    rng = np.random.RandomState(seed)
     shapes = ((n_frames, batch, 3 * n), (n, 2 * n), (n, n), (batch, n))
     lengths = rng.randint(0, n_frames + 1, batch).astype("int32")
     lengths[0] = n_frames
@@ -42,7 +42,7 @@ def run(ops, inputs, lengths, weights, reverse):
 
 
 def weights_for(n_frames, batch, n):
-    rng = numpy.random.RandomState(2)
+    rng = np.random.RandomState(2)
     return [rng.normal(0, 1, shape).astype("float32") for shape in ((n_frames, batch, n), (batch, n))]
 
 
@@ -54,7 +54,7 @@ def test_values_and_gradients(ops, size, reverse):
     weights = weights_for(*size)
     results, gradients = run(ops, inputs, lengths, weights, reverse)
     for result, value in zip(results, reference.gru(*inputs, lengths, reverse)):
-        numpy.testing.assert_allclose(result, value, atol=1e-5)
+        np.testing.assert_allclose(result, value, atol=1e-5)
 
     def value_at(index, direction, step):
         moved = [x.astype("float64") for x in inputs]
@@ -62,9 +62,9 @@ def test_values_and_gradients(ops, size, reverse):
         return sum(float((r * w).sum()) for r, w in zip(reference.gru(*moved, lengths, reverse), weights))
 
     for index, gradient in enumerate(gradients):
-        direction = numpy.random.RandomState(index).normal(0, 1, inputs[index].shape)
+        direction = np.random.RandomState(index).normal(0, 1, inputs[index].shape)
         slope = (value_at(index, direction, 1e-5) - value_at(index, direction, -1e-5)) / 2e-5
-        assert float(numpy.sum(gradient * direction)) == pytest.approx(slope, rel=2e-4, abs=2e-4)
+        assert float(np.sum(gradient * direction)) == pytest.approx(slope, rel=2e-4, abs=2e-4)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -72,34 +72,34 @@ def test_padding_does_not_leak(ops, reverse):
     """NaN in padded frames changes nothing, nor does the gradient that comes from there."""
     *inputs, lengths = draw(6, 5, 20)
     dirty = inputs[0].copy()
-    padded = numpy.arange(6)[:, None] >= lengths[None, :]
-    dirty[padded] = numpy.nan
+    padded = np.arange(6)[:, None] >= lengths[None, :]
+    dirty[padded] = np.nan
     weights = weights_for(6, 5, 20)
     clean_run = run(ops, inputs, lengths, weights, reverse)
     dirty_run = run(ops, [dirty, *inputs[1:]], lengths, weights, reverse)
     for clean, result in zip([*clean_run[0], *clean_run[1]], [*dirty_run[0], *dirty_run[1]]):
-        numpy.testing.assert_array_equal(clean, result)
-    assert not numpy.any(clean_run[0][0].numpy()[padded]) and not numpy.any(clean_run[1][0].numpy()[padded])
+        np.testing.assert_array_equal(clean, result)
+    assert not np.any(clean_run[0][0].numpy()[padded]) and not np.any(clean_run[1][0].numpy()[padded])
 
 
 @pytest.mark.parametrize("index", range(4))
 def test_nan_is_seen(ops, index):
     """Numerical trouble in any input must come through to the checks above."""
     *inputs, lengths = draw(4, 2, 20)
-    inputs[index].flat[3] = numpy.nan
-    assert numpy.isnan(native_gru(ops, *inputs, lengths)[0].numpy()).any()
+    inputs[index].flat[3] = np.nan
+    assert np.isnan(native_gru(ops, *inputs, lengths)[0].numpy()).any()
 
 
 @pytest.mark.parametrize("size", [(0, 3, 4), (3, 0, 4), (0, 0, 4)], ids=str)
 def test_empty(ops, size):
     n_frames, batch, n = size
-    inputs = [numpy.ones(s, "float32") for s in ((n_frames, batch, 3 * n), (n, 2 * n), (n, n), (batch, n))]
-    ones = [numpy.ones(s, "float32") for s in ((n_frames, batch, n), (batch, n))]
+    inputs = [np.ones(s, "float32") for s in ((n_frames, batch, 3 * n), (n, 2 * n), (n, n), (batch, n))]
+    ones = [np.ones(s, "float32") for s in ((n_frames, batch, n), (batch, n))]
     (h, h_last), gradients = run(ops, inputs, tf.zeros([batch], tf.int32), ones, False)
     assert h.shape == (n_frames, batch, n)
-    numpy.testing.assert_array_equal(h_last, inputs[3])
-    numpy.testing.assert_array_equal(gradients[1], numpy.zeros((n, 2 * n)))
-    numpy.testing.assert_array_equal(gradients[3], numpy.ones((batch, n)))
+    np.testing.assert_array_equal(h_last, inputs[3])
+    np.testing.assert_array_equal(gradients[1], np.zeros((n, 2 * n)))
+    np.testing.assert_array_equal(gradients[3], np.ones((batch, n)))
 
 
 # all by vectors; all on the tile unit, where there is one: with 96 units a batch of fewer than 64 sequences is not
@@ -111,8 +111,8 @@ def test_sequences_do_not_depend_on_the_batch(ops, n_frames, batch, part):
     for b in range(0, batch, part):
         some = slice(b, b + part)
         alone = native_gru(ops, z[:, some], w_gates, w_candidate, h0[some], lengths[some])
-        numpy.testing.assert_array_equal(alone[0], together[0][:, some])
-        numpy.testing.assert_array_equal(alone[1], together[1][some])
+        np.testing.assert_array_equal(alone[0], together[0][:, some])
+        np.testing.assert_array_equal(alone[1], together[1][some])
 
 
 BAD = [
@@ -164,5 +164,5 @@ def test_in_a_function_with_unknown_shapes(ops):
 
     *inputs, lengths = draw(4, 2, 3)
     h, gradients = step(*inputs, lengths)
-    numpy.testing.assert_allclose(h, reference.gru(*inputs, lengths)[0], atol=2e-6)
+    np.testing.assert_allclose(h, reference.gru(*inputs, lengths)[0], atol=2e-6)
     assert gradients[0].shape == (4, 2, 9)

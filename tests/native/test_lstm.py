@@ -1,6 +1,6 @@
 """The native LSTM: against numpy in float64, numeric gradients, ragged batches, padding, wrong input."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native import lstm_ops, native_lstm
@@ -22,7 +22,7 @@ def ops():
 
 def draw(n_frames, batch, n, seed=1):
     """Return z, w_re, c0, h0, lengths; the first sequence has all frames, and one is empty if there are several."""
-    rng = numpy.random.RandomState(seed)
+    rng = np.random.RandomState(seed)
     shapes = ((n_frames, batch, 4 * n), (n, 4 * n), (batch, n), (batch, n))
     scales = (0.5, min(0.5, 2 / n**0.5), 0.5, 0.5)  # large weights amplify rounding from frame to frame
     arrays = [rng.normal(0, scale, shape).astype("float32") for scale, shape in zip(scales, shapes)]
@@ -33,7 +33,7 @@ def draw(n_frames, batch, n, seed=1):
 
 
 def weighted(seed, *shapes):
-    rng = numpy.random.RandomState(seed)
+    rng = np.random.RandomState(seed)
     return [rng.normal(0, 1, shape).astype("float32") for shape in shapes]
 
 
@@ -52,18 +52,18 @@ def test_values_and_gradients(ops, size, reverse):
         objective = sum(tf.reduce_sum(result * weight) for result, weight in zip(results, weights))
     gradients = tape.gradient(objective, tensors)
     for result, value in zip(results, expected):
-        numpy.testing.assert_allclose(result, value, atol=1e-5)
+        np.testing.assert_allclose(result, value, atol=1e-5)
 
     def value_at(moved):
         return sum(float((r * w).sum()) for r, w in zip(reference.lstm(*moved, lengths, reverse), weights))
 
     for index, gradient in enumerate(gradients):
-        direction = numpy.random.RandomState(index).normal(0, 1, inputs[index].shape)
+        direction = np.random.RandomState(index).normal(0, 1, inputs[index].shape)
         moved = [[x.astype("float64") for x in inputs] for _ in range(2)]
         moved[0][index] += 1e-5 * direction
         moved[1][index] -= 1e-5 * direction
         slope = (value_at(moved[0]) - value_at(moved[1])) / 2e-5
-        assert float(numpy.sum(gradient * direction)) == pytest.approx(slope, rel=2e-4, abs=2e-4)
+        assert float(np.sum(gradient * direction)) == pytest.approx(slope, rel=2e-4, abs=2e-4)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -71,8 +71,8 @@ def test_padding_does_not_leak(ops, reverse):
     """NaN in padded frames changes nothing, nor does the gradient that comes from there."""
     z, w_re, c0, h0, lengths = draw(6, 5, 20)
     dirty, weight = z.copy(), weighted(3, (6, 5, 20))[0]
-    padded = numpy.arange(6)[:, None] >= lengths[None, :]
-    dirty[padded] = numpy.nan
+    padded = np.arange(6)[:, None] >= lengths[None, :]
+    dirty[padded] = np.nan
     seen = []
     for x in (z, dirty):
         tensors = [tf.constant(v) for v in (x, w_re, c0, h0)]
@@ -82,21 +82,21 @@ def test_padding_does_not_leak(ops, reverse):
             objective = tf.reduce_sum(h * weight) + tf.reduce_sum(c_last)
         seen.append([h, c_last, h_last, *tape.gradient(objective, tensors)])
     for clean, result in zip(*seen):
-        numpy.testing.assert_array_equal(clean, result)
-    assert not numpy.any(seen[0][0].numpy()[padded]) and not numpy.any(seen[0][3].numpy()[padded])
+        np.testing.assert_array_equal(clean, result)
+    assert not np.any(seen[0][0].numpy()[padded]) and not np.any(seen[0][3].numpy()[padded])
 
 
 def test_nan_in_weights_is_seen(ops):
     """Numerical trouble must come through to the checks above."""
     z, w_re, c0, h0, lengths = draw(4, 2, 20)
-    w_re[3, 5] = numpy.nan
-    assert numpy.isnan(native_lstm(ops, z, w_re, c0, h0, lengths)[0].numpy()).any()
+    w_re[3, 5] = np.nan
+    assert np.isnan(native_lstm(ops, z, w_re, c0, h0, lengths)[0].numpy()).any()
 
 
 def test_large_input_saturates(ops):
     z, w_re, c0, h0, lengths = draw(4, 2, 20)
-    for scale in (1e4, -1e4, numpy.inf):
-        assert numpy.isfinite(native_lstm(ops, tf.fill(z.shape, scale), w_re, c0, h0, lengths)[0].numpy()).all()
+    for scale in (1e4, -1e4, np.inf):
+        assert np.isfinite(native_lstm(ops, tf.fill(z.shape, scale), w_re, c0, h0, lengths)[0].numpy()).all()
 
 
 @pytest.mark.parametrize("size", [(0, 3, 4), (3, 0, 4), (0, 0, 4)], ids=str)
@@ -109,9 +109,9 @@ def test_empty(ops, size):
         objective = tf.reduce_sum(h) + tf.reduce_sum(c) + tf.reduce_sum(h_last)
     gradients = tape.gradient(objective, tensors)
     assert h.shape == (n_frames, batch, n)
-    numpy.testing.assert_array_equal(c, tensors[2])
-    numpy.testing.assert_array_equal(gradients[1], numpy.zeros((n, 4 * n)))
-    numpy.testing.assert_array_equal(gradients[2], numpy.ones((batch, n)))
+    np.testing.assert_array_equal(c, tensors[2])
+    np.testing.assert_array_equal(gradients[1], np.zeros((n, 4 * n)))
+    np.testing.assert_array_equal(gradients[2], np.ones((batch, n)))
 
 
 # all by vectors; all on the tile unit, where there is one: with 96 units a batch of fewer than 64 sequences is not
@@ -123,8 +123,8 @@ def test_sequences_do_not_depend_on_the_batch(ops, n_frames, batch, part):
     for b in range(0, batch, part):
         some = slice(b, b + part)
         alone = native_lstm(ops, z[:, some], w_re, c0[some], h0[some], lengths[some])
-        numpy.testing.assert_array_equal(alone[0], together[0][:, some])
-        numpy.testing.assert_array_equal(alone[1], together[1][some])
+        np.testing.assert_array_equal(alone[0], together[0][:, some])
+        np.testing.assert_array_equal(alone[1], together[1][some])
 
 
 BAD = [
@@ -172,5 +172,5 @@ def test_in_a_function_with_unknown_shapes(ops):
 
     *inputs, lengths = draw(4, 2, 3)
     h, gradients = step(*inputs, lengths)
-    numpy.testing.assert_allclose(h, reference.lstm(*inputs, lengths)[0], atol=2e-6)
+    np.testing.assert_allclose(h, reference.lstm(*inputs, lengths)[0], atol=2e-6)
     assert gradients[0].shape == (4, 2, 12)

@@ -1,6 +1,6 @@
 """The native matrix-valued recurrence: against its form in TensorFlow, strong decays, wrong input."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native.portable import portable_ops
@@ -42,7 +42,7 @@ def results(arrays, reverse, portable):
 )
 def test_forms_agree(ops, keys, values, decays, with_bonus, reverse):
     """Sizes that fill vectors and others, weak decays and some that leave nothing, NaN in the padding."""
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     frames = (70, len(LENGTHS), HEADS)
     q, k, v = (rng.normal(0, 0.5, (*frames, d)) for d in (keys, keys, values))
     g = -rng.gamma(0.3, size=(*frames, decays))
@@ -50,12 +50,12 @@ def test_forms_agree(ops, keys, values, decays, with_bonus, reverse):
     first, bonus = rng.normal(size=(len(LENGTHS), HEADS, keys, values)), rng.normal(size=(HEADS, keys))
     for x in (q, k, v, g):
         for b, length in enumerate(LENGTHS):
-            x[length:, b] = numpy.nan
+            x[length:, b] = np.nan
     arrays = [q, k, v, g, first, bonus if with_bonus else 0.0]
     names = ("o", "last", "q", "k", "v", "g", "first", "bonus")
     for name, native, plain in zip(names, results(arrays, reverse, False), results(arrays, reverse, True)):
-        scale = max(1, numpy.abs(plain).max())
-        numpy.testing.assert_allclose(native / scale, plain / scale, atol=2e-5, err_msg=name)
+        scale = max(1, np.abs(plain).max())
+        np.testing.assert_allclose(native / scale, plain / scale, atol=2e-5, err_msg=name)
 
 
 SHAPES = {"q": (2, 3, 1, 4), "k": (2, 3, 1, 4), "v": (2, 3, 1, 5), "g": (2, 3, 1, 4), "first": (3, 1, 4, 5)}

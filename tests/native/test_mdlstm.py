@@ -2,7 +2,7 @@
 
 import functools
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native import mdlstm_ops, native_mdlstm
@@ -50,10 +50,10 @@ def test_as_in_plain_tensorflow(form, stable):
     size = (6, 9, 23, 30)
     arrays, heights, widths = cases.draw(*size, count=4)
     arrays[4:] = [0.3 * x for x in arrays[4:]]  # else two forget gates enlarge the last digits from pixel to pixel
-    weights = [numpy.random.RandomState(3).normal(0, 1, size).astype("float32")] * 4
+    weights = [np.random.RandomState(3).normal(0, 1, size).astype("float32")] * 4
     native, plain = (cases.gradients(f, arrays, heights, widths, cases.FLIPS, weights, stable) for f in (form, mdlstm))
     for one, other in zip([*native[0], *native[1]], [*plain[0], *plain[1]]):
-        numpy.testing.assert_allclose(one, other, atol=2e-4, rtol=2e-4)
+        np.testing.assert_allclose(one, other, atol=2e-4, rtol=2e-4)
 
 
 def test_images_do_not_depend_on_the_batch(form):
@@ -66,13 +66,13 @@ def test_images_do_not_depend_on_the_batch(form):
         images = [x[one, :height, :width] for x in arrays[:2]]
         alone = cases.run(form, [*images, *arrays[2:]], heights[one], widths[one], flips)
         for x, y in zip(alone, together):
-            numpy.testing.assert_array_equal(x, y[one, :height, :width])
+            np.testing.assert_array_equal(x, y[one, :height, :width])
 
 
 def test_nan_in_weights_is_seen(form):
     arrays, heights, widths = cases.draw(2, 3, 4, 20)
-    arrays[1][3, 5] = numpy.nan
-    assert numpy.isnan(cases.run(form, arrays, heights, widths, cases.FLIPS[:1])[0].numpy()).any()
+    arrays[1][3, 5] = np.nan
+    assert np.isnan(cases.run(form, arrays, heights, widths, cases.FLIPS[:1])[0].numpy()).any()
 
 
 BAD = [

@@ -2,7 +2,7 @@
 
 import functools
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native import mdlstm_ops, native_mdlstm
@@ -51,4 +51,4 @@ def test_other_types(form, dtype, tolerance):
     got = cases.run(form, [tf.cast(x, dtype) for x in arrays], heights, widths, cases.FLIPS)
     for h, expected in zip(got, cases.expected(arrays, heights, widths, cases.FLIPS)):
         assert h.dtype == dtype and "GPU" in h.device
-        numpy.testing.assert_allclose(tf.cast(h, tf.float32), expected, atol=tolerance)
+        np.testing.assert_allclose(tf.cast(h, tf.float32), expected, atol=tolerance)

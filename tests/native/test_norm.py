@@ -1,6 +1,6 @@
 """Native layer normalisation: against the form in TensorFlow, with gradients of first and second order."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native.fused.norm import native_norm, norm_ops
@@ -33,7 +33,7 @@ def derivatives(function, *arrays):
 @pytest.mark.parametrize("with_params", [True, False])
 @pytest.mark.parametrize("shape", [(3, 4, 130), (200, 128), (256,), (0, 128)], ids=str)
 def test_as_in_tensorflow(ops, shape, with_params):
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     arrays = [rng.normal(0.3, 1, s).astype("float32") for s in (shape, shape[-1:], shape[-1:])]
     if not with_params:
         arrays = arrays[:1]
@@ -45,15 +45,15 @@ def test_as_in_tensorflow(ops, shape, with_params):
     with portable_ops():
         plain = derivatives(norm, *arrays)
     for a, b in zip(native, plain):
-        numpy.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * (1 + (numpy.abs(b).max() if numpy.size(b) else 0)))
-    numpy.testing.assert_allclose(native[0], plain[0], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * (1 + (np.abs(b).max() if np.size(b) else 0)))
+    np.testing.assert_allclose(native[0], plain[0], rtol=1e-5, atol=1e-5)
 
 
 def test_nan_stays_in_its_row(ops):
-    x = numpy.zeros((3, 5), "float32")
-    x[1, 2] = numpy.nan
+    x = np.zeros((3, 5), "float32")
+    x[1, 2] = np.nan
     y = native_norm(ops, tf.constant(x), None, None, 1e-6).numpy()
-    assert numpy.isnan(y[1]).all() and not y[[0, 2]].any()
+    assert np.isnan(y[1]).all() and not y[[0, 2]].any()
 
 
 def test_wrong_input(ops):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native.fused.pack import native_pack, native_unpack, pack_ops, packed_rows
@@ -37,10 +37,10 @@ def test_share(ops: Any, lengths: Any, frames: int, least_share: float, packed: 
     y = native_pack(ops, x, lens, least_share)
     assert y.shape == (1, packed, 3)
     rows = packed_rows(ops, lens, tf.constant(frames), least_share)
-    numpy.testing.assert_array_equal(tf.gather(tf.reshape(x, [-1, 3]), rows), y[0])
+    np.testing.assert_array_equal(tf.gather(tf.reshape(x, [-1, 3]), rows), y[0])
     back = native_unpack(ops, y, lens, tf.constant(frames), least_share)
     mask = tf.sequence_mask(lens, frames)[..., None] if packed != len(lengths) * frames else True
-    numpy.testing.assert_array_equal(back, tf.where(mask, x, 0.0))
+    np.testing.assert_array_equal(back, tf.where(mask, x, 0.0))
 
 
 def test_wrong_inputs(ops: Any) -> None:

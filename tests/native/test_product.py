@@ -1,6 +1,6 @@
 """Products on the tile unit and by vectors: values, gradients, where they are used, wrong input."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native import product, weight_gradient
@@ -25,7 +25,7 @@ def ops():
 def test_values_and_gradients(ops, size, transpose_a, transpose_b, with_bias):
     """As those of TensorFlow in float64, and as close to them as its own in float32."""
     rows, depth, columns = size
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     a, b, bias, weight = (
         rng.normal(0, 1, shape) for shape in ((rows, depth), (depth, columns), (columns,), (rows, columns))
     )
@@ -49,8 +49,8 @@ def test_values_and_gradients(ops, size, transpose_a, transpose_b, with_bias):
     exact = run(plain, "float64")
     for result, close, value in zip(run(native, "float32"), run(plain, "float32"), exact):
         assert result.shape == value.shape
-        error, usual = (numpy.abs(x.numpy() - value.numpy()).max() for x in (result, close))
-        assert error <= 3 * usual + 1e-6 * numpy.abs(value.numpy()).max()
+        error, usual = (np.abs(x.numpy() - value.numpy()).max() for x in (result, close))
+        assert error <= 3 * usual + 1e-6 * np.abs(value.numpy()).max()
 
 
 @pytest.mark.parametrize("size", [(0, 3, 5), (40, 0, 50), (40, 3, 0)], ids=str)
@@ -59,7 +59,7 @@ def test_empty(ops, size):
     y = product.native_matmul(
         ops, tf.ones([rows, depth]), tf.ones([depth, columns]), tf.ones([columns]), transpose_a=False, transpose_b=False
     )
-    numpy.testing.assert_array_equal(y, numpy.full((rows, columns), depth + 1))
+    np.testing.assert_array_equal(y, np.full((rows, columns), depth + 1))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_wrong_shapes_are_found_while_tracing(ops):
 
 def test_unknown_shapes_and_second_derivatives(ops):
     """The gradient of a gradient is that of TensorFlow's own product."""
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     a, b = (tf.constant(rng.normal(0, 1, shape), tf.float32) for shape in ((40, 50), (50, 33)))
 
     def gradient_of_gradient(multiply):
@@ -111,15 +111,15 @@ def test_unknown_shapes_and_second_derivatives(ops):
         lambda a, b: product.native_matmul(ops, a, b, None, transpose_a=False, transpose_b=False)
     )
     plain = gradient_of_gradient(tf.matmul)
-    numpy.testing.assert_allclose(native, plain, atol=1e-5 * numpy.abs(plain).max())
+    np.testing.assert_allclose(native, plain, atol=1e-5 * np.abs(plain).max())
 
 
-@pytest.mark.parametrize("value", [numpy.nan, numpy.inf])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_not_finite_comes_through(ops, value):
-    a = numpy.ones((40, 50), "float32")
+    a = np.ones((40, 50), "float32")
     a[3, 7] = value
     y = product.native_matmul(ops, a, tf.ones([50, 60]), None, transpose_a=False, transpose_b=False).numpy()
-    assert not numpy.isfinite(y[3]).any() and numpy.isfinite(numpy.delete(y, 3, axis=0)).all()
+    assert not np.isfinite(y[3]).any() and np.isfinite(np.delete(y, 3, axis=0)).all()
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_used_where_the_cpu_is_faster_with_it(monkeypatch, features, native):
             return project(x, tf.ones([x.shape[-1], n_out], x.dtype), tf.ones([n_out], x.dtype))
 
         y = run(tf.ones(shape, dtype))
-        numpy.testing.assert_array_equal(y, numpy.full((*shape[:-1], n_out), width + 1))
+        np.testing.assert_array_equal(y, np.full((*shape[:-1], n_out), width + 1))
         assert seen == (["product"] if used else [])
 
 
@@ -177,5 +177,5 @@ def test_used_for_gradients_of_weights(monkeypatch):
     monkeypatch.setattr(weight_gradient, "matmul", lambda *args, **kwargs: seen.append(1) or tf.matmul(*args, **kwargs))
     h, dz = tf.ones([5, 3, 4]), tf.ones([5, 3, 16])
     y = weight_gradient.weight_gradient(h, tf.zeros([3, 4]), dz, tf.constant([5, 5, 5]), False)
-    numpy.testing.assert_array_equal(y, numpy.full((4, 16), 12))
+    np.testing.assert_array_equal(y, np.full((4, 16), 12))
     assert len(seen) == 2

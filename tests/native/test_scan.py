@@ -2,7 +2,7 @@
 
 import ctypes
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native.portable import portable_ops
@@ -23,7 +23,7 @@ def ops():
 
 def arrays(parts, constant, n_frames=13, batch=5, n=37):
     """Return (a, b, h0) as lists of parts, and lengths; a state that grows would hide errors of other columns."""
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     shapes = [(n,) if constant else (n_frames, batch, n), (n_frames, batch, n), (batch, n)]
     made = [[rng.normal(0, 0.5, shape).astype("float32") for _ in range(parts)] for shape in shapes]
     lengths = rng.randint(0, n_frames + 1, batch).astype("int32")
@@ -48,7 +48,7 @@ def test_forms_agree(ops, parts, constant, reverse):
         gradients = tape.gradient(loss, tensors)
         everything.append([*h, *last, *tf.nest.flatten(gradients)])
     for native, plain in zip(*everything):
-        numpy.testing.assert_allclose(native, plain, rtol=1e-4, atol=2e-5)
+        np.testing.assert_allclose(native, plain, rtol=1e-4, atol=2e-5)
 
 
 def test_many_columns(ops):
@@ -58,8 +58,8 @@ def test_many_columns(ops):
     state = h0[0]
     for t in range(3):
         runs = (t < lengths)[:, None]
-        state = numpy.where(runs, a[0][t] * state + b[0][t], state)
-        numpy.testing.assert_allclose(h[0][t], numpy.where(runs, state, 0), rtol=1e-5, atol=1e-6)
+        state = np.where(runs, a[0][t] * state + b[0][t], state)
+        np.testing.assert_allclose(h[0][t], np.where(runs, state, 0), rtol=1e-5, atol=1e-6)
 
 
 def test_large_arrays(ops):
@@ -74,7 +74,7 @@ def test_large_arrays(ops):
             loss = tf.reduce_sum(h * h)
         parts.append([h.numpy(), *(x.numpy() for x in tape.gradient(loss, tensors))])
     for whole, *halves in zip(*parts):
-        numpy.testing.assert_array_equal(whole, numpy.concatenate(halves, axis=-1))
+        np.testing.assert_array_equal(whole, np.concatenate(halves, axis=-1))
 
 
 def call(ops, a=(2, 3, 4), b=(2, 3, 4), h0=(3, 4), lengths=(2, 1, 0)):
@@ -118,7 +118,7 @@ def test_on_a_gpu(parts, constant, reverse):
     threads = (ctypes.c_void_p * 3)(None, None, ctypes.c_void_p(1))
     results = []
     for side in ("gpu", "cpu"):
-        empty = [[numpy.full_like(x, numpy.nan) for x in like] for like in (b, h0, h0 if constant else b, b, h0)]
+        empty = [[np.full_like(x, np.nan) for x in like] for like in (b, h0, h0 if constant else b, b, h0)]
         h, last, da, db, dh0 = empty
         first, second = [a, b, h0, h, last], [a, h0, h, b, h0, da, db, dh0]
         for name, given in (("forward", first), ("backward", second)):
@@ -129,7 +129,7 @@ def test_on_a_gpu(parts, constant, reverse):
                 getattr(cpu, "rtf_scan_%s_f32" % name)(ctypes.byref(shape), *lists, ctypes.byref(threads))
         results.append([x for like in empty for x in like])
     for on_gpu, on_cpu in zip(*results):
-        numpy.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.long

@@ -1,6 +1,6 @@
 """Native parts of a search: against numpy, more steps than one allocation holds, ties, wrong shapes."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native.decoding.search import native_beam_attention, native_best_labels, pack, search_ops
@@ -18,7 +18,7 @@ def ops():
 @pytest.mark.parametrize("entries, heads, key, value", [(1, 1, 1, 1), (26, 2, 16, 5), (13, 3, 33, 32)])
 def test_attention_in_a_loop(ops, entries, heads, key, value):
     """In a graph, where the op writes into the memory of the step before; hypotheses are reordered in each step."""
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     steps = 37
     qkv = rng.normal(0, 1, (steps, entries, heads, 2 * key + value)).astype("float32")
     orders = rng.randint(0, entries, (steps, entries)).astype("int32")
@@ -38,65 +38,65 @@ def test_attention_in_a_loop(ops, entries, heads, key, value):
         state = (tf.constant(0), *start, written)
         return tf.while_loop(lambda t, *_: t < steps, body, state, shape_invariants=tuple(invariants))[-1].stack()
 
-    history = numpy.zeros((entries, 0, heads, key + value))
+    history = np.zeros((entries, 0, heads, key + value))
     for t, y in enumerate(run().numpy()):
-        history = numpy.concatenate([history, qkv[t][:, None, :, key:]], axis=1)
-        energies = numpy.einsum("ehd,eshd->esh", qkv[t][..., :key], history[..., :key]) / key**0.5
-        weights = numpy.exp(energies - energies.max(axis=1, keepdims=True))
+        history = np.concatenate([history, qkv[t][:, None, :, key:]], axis=1)
+        energies = np.einsum("ehd,eshd->esh", qkv[t][..., :key], history[..., :key]) / key**0.5
+        weights = np.exp(energies - energies.max(axis=1, keepdims=True))
         weights /= weights.sum(axis=1, keepdims=True)
-        expected = numpy.einsum("esh,eshd->ehd", weights, history[..., key:])
-        numpy.testing.assert_allclose(y, expected.reshape([entries, -1]), rtol=1e-5, atol=1e-5)
+        expected = np.einsum("esh,eshd->ehd", weights, history[..., key:])
+        np.testing.assert_allclose(y, expected.reshape([entries, -1]), rtol=1e-5, atol=1e-5)
         history = history[orders[t]]
 
 
 @pytest.mark.parametrize("labels, count", [(1, 1), (7, 7), (300, 12), (1000, 999)])
 def test_best_labels(ops, labels, count):
-    x = numpy.random.RandomState(1).randint(-300, 300, (5, labels)).astype("float32") / 16  # with ties
+    x = np.random.RandomState(1).randint(-300, 300, (5, labels)).astype("float32") / 16  # with ties
     values, indices, log_sums = (y.numpy() for y in native_best_labels(ops, tf.constant(x), count))
-    order = numpy.argsort(-x, axis=1, kind="stable")[:, :count]
-    numpy.testing.assert_array_equal(indices, order)
-    numpy.testing.assert_array_equal(values, numpy.take_along_axis(x, order, axis=1))
-    expected = numpy.log(numpy.exp(x.astype("float64") - x.max(axis=1, keepdims=True)).sum(axis=1))
-    numpy.testing.assert_allclose(log_sums, expected, rtol=1e-6, atol=5e-7)  # the sum may be near 1
+    order = np.argsort(-x, axis=1, kind="stable")[:, :count]
+    np.testing.assert_array_equal(indices, order)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, order, axis=1))
+    expected = np.log(np.exp(x.astype("float64") - x.max(axis=1, keepdims=True)).sum(axis=1))
+    np.testing.assert_allclose(log_sums, expected, rtol=1e-6, atol=5e-7)  # the sum may be near 1
 
 
 @pytest.mark.parametrize("with_gradient", [False, True])
 @pytest.mark.parametrize("once, other, out", [("bsd", "bd", "bs"), ("bshd", "bhs", "bhd"), ("sbhd", "bhd", "bhs")])
 def test_product_in_beam(once, other, out, with_gradient):
     sizes = {"b": 3, "s": 5, "h": 2, "d": 17}
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     x = rng.normal(0, 1, [sizes[i] for i in once]).astype("float32")
     y = rng.normal(0, 1, [sizes[i] * (4 if i == "b" else 1) for i in other]).astype("float32")
-    expected = numpy.einsum("%s,%s->%s" % (once, other, out), x.repeat(4, axis=once.index("b")), y)
+    expected = np.einsum("%s,%s->%s" % (once, other, out), x.repeat(4, axis=once.index("b")), y)
     found = product_in_beam(
         (tf.constant(x), once), (tf.constant(y), other), out, batch="b", beam=4, with_gradient=with_gradient
     )
-    numpy.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("rows, depth, columns", [(0, 3, 5), (1, 1, 1), (13, 600, 64), (200, 70, 130), (5, 0, 3)])
 def test_packed_product(ops, rows, depth, columns, transposed):
     """Several blocks of the depth and of the rows, panels that are not full."""
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     x, w, bias = (rng.normal(0, 1, shape).astype("float32") for shape in ((rows, depth), (depth, columns), columns))
     matrix = pack(ops, tf.constant(w.T if transposed else w), transposed=transposed)
     expected = x.astype("float64") @ w
-    numpy.testing.assert_allclose(matrix.product(tf.constant(x)), expected, rtol=1e-4, atol=1e-4)
-    numpy.testing.assert_allclose(matrix.product(tf.constant(x), tf.constant(bias)), expected + bias, 1e-4, 1e-4)
+    np.testing.assert_allclose(matrix.product(tf.constant(x)), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(matrix.product(tf.constant(x), tf.constant(bias)), expected + bias, 1e-4, 1e-4)
 
 
 def test_packed_rows_do_not_depend_on_others(ops):
     """A hypothesis gets the same bits in a batch of any size."""
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     x, w = (tf.constant(rng.normal(0, 1, shape), tf.float32) for shape in ((29, 520), (520, 70)))
     matrix = pack(ops, w, transposed=False)
-    alone = numpy.concatenate([matrix.product(x[i : i + 1]) for i in range(29)])
-    numpy.testing.assert_array_equal(matrix.product(x), alone)
+    alone = np.concatenate([matrix.product(x[i : i + 1]) for i in range(29)])
+    np.testing.assert_array_equal(matrix.product(x), alone)
 
 
-ROWS = numpy.zeros((3, 1), "int32")
-ROOM, NO_ROOM = numpy.zeros((1, 3, 4), "float32"), numpy.zeros((0, 3, 4), "float32")
+ROWS = np.zeros((3, 1), "int32")
+ROOM, NO_ROOM = np.zeros((1, 3, 4), "float32"), np.zeros((0, 3, 4), "float32")
 
 
 @pytest.mark.parametrize(

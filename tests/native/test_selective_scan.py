@@ -2,7 +2,7 @@
 
 import ctypes
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native.portable import portable_ops
@@ -27,10 +27,10 @@ def shapes(n_frames=39, batch=4, n=37, states=5):
 
 
 def arrays(*sizes):
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     made = {name: rng.normal(0, 1, shape).astype("float32") for name, shape in zip(NAMES, shapes(*sizes))}
-    made["delta"] = numpy.abs(made["delta"]) * 0.3
-    made["a"] = -numpy.exp(made["a"])
+    made["delta"] = np.abs(made["delta"]) * 0.3
+    made["a"] = -np.exp(made["a"])
     return list(made.values())
 
 
@@ -52,7 +52,7 @@ def test_forms_agree(ops, ragged):
     with portable_ops():
         plain = with_gradients(lambda *x: selective_scan(*x, lengths if ragged else None), inputs)
     for got, expected in zip(native, plain):
-        numpy.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
     assert not ragged or not native[0][17:, 3].numpy().any()
 
 
@@ -67,21 +67,21 @@ def test_channels_shared_by_tasks(ops):
         for part in (slice(None), slice(0, 70), slice(70, None))
     )
     for got, *parts in zip(whole, first, second):
-        expected = sum(parts) if got.shape[-1] == 2 else numpy.concatenate(parts, axis=-1)
-        numpy.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+        expected = sum(parts) if got.shape[-1] == 2 else np.concatenate(parts, axis=-1)
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_backwards(ops):
     """Each sequence from its last frame to its first: as forwards on reversed sequences."""
     inputs = arrays(7, 3, 5, 2)
-    lengths = numpy.array([7, 3, 0], "int32")
-    frames = numpy.arange(7)[:, None]
-    source = numpy.where(frames < lengths, lengths - 1 - frames, frames)
-    flipped = [x[source, numpy.arange(3)] if x.shape[:2] == (7, 3) else x for x in inputs]
+    lengths = np.array([7, 3, 0], "int32")
+    frames = np.arange(7)[:, None]
+    source = np.where(frames < lengths, lengths - 1 - frames, frames)
+    flipped = [x[source, np.arange(3)] if x.shape[:2] == (7, 3) else x for x in inputs]
     y, last = native_selective_scan(ops, *map(tf.constant, inputs), tf.constant(lengths), reverse=True)
     expected, expected_last = native_selective_scan(ops, *map(tf.constant, flipped), tf.constant(lengths))
-    numpy.testing.assert_allclose(y.numpy()[source, numpy.arange(3)], expected, rtol=1e-6)
-    numpy.testing.assert_allclose(last, expected_last, rtol=1e-6)
+    np.testing.assert_allclose(y.numpy()[source, np.arange(3)], expected, rtol=1e-6)
+    np.testing.assert_allclose(last, expected_last, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -130,20 +130,20 @@ def test_on_a_gpu(sizes, reverse):
     cpu = build_emulated("selective_scan/selective_scan_cpu.cc", "-O2")
     inputs = arrays(*sizes)
     n_frames, batch, n, states = sizes
-    lengths = numpy.array([n_frames, 0, 33][:batch], "int32")
+    lengths = np.array([n_frames, 0, 33][:batch], "int32")
     shape = Shape(n_frames, batch, n, lengths.ctypes.data, reverse, states)
     threads = (ctypes.c_void_p * 3)(ctypes.cast(run_in_turn, ctypes.c_void_p), None, ctypes.c_void_p(1))
-    rng = numpy.random.RandomState(2)
+    rng = np.random.RandomState(2)
     dy, dh = (rng.normal(size=x.shape).astype("float32") for x in (inputs[0], inputs[6]))
     results = []
     for library, middle, last in ((gpu, "_cuda", None), (cpu, "", ctypes.byref(threads))):
         size = getattr(library, "rtf_selective%s_scratch_size" % middle)
         size.restype = ctypes.c_int64
-        scratch = numpy.full(size(ctypes.byref(shape)), numpy.nan, "float32")
-        shapes_of = [inputs[0], inputs[6], numpy.zeros((-(-n_frames // 32), *inputs[6].shape), "float32")]
-        y, h_last, kept = (numpy.full_like(x, numpy.nan) for x in shapes_of)
+        scratch = np.full(size(ctypes.byref(shape)), np.nan, "float32")
+        shapes_of = [inputs[0], inputs[6], np.zeros((-(-n_frames // 32), *inputs[6].shape), "float32")]
+        y, h_last, kept = (np.full_like(x, np.nan) for x in shapes_of)
         wanted = [inputs[0], inputs[1], inputs[6], inputs[3], inputs[4], inputs[0][0], inputs[6]]
-        gradients = [numpy.full_like(x, numpy.nan) for x in wanted]
+        gradients = [np.full_like(x, np.nan) for x in wanted]
         given = [ctypes.c_void_p(x.ctypes.data) for x in (y, h_last, kept)]
         run = getattr(library, "rtf_selective_forward%s_f32" % middle)
         assert not run(ctypes.byref(shape), pointers(inputs), *given, last) or library is cpu
@@ -153,7 +153,7 @@ def test_on_a_gpu(sizes, reverse):
         assert not run(ctypes.byref(shape), pointers(inputs), *given, *after) or library is cpu
         results.append([y, h_last, *gradients])
     for on_gpu, on_cpu in zip(*results):
-        numpy.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.long

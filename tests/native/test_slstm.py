@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native.scans.slstm import native_slstm, slstm_ops
@@ -34,7 +34,7 @@ def find_ops() -> Any:
 def test_forms_agree(ops: Any, n: int, opts: dict[str, Any], direction: int, few: bool) -> None:
     """Results, and gradients by all results: those of a last state reach every gate that determined a stabiliser."""
     del ops
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     batch = 1 if few else BATCH
     lengths = None if few else tf.constant([FRAMES, 0, 1, 7, FRAMES, 4])
     native, plain = unit_class("slstm")(n, IN, unit_opts=opts), unit_class("slstm")(n, IN, unit_opts=opts)
@@ -53,19 +53,19 @@ def test_forms_agree(ops: Any, n: int, opts: dict[str, Any], direction: int, few
             score = tf.add_n([tf.reduce_sum(value * weight) for value, weight in zip((out, *last), weights)])
         everything.append([out, *last, *tf.nest.flatten(tape.gradient(score, args))])
     for one, two in zip(*everything):
-        numpy.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5 * (1 + numpy.abs(two).max()))
+        np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5 * (1 + np.abs(two).max()))
 
 
 def test_gates_far_from_zero(ops: Any) -> None:
     """log sigmoid over its whole range, from where it is x to where it is -exp(-x)."""
-    f = numpy.concatenate([numpy.linspace(-100, 100, 401), numpy.linspace(-1, 1, 101)]).astype("float32")
-    z = numpy.zeros([1, 1, len(f), 4], "float32")
+    f = np.concatenate([np.linspace(-100, 100, 401), np.linspace(-1, 1, 101)]).astype("float32")
+    z = np.zeros([1, 1, len(f), 4], "float32")
     z[0, 0, :, 1] = f
     z[..., 0] = -1000.0
     zeros = tf.zeros([1, len(f), 1])
     state = zeros, zeros + 1, zeros, zeros
     *_, m, _ = native_slstm(ops, tf.constant(z), tf.zeros([1, 1, 4]), *state, lengths=tf.ones([len(f)], tf.int32))
-    numpy.testing.assert_allclose(m[0, :, 0], -numpy.logaddexp(0, -f.astype("float64")), rtol=3e-6, atol=2e-7)
+    np.testing.assert_allclose(m[0, :, 0], -np.logaddexp(0, -f.astype("float64")), rtol=3e-6, atol=2e-7)
 
 
 def test_wrong_input(ops: Any) -> None:

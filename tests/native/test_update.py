@@ -1,6 +1,6 @@
 """Updates of all parameters in one op: each optimizer against its ops for single parameters, locks, copies, errors."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.engine.update import gradients
@@ -39,7 +39,7 @@ def ops():
 
 def trained(options, dtypes=("float32",)):
     """Return variables and state after three steps, and the types of the ops of a step."""
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     variables = {
         "%s %d" % (dtype, i): tf.Variable(rng.normal(0, 1, shape), dtype=dtype)
         for dtype in dtypes
@@ -68,7 +68,7 @@ def test_as_one_by_one(ops, monkeypatch, options):
         plain, plain_types = trained(options, dtypes)
     assert types.count("RtfUpdate") == 1 and "RtfUpdate" not in plain_types
     for name, value in plain.items():
-        numpy.testing.assert_allclose(fused[name], value, rtol=2e-6, atol=1e-7, err_msg=name)
+        np.testing.assert_allclose(fused[name], value, rtol=2e-6, atol=1e-7, err_msg=name)
 
 
 def test_own_rule_of_a_subclass_is_not_replaced(ops, monkeypatch):
@@ -94,7 +94,7 @@ def test_what_was_read_before_keeps_its_value(ops):
 
     kept = var.read_value()
     before, after = step()
-    numpy.testing.assert_array_equal([kept, before, after, copy], [[1, 2], [1, 2], [0, 1], [2, 3]])
+    np.testing.assert_array_equal([kept, before, after, copy], [[1, 2], [1, 2], [0, 1], [2, 3]])
 
 
 def test_norm(ops, monkeypatch):
@@ -102,7 +102,7 @@ def test_norm(ops, monkeypatch):
     grads = [tf.constant([3.0, 0.0]), tf.constant([[4.0]]), tf.zeros([0])]
     assert gradients.fused_global_norm(grads).numpy() == 5 == gradients.global_norm(grads).numpy()
     for bad in (float("nan"), float("inf")):
-        assert not numpy.isfinite(gradients.fused_global_norm([*grads, tf.constant([bad])]))
+        assert not np.isfinite(gradients.fused_global_norm([*grads, tf.constant([bad])]))
     assert gradients.fused_global_norm([]).numpy() == 0
 
 

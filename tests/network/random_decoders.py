@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import numpy
+import numpy as np
 
 from returnn_tf.config import Config
 from tests.network.random_nets import BLOCKS, EXTERN, LABELS, SIZE, Layers, Steps, add_blocks, outside_layers
@@ -52,19 +52,19 @@ class Decoder:
         plain = plain and self.choices[0]["beam_size"] >= self.choices[-1]["beam_size"]
         return plain and (self.include_eos or not self.known)
 
-    def scored_steps(self, lens: numpy.ndarray, frames: numpy.ndarray) -> numpy.ndarray:
+    def scored_steps(self, lens: np.ndarray, frames: np.ndarray) -> np.ndarray:
         """Return how many steps of each hypothesis were scored.
 
         :param lens: of the hypotheses
         :param frames: length of the sequence of each of them
         """
         if self.known:
-            return frames if self.include_eos else numpy.minimum(frames + 1, frames.max())
-        return lens if self.include_eos else numpy.minimum(lens + 1, self.max_steps)
+            return frames if self.include_eos else np.minimum(frames + 1, frames.max())
+        return lens if self.include_eos else np.minimum(lens + 1, self.max_steps)
 
     def scores(
-        self, log_probs: list[numpy.ndarray], labels: list[numpy.ndarray], steps: numpy.ndarray, longest: int
-    ) -> numpy.ndarray:
+        self, log_probs: list[np.ndarray], labels: list[np.ndarray], steps: np.ndarray, longest: int
+    ) -> np.ndarray:
         """Return what the scores of hypotheses must be.
 
         :param log_probs: of each choice [hypothesis, step, label]
@@ -72,15 +72,15 @@ class Decoder:
         :param steps: how many were scored
         :param longest: length of the longest hypothesis of the batch
         """  # fmt: skip
-        score = numpy.zeros(len(steps))
-        rows = numpy.arange(len(steps))
+        score = np.zeros(len(steps))
+        rows = np.arange(len(steps))
         for t in range(int(steps.max())):
             on = t < steps
             for number, choice in enumerate(self.choices):
                 base = score
                 if choice["length_normalization"] and t and not number:
-                    base = numpy.where(on, base, base * ((t + 1) / t) ** choice["length_normalization_exponent"])
-                new = numpy.where(on, log_probs[number][rows, t, labels[number][:, t]], 0.0)
+                    base = np.where(on, base, base * ((t + 1) / t) ** choice["length_normalization_exponent"])
+                new = np.where(on, log_probs[number][rows, t, labels[number][:, t]], 0.0)
                 score = choice["prob_scale"] * new + choice["base_beam_score_scale"] * base
         if any(choice["length_normalization"] for choice in self.choices):
             score = score / (longest + (0 if self.include_eos else 1))
@@ -89,7 +89,7 @@ class Decoder:
 
 def random_decoder(seed: int) -> Decoder:
     """Return the decoder of a seed."""
-    s = Steps(numpy.random.default_rng([3, seed]))
+    s = Steps(np.random.default_rng([3, seed]))
     known, two, include_eos = s.chance(0.3), s.chance(0.25), s.chance(0.4)
     include_eos = include_eos or (two and not known)  # the label of the second choice at the end must be known
     s.fed_back = ["emb", "last"]
@@ -160,27 +160,27 @@ def param_key(name: str) -> str:
     return name.replace("/rec/initial_", "/initial_")
 
 
-def random_params(net: Any, seed: int) -> dict[str, numpy.ndarray]:
+def random_params(net: Any, seed: int) -> dict[str, np.ndarray]:
     """Return values for all parameters, the same for those of equal `param_key` in another network."""
     result = {}
     for name, var in net.params.items():
-        rng = numpy.random.default_rng([seed, *param_key(name).encode("utf8")])
+        rng = np.random.default_rng([seed, *param_key(name).encode("utf8")])
         result[name] = rng.normal(size=var.shape, scale=0.9).astype("float32")
     return result
 
 
-def frames_feed(seed: int, lens: tuple[int, ...]) -> dict[str, numpy.ndarray]:
+def frames_feed(seed: int, lens: tuple[int, ...]) -> dict[str, np.ndarray]:
     """Return frames for "data", random in the padding too."""
-    rng = numpy.random.default_rng([7, seed])
+    rng = np.random.default_rng([7, seed])
     data = rng.normal(size=(len(lens), max(lens), EXTERN["data"]["dim"])).astype("float32")
-    return {"data": data, "data/size0": numpy.array(lens, "int32")}
+    return {"data": data, "data/size0": np.array(lens, "int32")}
 
 
-def log_probs_of(choice: Mapping[str, Any], value: numpy.ndarray) -> numpy.ndarray:
+def log_probs_of(choice: Mapping[str, Any], value: np.ndarray) -> np.ndarray:
     """Log probabilities from what a layer gives to a choice."""
     if choice["input_type"] == "prob":
-        return numpy.log(numpy.maximum(value, 1e-30))
+        return np.log(np.maximum(value, 1e-30))
     if choice["input_type"] == "log_prob":
         return value
     shifted = value - value.max(axis=-1, keepdims=True)
-    return shifted - numpy.log(numpy.exp(shifted).sum(axis=-1, keepdims=True))
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.tensor import FeatureDim, SpatialDim, single_step_dim
 
@@ -38,7 +38,7 @@ class Steps:
     :param search: whether it must work in a search too, which loops in loops do not
     """
 
-    rng: numpy.random.Generator
+    rng: np.random.Generator
     unit: Layers = dataclasses.field(default_factory=dict)
     vectors: dict[str, int] = dataclasses.field(default_factory=dict)
     fed_back: list[str] = dataclasses.field(default_factory=list)
@@ -253,7 +253,7 @@ BLOCKS: dict[str, Callable[[Steps, str], int]] = {
 TRAINING_BLOCKS = {**BLOCKS, "nested": _nested_loop}
 
 
-def outside_layers(rng: numpy.random.Generator, by_frame: bool = False) -> Layers:
+def outside_layers(rng: np.random.Generator, by_frame: bool = False) -> Layers:
     """Return what the loop uses of the network around it.
 
     :param by_frame: no frame may depend on others, so that frames of the padding are the same in any batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -25,7 +25,7 @@ def _loop(layers: dict[str, Any], **options: Any) -> dict[str, Any]:
     return {"output": loop}
 
 
-def _energy(frames: numpy.ndarray, shape: Any) -> float:
+def _energy(frames: np.ndarray, shape: Any) -> float:
     """Return spatial smoothing by its definition: minus the mean of the 8 neighbours, borders circular."""
     total = 0.0
     for image in frames.reshape([-1, *shape]):
@@ -42,7 +42,7 @@ def _constrained(network: dict[str, Any], layer: str) -> Any:
     feed = random_feed({"data": net.extern_data["data"]})
     out = net.run(feed)
     value: list[Any] = [v[:n] for v, n in zip(out.layers[layer].value, feed["data/size0"])]
-    return out.total_loss - sum(out.losses.values()), numpy.concatenate(value)
+    return out.total_loss - sum(out.losses.values()), np.concatenate(value)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_constraints_of_the_output(where: str) -> None:
         options = {"checkpoint_steps": True} if where.endswith("again") else {}
         network = _loop({"output": {**layer, "from": sources}}, **options)
     constraint, frames = _constrained(network, "output")
-    expected = 0.5 * numpy.abs(frames).sum(0).max() + 0.25 * _energy(frames, (4, 3))
+    expected = 0.5 * np.abs(frames).sum(0).max() + 0.25 * _energy(frames, (4, 3))
     assert constraint == pytest.approx(expected, rel=1e-4)
 
 
@@ -141,7 +141,7 @@ def test_l2_counts_the_layers_inside(where: str, frozen: bool) -> None:
     out = net.run(random_feed(net.extern_data))
     squares = sum(float((v**2).sum()) for k, v in net.get_param_values().items() if k.startswith("x/"))
     assert squares
-    numpy.testing.assert_allclose(out.total_loss - sum(out.losses.values()), 0.1 * squares, rtol=1e-3)
+    np.testing.assert_allclose(out.total_loss - sum(out.losses.values()), 0.1 * squares, rtol=1e-3)
 
 
 def test_search_constrains_no_hypotheses() -> None:

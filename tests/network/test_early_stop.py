@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.network.network import Network
 
 STEPS, LABELS = 12, 4
-FEED = {"data": numpy.random.default_rng(1).normal(size=(5, 3, 2)).astype("float32"), "data/size0": [3, 1, 2, 3, 2]}
+FEED = {"data": np.random.default_rng(1).normal(size=(5, 3, 2)).astype("float32"), "data/size0": [3, 1, 2, 3, 2]}
 
 
 def network(**options: Any) -> Network:
@@ -47,19 +47,19 @@ def test_same_best_hypotheses(options: dict[str, Any]) -> None:
     whole, early = network(**options), network(**options, early_stop=True)
     saved = 0
     for seed in range(4):
-        rng = numpy.random.default_rng(seed)
+        rng = np.random.default_rng(seed)
         params = {k: rng.normal(size=v.shape).astype("float32") * 2 for k, v in whole.get_param_values().items()}
         params["output/rec/p/b"][0] += 2.0
         for net in (whole, early):
             net.set_param_values(params)
         first, second = (net.run(FEED).layers for net in (whole, early))
-        numpy.testing.assert_array_equal(first["best"].sizes[1], second["best"].sizes[1])
+        np.testing.assert_array_equal(first["best"].sizes[1], second["best"].sizes[1])
         for b, n in enumerate(first["best"].sizes[1]):
-            numpy.testing.assert_array_equal(first["best"].value[b, :n], second["best"].value[b, :n])
+            np.testing.assert_array_equal(first["best"].value[b, :n], second["best"].value[b, :n])
         longest = [layers["output"].sizes[1].max() for layers in (first, second)]
         if longest[0] < STEPS or options != {"length_normalization": True}:  # which counts an end after the last step
             scores = [layers["output"].beam_scores.max(axis=1) for layers in (first, second)]
-            numpy.testing.assert_allclose(*scores, rtol=1e-5)
+            np.testing.assert_allclose(*scores, rtol=1e-5)
         assert longest[1] <= longest[0]
         saved += longest[0] - longest[1]
     assert saved > 0

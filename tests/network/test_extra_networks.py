@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -20,19 +20,19 @@ def config_of(network: dict[str, Any], **settings: Any) -> Config:
 
 def net_of(network: dict[str, Any], seed: int = 0, settings: Any = None, **options: Any) -> Any:
     net = Network.from_config(config_of(network, **(settings or {})), **options)
-    rng = numpy.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     values = {n: rng.normal(size=v.shape).astype("float32") for n, v in sorted(net.get_param_values().items())}
     net.set_param_values(values)
     return net
 
 
 def feed() -> dict[str, Any]:
-    rng = numpy.random.default_rng(3)
+    rng = np.random.default_rng(3)
     return {
         "data": rng.normal(size=(3, 5, 4)).astype("float32"),
-        "data/size0": numpy.array([5, 3, 4], "int32"),
+        "data/size0": np.array([5, 3, 4], "int32"),
         "classes": rng.integers(1, 5, (3, 4)).astype("int32"),
-        "classes/size0": numpy.array([2, 4, 3], "int32"),
+        "classes/size0": np.array([2, 4, 3], "int32"),
     }
 
 
@@ -56,9 +56,9 @@ def test_a_layer_with_another_input() -> None:
     assert sorted(net.params) == ["l/W", "l/b", "l2/W", "l2/b"]
     found, params = net.run(feed()).layers, net.get_param_values()
     for name, factor in (("output", 1.0), ("other", 0.5)):
-        hidden = numpy.tanh(feed()["data"] * factor @ params["l/W"] + params["l/b"])
-        expected = numpy.tanh(hidden @ params["l2/W"] + params["l2/b"])
-        numpy.testing.assert_allclose(found[name].value, expected, rtol=1e-5)
+        hidden = np.tanh(feed()["data"] * factor @ params["l/W"] + params["l/b"])
+        expected = np.tanh(hidden @ params["l2/W"] + params["l2/b"])
+        np.testing.assert_allclose(found[name].value, expected, rtol=1e-5)
 
 
 def test_layers_that_do_not_differ_are_computed_once() -> None:
@@ -84,8 +84,8 @@ def test_extra_layers_from_extra_layers() -> None:
     }
     found = net_of(network).run(feed()).layers
     x = feed()["data"]
-    numpy.testing.assert_allclose(found["output"].value, numpy.concatenate([2 * (x + 1), x], axis=2), rtol=1e-6)
-    numpy.testing.assert_allclose(found["extra.2:c"].value, 6 * (x + 1), rtol=1e-6)
+    np.testing.assert_allclose(found["output"].value, np.concatenate([2 * (x + 1), x], axis=2), rtol=1e-6)
+    np.testing.assert_allclose(found["extra.2:c"].value, 6 * (x + 1), rtol=1e-6)
 
 
 def test_parameters_that_only_the_extra_network_needs() -> None:
@@ -108,12 +108,12 @@ def test_losses_of_both_networks() -> None:
     net = net_of(network, train=True)
     result = net.run(feed())
     params = net.get_param_values()
-    mask = numpy.arange(5)[None] < feed()["data/size0"][:, None]
+    mask = np.arange(5)[None] < feed()["data/size0"][:, None]
     for name, factor in (("prob", 1.0), ("extra.2:prob", 2.0)):
         z = feed()["data"] * factor @ params["prob/W"] + params["prob/b"]
-        p = numpy.exp(z) / numpy.exp(z).sum(-1, keepdims=True)
+        p = np.exp(z) / np.exp(z).sum(-1, keepdims=True)
         expected = (((p - feed()["data"]) ** 2).mean(-1) * mask).sum()
-        numpy.testing.assert_allclose(result.losses[name], expected, rtol=1e-4)
+        np.testing.assert_allclose(result.losses[name], expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -194,17 +194,17 @@ def test_minimum_risk_training() -> None:
     assert not any(node.path == "extra.search:enc" for node in net.plan.nodes)
     result = net.run(feed(), with_grad=True)
     expected = plain.run(feed())
-    numpy.testing.assert_allclose(result.losses["output/prob"], expected.losses["output/prob"], rtol=1e-5)
+    np.testing.assert_allclose(result.losses["output/prob"], expected.losses["output/prob"], rtol=1e-5)
     searched = net_of(decoder(), search=True)
     searched.set_param_values(net.get_param_values())
     found = searched.run(feed()).layers["output"]
     scores = found.beam_scores
     targets = [row[:n].tolist() for row, n in zip(feed()["classes"], feed()["classes/size0"]) for _ in range(3)]
-    errors = numpy.array([distance(a, b) for a, b in zip(labels_of(found), targets)]).reshape(3, 3)
-    weights = numpy.exp(scores - numpy.log(numpy.exp(scores).sum(1, keepdims=True)))
+    errors = np.array([distance(a, b) for a, b in zip(labels_of(found), targets)]).reshape(3, 3)
+    weights = np.exp(scores - np.log(np.exp(scores).sum(1, keepdims=True)))
     risk = (weights * (errors - errors.mean(1, keepdims=True))).sum() / 3
-    numpy.testing.assert_allclose(result.losses["min_wer"], risk, rtol=1e-4)
-    numpy.testing.assert_allclose(result.total_loss, result.losses["output/prob"] + result.losses["min_wer"], rtol=1e-5)
+    np.testing.assert_allclose(result.losses["min_wer"], risk, rtol=1e-4)
+    np.testing.assert_allclose(result.total_loss, result.losses["output/prob"] + result.losses["min_wer"], rtol=1e-5)
     assert any(name.startswith("output/rec") for name in result.grads)
 
 
@@ -212,7 +212,7 @@ def test_the_task_search_has_no_further_parameters() -> None:
     net = net_of(decoder(min_wer=RISK), search=True)
     assert set(net.params) == set(net_of(decoder(), search=True).params)
     result = net.run(feed())
-    assert numpy.isfinite(result.losses["min_wer"])
+    assert np.isfinite(result.losses["min_wer"])
 
 
 def test_scores_of_hypotheses_in_training() -> None:
@@ -221,7 +221,7 @@ def test_scores_of_hypotheses_in_training() -> None:
     searched = net_of(decoder(), search=True)
     searched.set_param_values(net.get_param_values())
     found = net.run(feed()).layers["scores"].value.reshape(3, 3)
-    numpy.testing.assert_allclose(found, searched.run(feed()).layers["output"].beam_scores, rtol=1e-5)
+    np.testing.assert_allclose(found, searched.run(feed()).layers["output"].beam_scores, rtol=1e-5)
 
 
 @pytest.mark.parametrize("layers", ["decision", ["output", "decision"]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -18,11 +18,11 @@ FORMAT_KEYS = ["data", "classes"]
 
 
 def feed(batch: int, time: int) -> dict[str, Any]:
-    lens = numpy.full([batch], time)
+    lens = np.full([batch], time)
     return {
-        "data": numpy.ones([batch, time, 2], "float64"),
+        "data": np.ones([batch, time, 2], "float64"),
         "data/size0": lens,
-        "classes": numpy.ones([batch, time], "int64"),
+        "classes": np.ones([batch, time], "int64"),
         "classes/size0": lens,
     }
 
@@ -60,7 +60,7 @@ def test_tensors_pass_and_arrays_get_the_dtype_of_the_network() -> None:
     [
         ({"data": None}, r"The feed lacks 'data' \(float32 \(None, None, 2\)\)"),
         ({"data/size0": None}, "The feed lacks 'data/size0'"),
-        ({"data": numpy.ones([2, 3, 4])}, r"The feed has 'data' of shape \(2, 3, 4\), the network expects"),
+        ({"data": np.ones([2, 3, 4])}, r"The feed has 'data' of shape \(2, 3, 4\), the network expects"),
     ],
 )
 def test_feeds_which_do_not_fit(change: dict[str, Any], message: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config
@@ -78,7 +78,7 @@ def net_of(network: dict[str, Any]) -> Network:
 
 
 def feed(length: int, seed: int) -> dict[str, Any]:
-    data = numpy.random.default_rng(seed).normal(size=(2, length, 4)).astype("float32")
+    data = np.random.default_rng(seed).normal(size=(2, length, 4)).astype("float32")
     return {"data": tf.constant(data), "data/size0": tf.constant([length, length - 1])}
 
 
@@ -103,7 +103,7 @@ def test_one_plan_is_lowered_while_it_is_lowered(name: str) -> None:
         got = function(one)
         assert set(got) == set(wanted)
         for path in wanted:
-            numpy.testing.assert_array_equal(got[path].numpy(), wanted[path].numpy(), err_msg=path)
+            np.testing.assert_array_equal(got[path].numpy(), wanted[path].numpy(), err_msg=path)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

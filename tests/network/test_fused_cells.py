@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config
@@ -53,9 +53,9 @@ def _net(unit: dict[str, Any], moved: bool) -> Network:
 
 
 def _run(net: Network) -> Any:
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     net.set_param_values({name: rng.normal(size=p.shape).astype("float32") for name, p in sorted(net.params.items())})
-    lens = numpy.array([4, 2], "int32")
+    lens = np.array([4, 2], "int32")
     data = {key: rng.normal(size=(2, 4, 2)).astype("float32") for key in ("data", "classes")}
     return net.run({**data, "data/size0": lens, "classes/size0": lens}, with_grad=True)
 
@@ -70,4 +70,4 @@ def test_fused_cell_equals_that_in_the_loop(unit: dict[str, Any]) -> None:
     assert a.total_loss == pytest.approx(b.total_loss, rel=1e-5)
     assert set(a.grads) == set(b.grads)
     for name, grad in a.grads.items():
-        numpy.testing.assert_allclose(b.grads[name], grad, rtol=1e-4, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(b.grads[name], grad, rtol=1e-4, atol=1e-5, err_msg=name)

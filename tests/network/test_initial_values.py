@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -25,11 +25,11 @@ def test_recorded(name: str) -> None:
     path = ROOT / (name + ".config")
     config = Config.from_file(str(path))
     config.update({"random_seed": 17})
-    recorded = numbers_by_prefix(numpy.load(path.with_suffix(".npz")), "param/")
+    recorded = numbers_by_prefix(np.load(path.with_suffix(".npz")), "param/")
     values = Network.from_config(config).get_param_values()
     assert set(values) == set(recorded)
     for key, value in recorded.items():
-        numpy.testing.assert_allclose(values[key], value, rtol=1e-6, atol=1e-7, err_msg=key)
+        np.testing.assert_allclose(values[key], value, rtol=1e-6, atol=1e-7, err_msg=key)
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,9 @@ def test_recorded(name: str) -> None:
     [
         ({**LIN, "forward_weights_init": "1. / (layer.input_data.dim)"}, {"W": 0.2}),
         ({**LIN, "from": ["data", "data"], "forward_weights_init": "1. / (layer.input_data.dim)"}, {"W": 0.1}),
-        ({**LIN, "forward_weights_init": "float(layer.n_out)", "bias_init": numpy.full(4, 2.0)}, {"W": 4.0, "b": 2.0}),
+        ({**LIN, "forward_weights_init": "float(layer.n_out)", "bias_init": np.full(4, 2.0)}, {"W": 4.0, "b": 2.0}),
         ({**LIN, "bias_init": "float(layer.sources[0].output.dim)"}, {"b": 5.0}),
-        ({**LIN, "forward_weights_init": numpy.ones((5, 4)), "bias_init": numpy.float32(3)}, {"W": 1.0, "b": 3.0}),
+        ({**LIN, "forward_weights_init": np.ones((5, 4)), "bias_init": np.float32(3)}, {"W": 1.0, "b": 3.0}),
         (
             {"class": "rec", "unit": "lstm", "n_out": 2, "from": "data", "recurrent_weights_init": 0.5},
             {"rec/W": 0.5, "rec/W_re": 0.5, "rec/b": 0.0},
@@ -63,7 +63,7 @@ def test_options(layer: dict[str, Any], expected: dict[str, float]) -> None:
     values = Network.from_config(_net({"output": layer})).get_param_values()
     for name, value in expected.items():
         name = next(key for key in values if key.endswith(name.replace("rec/", "")) and key.count("/") <= 2)
-        numpy.testing.assert_allclose(values[name], value, err_msg=name)
+        np.testing.assert_allclose(values[name], value, err_msg=name)
 
 
 def test_our_seed_decides_the_others() -> None:
@@ -71,15 +71,15 @@ def test_our_seed_decides_the_others() -> None:
     net = {"a": LIN, "output": {**LIN, "from": "data", "is_output_layer": True}, "c": {"class": "copy", "from": "a"}}
     net["c"]["is_output_layer"] = True
     values = [Network.from_config(_net(net, random_seed=seed)).get_param_values() for seed in (1, 1, 2)]
-    numpy.testing.assert_array_equal(values[0]["a/W"], values[1]["a/W"])
-    assert not numpy.allclose(values[0]["a/W"], values[2]["a/W"])
-    assert not numpy.allclose(values[0]["a/W"], values[0]["output/W"])
+    np.testing.assert_array_equal(values[0]["a/W"], values[1]["a/W"])
+    assert not np.allclose(values[0]["a/W"], values[2]["a/W"])
+    assert not np.allclose(values[0]["a/W"], values[0]["output/W"])
 
 
 @pytest.mark.parametrize(
     "layer, message",
     [
-        ({**LIN, "bias_init": numpy.zeros(3)}, r"the initialiser of 'b': .*\(3,\), but the parameter \(4,\)"),
+        ({**LIN, "bias_init": np.zeros(3)}, r"the initialiser of 'b': .*\(3,\), but the parameter \(4,\)"),
         ({**LIN, "bias_init": "orthogonal"}, "the initialiser of 'b': the orthogonal initialiser needs a matrix"),
         ({**LIN, "bias_init": "layer.input_dat.dim * (1)"}, "AttributeError: .*input_dat"),
         ({**LIN, "bias_init": {"class": "Constnat"}}, "Did you mean 'Constant'"),

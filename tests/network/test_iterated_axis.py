@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -13,7 +13,7 @@ from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
 
 TIME, FEATURE = SpatialDim("time"), FeatureDim("f", 3)
-LENS, LABEL_LENS = numpy.array([5, 2, 4], "int32"), numpy.array([3, 2, 1], "int32")
+LENS, LABEL_LENS = np.array([5, 2, 4], "int32"), np.array([3, 2, 1], "int32")
 EXTERN = {"data": {"dim_tags": [batch_dim, TIME, FEATURE]}, "classes": {"dim": 6, "sparse": True}}
 #: The last step of each sequence: 1, 2, 3.
 BY_SEQUENCE: dict[str, Any] = {
@@ -30,10 +30,10 @@ COUNT: dict[str, Any] = {
 }
 
 
-def feed() -> dict[str, numpy.ndarray]:
+def feed() -> dict[str, np.ndarray]:
     """Return frames and labels of different lengths; the first label of each sequence is 1, 2, 3."""
-    data = numpy.random.default_rng(5).normal(size=(3, 5, 3)).astype("float32")
-    classes = numpy.array([[1, 0, 5], [2, 4, 0], [3, 0, 0]], "int32")
+    data = np.random.default_rng(5).normal(size=(3, 5, 3)).astype("float32")
+    classes = np.array([[1, 0, 5], [2, 4, 0], [3, 0, 0]], "int32")
     return {"data": data, "data/size0": LENS, "classes": classes, "classes/size0": LABEL_LENS}
 
 
@@ -54,12 +54,12 @@ def test_new_dim_by_sequence(include_eos: bool) -> None:
     spec = loop({**COUNT, **BY_SEQUENCE}, include_eos=include_eos)
     last = {"class": "reduce", "mode": "sum", "axis": spec["axis"], "from": "output", "is_output_layer": True}
     out = net_of(spec, sum=last).run(feed()).layers
-    lens = numpy.array([1, 2, 3]) + include_eos
+    lens = np.array([1, 2, 3]) + include_eos
     assert out["output"].sizes[1].tolist() == lens.tolist()
     for b, n in enumerate(lens):
         mean = feed()["data"][b, : LENS[b]].mean(axis=0)
         expected = mean * n + sum(range(n))
-        numpy.testing.assert_allclose(out["sum"].value[b], expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(out["sum"].value[b], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("options", "length"), [
@@ -78,8 +78,8 @@ def test_new_dim_by_a_scalar(options: dict[str, Any], length: int, source: Any) 
     assert out.value.shape == (3, length, 3)
     assert out.sizes[1].shape == () and int(out.sizes[1]) == length
     if source:
-        expected = feed()["data"][:, :length] + numpy.arange(length)[:, None]
-        numpy.testing.assert_allclose(out.value, expected, rtol=1e-5)
+        expected = feed()["data"][:, :length] + np.arange(length)[:, None]
+        np.testing.assert_allclose(out.value, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("limit", [{"max_seq_len": 4}, {"max_seq_len": None, "max_seq_len_via": "four"}])
@@ -89,7 +89,7 @@ def test_new_dim_by_the_limit_alone(limit: dict[str, Any], moved: bool) -> None:
     spec = loop(COUNT, optimize_move_layers_out=moved, **limit)
     out = net_of(spec, four={"class": "constant", "value": 4}).run(feed()).layers["output"]
     assert out.value.shape[1] == 4 and int(out.sizes[1]) == 4
-    numpy.testing.assert_allclose(out.value[:, 3] - out.value[:, 0], 3.0, rtol=1e-5)
+    np.testing.assert_allclose(out.value[:, 3] - out.value[:, 0], 3.0, rtol=1e-5)
 
 
 @pytest.mark.parametrize("moved", [True, False])
@@ -101,7 +101,7 @@ def test_new_dim_of_what_is_unstacked(moved: bool) -> None:
     }
     out = net_of(loop(unit, optimize_move_layers_out=moved)).run(feed()).layers["output"]
     assert out.sizes[1].tolist() == LENS.tolist()
-    numpy.testing.assert_allclose(out.value[0], numpy.cumsum(feed()["data"][0], axis=0), rtol=1e-4)
+    np.testing.assert_allclose(out.value[0], np.cumsum(feed()["data"][0], axis=0), rtol=1e-4)
 
 
 @pytest.mark.parametrize("moved", [True, False])
@@ -127,7 +127,7 @@ def test_with_an_end_the_target_counts(moved: bool, train: bool) -> None:
     out = net.run(feed()).layers["output"]
     assert out.sizes[1].tolist() == LABEL_LENS.tolist()
     x = feed()["data"][0, :3] @ values["output/rec/x/W"] + values["output/rec/x/b"]
-    numpy.testing.assert_allclose(out.value[0, :3], numpy.cumsum(x, axis=0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(out.value[0, :3], np.cumsum(x, axis=0), rtol=1e-4, atol=1e-5)
 
 
 def test_size_target() -> None:

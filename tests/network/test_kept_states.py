@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError, DataError
@@ -14,7 +14,7 @@ from returnn_tf.network.network import Network
 from returnn_tf.network.plan_config import plan_from_config
 
 DIM = 4
-LENS = numpy.array([9, 4, 7], "int32")
+LENS = np.array([9, 4, 7], "int32")
 #: The sequences are cut here; the second one has ended before the last piece.
 PIECES = ((0, 3), (3, 5), (5, 9))
 ATTENTION: dict[str, Any] = {"class": "self_attention", "num_heads": 2, "total_key_dim": 4, "n_out": DIM}
@@ -62,32 +62,32 @@ def net_of(layer: dict[str, Any], **options: Any) -> Network:
     network = {"output": layer, "loss": {"class": "eval", "eval": "source(0) ** 2", "from": "output", "loss": "as_is"}}
     config = Config({"extern_data": {"data": {"dim": DIM}}, "network": network, "behavior_version": 21, **options})
     net = Network.from_config(config, train=True)
-    rng = numpy.random.default_rng(1)
+    rng = np.random.default_rng(1)
     for _, variable in sorted(net.stored_params.items()):
         variable.assign(rng.normal(size=variable.shape, scale=0.7))
     return net
 
 
-def whole() -> numpy.ndarray:
+def whole() -> np.ndarray:
     """Return all frames."""
-    return numpy.random.default_rng(2).normal(size=(len(LENS), max(LENS), DIM)).astype("float32")
+    return np.random.default_rng(2).normal(size=(len(LENS), max(LENS), DIM)).astype("float32")
 
 
-def piece(begin: int, end: int, rows: slice = slice(None)) -> dict[str, numpy.ndarray]:
+def piece(begin: int, end: int, rows: slice = slice(None)) -> dict[str, np.ndarray]:
     """Return the feed of a piece of all sequences, with garbage in the padding."""
-    lens = numpy.clip(LENS - begin, 0, end - begin)
+    lens = np.clip(LENS - begin, 0, end - begin)
     data = whole()[:, begin:end].copy()
-    data[numpy.arange(end - begin) >= lens[:, None]] = 30.0
+    data[np.arange(end - begin) >= lens[:, None]] = 30.0
     return {"data": data[rows], "data/size0": lens[rows].astype("int32")}
 
 
-def check_pieces(run: Any, expected: numpy.ndarray) -> None:
+def check_pieces(run: Any, expected: np.ndarray) -> None:
     """Check that the output of all pieces is that of the whole sequences."""
     for begin, end in PIECES:
         value = run(piece(begin, end))
         for b, n in enumerate(LENS):
             valid = max(min(n, end) - begin, 0)
-            numpy.testing.assert_allclose(value[b, :valid], expected[b, begin : begin + valid], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(value[b, :valid], expected[b, begin : begin + valid], rtol=1e-4, atol=1e-5)
 
 
 def output_of(net: Network) -> Any:
@@ -110,11 +110,11 @@ def test_without_init(name: str) -> None:
     """The state of the last pass is the first of the next one."""
     reset, net = net_of(layers("keep_over_epoch")[name]), net_of(layers("keep_over_epoch_no_init")[name])
     first = [output_of(net)(piece(0, 3)), output_of(reset)(piece(0, 3))]
-    numpy.testing.assert_allclose(*first)
+    np.testing.assert_allclose(*first)
     for each in (reset, net):
         each.begin_pass()
     second = [output_of(net)(piece(0, 3)), output_of(reset)(piece(0, 3))]
-    numpy.testing.assert_allclose(second[1], first[1])
+    np.testing.assert_allclose(second[1], first[1])
     assert abs(second[0] - first[0]).max() > 0.01
 
 
@@ -162,8 +162,8 @@ def test_training_and_evaluation(name: str) -> None:
             with net.kept.another_pass():
                 single = evaluator.step(piece(0, 3, slice(1, 2))).total_loss
         losses["eval " + state] = single
-    numpy.testing.assert_allclose(losses["zeros"], losses["keep_over_epoch"], rtol=1e-4)
-    numpy.testing.assert_allclose(losses["eval zeros"], losses["eval keep_over_epoch"], rtol=1e-5)
+    np.testing.assert_allclose(losses["zeros"], losses["keep_over_epoch"], rtol=1e-4)
+    np.testing.assert_allclose(losses["eval zeros"], losses["eval keep_over_epoch"], rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["lstm", "attention"])
@@ -179,7 +179,7 @@ def test_a_batch_of_another_process(name: str) -> None:
     net.kept.set_idle(False)
     result.restore(before)
     expected = output_of(net_of(layers("zeros")[name]))(piece(0, max(LENS)))
-    numpy.testing.assert_allclose(run(piece(3, 5))[0], expected[0, 3:5], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run(piece(3, 5))[0], expected[0, 3:5], rtol=1e-4, atol=1e-5)
 
 
 def test_restore() -> None:
@@ -191,9 +191,9 @@ def test_restore() -> None:
     second = run(piece(3, 5))
     other = net_of(layers("keep_over_epoch")["attention"])
     other.kept.restore(values)
-    numpy.testing.assert_array_equal(output_of(other)(piece(3, 5)), second)
+    np.testing.assert_array_equal(output_of(other)(piece(3, 5)), second)
     other.kept.restore({})
-    numpy.testing.assert_array_equal(output_of(other)(piece(0, 3)), first)
+    np.testing.assert_array_equal(output_of(other)(piece(0, 3)), first)
 
 
 def test_last_batch_only() -> None:
@@ -207,7 +207,7 @@ def test_last_batch_only() -> None:
         third = run(piece(5, 9))
         net.begin_pass()
         run(piece(3, 5))
-        numpy.testing.assert_allclose(third[0], run(piece(5, 9))[0], rtol=1e-5)
+        np.testing.assert_allclose(third[0], run(piece(5, 9))[0], rtol=1e-5)
 
 
 @pytest.mark.parametrize(("layer", "match"), [
@@ -245,12 +245,12 @@ def test_pieces_in_a_search(beam: int) -> None:
         data = {"data": {"dim": DIM}, "classes": {"dim": 5, "sparse": True}}
         config = Config({"extern_data": data, "network": network, "behavior_version": 21})
         made = Network.from_config(config, search=True)
-        rng = numpy.random.default_rng(1)
+        rng = np.random.default_rng(1)
         for _, variable in sorted(made.stored_params.items()):
             variable.assign(rng.normal(size=variable.shape, scale=2.0))
         return made
 
     expected = net("zeros").run(piece(0, max(LENS))).layers["output"].value
-    assert len(numpy.unique(expected[0])) > 1
+    assert len(np.unique(expected[0])) > 1
     kept = net("keep_over_epoch")
     check_pieces(lambda feed: kept.run(feed).layers["output"].value, expected)

@@ -1,6 +1,6 @@
 """Loops whose dims are only known from inside of subnetworks and units that see their own past."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -64,12 +64,10 @@ def test_nothing_says_the_size():
 def test_first_value_of_a_subnetwork_on_zeros():
     unit = {"h": subnetwork(OWN, {"output": linear("data")}, initial_output="apply(0)"), "output": linear("h")}
     net = net_of(loop({**unit, "output": {"class": "copy", "from": "h"}}))
-    net.set_param_values(
-        {k: numpy.cos(numpy.arange(v.size)).reshape(v.shape) for k, v in net.get_param_values().items()}
-    )
+    net.set_param_values({k: np.cos(np.arange(v.size)).reshape(v.shape) for k, v in net.get_param_values().items()})
     got = net.run(feed()).layers["output"].value
     w, b = (net.params["loop/rec/h/output/" + name].numpy() for name in ("W", "b"))
-    before = numpy.tile(numpy.tanh(b), (3, 1))
-    numpy.testing.assert_allclose(
-        got[:, 0], numpy.tanh(numpy.concatenate([feed()["data"][:, 0], before], axis=1) @ w + b), rtol=1e-5
+    before = np.tile(np.tanh(b), (3, 1))
+    np.testing.assert_allclose(
+        got[:, 0], np.tanh(np.concatenate([feed()["data"][:, 0], before], axis=1) @ w + b), rtol=1e-5
     )

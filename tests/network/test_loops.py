@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -89,12 +89,12 @@ def test_result_does_not_depend_on_the_split(name: str) -> None:
         outs.append(net.run(feed, with_grad=True, fetch=["loop"]))
     moved, inside = outs
     for b, length in enumerate(feed["data/size0"]):
-        numpy.testing.assert_allclose(
+        np.testing.assert_allclose(
             moved.layers["loop"].value[b, :length], inside.layers["loop"].value[b, :length], rtol=1e-5, atol=1e-6
         )
     assert set(moved.grads) == set(inside.grads)
     for param, grad in moved.grads.items():
-        numpy.testing.assert_allclose(grad, inside.grads[param], rtol=1e-4, atol=1e-5, err_msg=param)
+        np.testing.assert_allclose(grad, inside.grads[param], rtol=1e-4, atol=1e-5, err_msg=param)
 
 
 def _decoder(**choice: Any) -> Config:
@@ -118,7 +118,7 @@ def _decoder(**choice: Any) -> Config:
 
 def _search(config: Config) -> Any:
     net = Network.from_config(config, search=True)
-    rng = numpy.random.default_rng(5)
+    rng = np.random.default_rng(5)
     net.set_param_values({name: rng.normal(size=var.shape) for name, var in net.params.items()})
     feed = random_feed({"data": net.extern_data["data"]})
     return net, net.run(feed), feed
@@ -135,8 +135,8 @@ def test_score_of_a_hypothesis_is_its_log_probability() -> None:
         labels = [list(row[:n]) for row, n in zip(result.value[k::4], result.sizes[1][k::4])]
         longest = int(feed["data/size0"].max()) + 2
         labels = [seq + [0] if len(seq) < longest else seq for seq in labels]
-        lens = numpy.array([len(seq) for seq in labels], "int32")
-        padded = numpy.array([seq + [0] * (lens.max() - len(seq)) for seq in labels], "int32")
+        lens = np.array([len(seq) for seq in labels], "int32")
+        padded = np.array([seq + [0] * (lens.max() - len(seq)) for seq in labels], "int32")
         for b in range(3):
             one = {key: value[b : b + 1] for key, value in {**feed, "classes": padded, "classes/size0": lens}.items()}
             one["classes"] = one["classes"][:, : lens[b]]
@@ -147,15 +147,15 @@ def test_score_of_a_hypothesis_is_its_log_probability() -> None:
 def test_greedy_is_the_first_of_a_beam_of_one() -> None:
     _, out, _ = _search(_decoder(beam_size=1))
     best, all_ = out.layers["best"], out.layers["output"]
-    numpy.testing.assert_array_equal(best.value, all_.value)
-    numpy.testing.assert_array_equal(best.sizes[1], all_.sizes[1])
+    np.testing.assert_array_equal(best.value, all_.value)
+    np.testing.assert_array_equal(best.sizes[1], all_.sizes[1])
 
 
 def test_larger_beam_is_not_worse() -> None:
     small, large = (_search(_decoder(beam_size=n, length_normalization=False))[1] for n in (1, 16))
     assert (large.layers["output"].beam_scores[:, 0] >= small.layers["output"].beam_scores[:, 0] - 1e-5).all()
     scores = large.layers["output"].beam_scores
-    assert (numpy.diff(scores, axis=1) <= 1e-6).all(), "best first"
+    assert (np.diff(scores, axis=1) <= 1e-6).all(), "best first"
 
 
 ERRORS = {
@@ -225,8 +225,8 @@ def test_numbers_begin_with_zero(moved):
     }  # fmt: skip
     loop = {"class": "rec", "from": "data", "optimize_move_layers_out": moved, "unit": unit}
     config = {"extern_data": {"data": {"dim": 2}}, "network": {"output": loop}, "behavior_version": 21}
-    data = numpy.zeros((1, 4, 2), "float32")
-    out = Network.from_config(Config(config)).run({"data": data, "data/size0": numpy.array([4], "int32")})
+    data = np.zeros((1, 4, 2), "float32")
+    out = Network.from_config(Config(config)).run({"data": data, "data/size0": np.array([4], "int32")})
     # n = 2, 4, 6, 8; flip = True, False, True, False; last = 0, 0, 2, 2
     assert out.layers["output"].value[0, :, 0].tolist() == [20, 40, 62, 82]
 
@@ -250,13 +250,13 @@ def test_user_code_sees_the_frames_of_a_layer_that_was_moved_out() -> None:
     }
     network = {"output": {"class": "rec", "from": "data", "unit": unit}}
     config = Config({"behavior_version": 21, "extern_data": {"data": {"dim": 2}}, "network": network})
-    x, lens = numpy.random.RandomState(1).normal(size=(2, 4, 2)).astype("float32"), numpy.array([4, 3], "int32")
+    x, lens = np.random.RandomState(1).normal(size=(2, 4, 2)).astype("float32"), np.array([4, 3], "int32")
     layers = Network.from_config(config).run({"data": x, "data/size0": lens}).layers
-    mask = numpy.arange(4)[None, :, None] < lens[:, None, None]
+    mask = np.arange(4)[None, :, None] < lens[:, None, None]
     before = ((x + 4 + lens[:, None, None]) * mask).cumsum(axis=1)
-    numpy.testing.assert_allclose(layers["output"].value * mask, before * mask, rtol=1e-5)
+    np.testing.assert_allclose(layers["output"].value * mask, before * mask, rtol=1e-5)
     after = (before + 4 + lens[:, None, None]) * mask
-    numpy.testing.assert_allclose(layers["output/after"].value * mask, after, rtol=1e-5)
+    np.testing.assert_allclose(layers["output/after"].value * mask, after, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 
 from returnn_tf.config import Config
 from returnn_tf.network.network import Network
@@ -35,12 +35,12 @@ def run(**inner: Any) -> Any:
         "output": {"class": "copy", "from": "loop"},
     }
     config = Config({"behavior_version": 21, "extern_data": {"data": {"dim": 3}}, "network": network})
-    data = numpy.random.default_rng(3).normal(size=(2, 4, 3)).astype("float32")
-    return Network.from_config(config).run({"data": data, "data/size0": numpy.array([4, 2], "int32")}).layers["output"]
+    data = np.random.default_rng(3).normal(size=(2, 4, 3)).astype("float32")
+    return Network.from_config(config).run({"data": data, "data/size0": np.array([4, 2], "int32")}).layers["output"]
 
 
 def test_a_loop_is_zero_before_the_first_step() -> None:
     """Unlike a cell, it has no initial state."""
     got = run()
-    assert numpy.abs(got.value).max() > 0.1
-    numpy.testing.assert_array_equal(got.value, run(initial_output=0).value)
+    assert np.abs(got.value).max() > 0.1
+    np.testing.assert_array_equal(got.value, run(initial_output=0).value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -29,19 +29,19 @@ def test_initial_values_depend_on_name_and_seed_only() -> None:
         {**LINEAR, "x": {"class": "linear", "activation": None, "n_out": 2, "from": "data", "is_output_layer": True}}
     )
     two, other = _net(LINEAR), _net(LINEAR, random_seed=2)
-    numpy.testing.assert_array_equal(one.params["output/W"].numpy(), two.params["output/W"].numpy())
-    assert not numpy.allclose(two.params["output/W"].numpy(), other.params["output/W"].numpy())
+    np.testing.assert_array_equal(one.params["output/W"].numpy(), two.params["output/W"].numpy())
+    assert not np.allclose(two.params["output/W"].numpy(), other.params["output/W"].numpy())
 
 
 def test_set_param_values_changes_all_or_nothing() -> None:
     net = _net(LINEAR)
     before = net.get_param_values()
     with pytest.raises(ConfigError, match=r"no parameter 'output/w'\. Did you mean 'output/W'"):
-        net.set_param_values({"output/b": numpy.ones(3), "output/w": 1})
+        net.set_param_values({"output/b": np.ones(3), "output/w": 1})
     with pytest.raises(ConfigError, match=r"'output/W' has the shape \(4, 3\), not \(3, 4\)"):
-        net.set_param_values({"output/b": numpy.ones(3), "output/W": numpy.ones((3, 4))})
+        net.set_param_values({"output/b": np.ones(3), "output/W": np.ones((3, 4))})
     for name, value in net.get_param_values().items():
-        numpy.testing.assert_array_equal(value, before[name])
+        np.testing.assert_array_equal(value, before[name])
 
 
 def test_bad_feeds() -> None:
@@ -110,12 +110,12 @@ def test_dropout_depends_on_step_and_layer_only() -> None:
     net = _net(network, train=True)
     feed = random_feed({"data": net.extern_data["data"]}, longest=50)
     first = net.run(feed).layers["output"].value
-    numpy.testing.assert_array_equal(first, net.run(feed).layers["output"].value)
+    np.testing.assert_array_equal(first, net.run(feed).layers["output"].value)
     net.global_step.assign(1)
-    assert not numpy.array_equal(first, net.run(feed).layers["output"].value)
+    assert not np.array_equal(first, net.run(feed).layers["output"].value)
     assert 0.35 < (first == 0).mean() < 0.65
     kept = first != 0
-    numpy.testing.assert_allclose(first[kept], 2 * feed["data"][kept], rtol=1e-6)
+    np.testing.assert_allclose(first[kept], 2 * feed["data"][kept], rtol=1e-6)
     shared = _net({"output": {"class": "dropout", "dropout": 0.5, "from": "data"}}, train=True)
     mask = shared.run(feed).layers["output"].value == 0
     assert (mask == mask[:1, :1]).all(), "by default one mask serves all frames and sequences"
@@ -126,8 +126,8 @@ def test_param_noise_and_dropout_act_in_training_only() -> None:
     network = {"output": {**LINEAR["output"], **opts}}
     feed = random_feed({"data": _net(network).extern_data["data"]})
     plain = _net(LINEAR).run(feed).layers["output"].value
-    numpy.testing.assert_array_equal(_net(network).run(feed).layers["output"].value, plain)
-    assert not numpy.allclose(_net(network, train=True).run(feed).layers["output"].value, plain)
+    np.testing.assert_array_equal(_net(network).run(feed).layers["output"].value, plain)
+    assert not np.allclose(_net(network, train=True).run(feed).layers["output"].value, plain)
 
 
 def test_user_code_of_wrong_shape_or_dtype_names_the_layer() -> None:
@@ -164,8 +164,8 @@ def test_batch_norm_free_parts_of_the_plan_print() -> None:
 def test_empty_sequence_in_the_batch() -> None:
     net = _net({"output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}})
     feed = random_feed(net.extern_data)
-    feed["data/size0"] = feed["classes/size0"] = numpy.array([6, 0, 2], "int32")
-    assert numpy.isfinite(net.run(feed).losses["output"])
+    feed["data/size0"] = feed["classes/size0"] = np.array([6, 0, 2], "int32")
+    assert np.isfinite(net.run(feed).losses["output"])
 
 
 def test_each_run_says_whether_it_is_training() -> None:
@@ -178,7 +178,7 @@ def test_each_run_says_whether_it_is_training() -> None:
             layers = net.run(feed, train=train).layers
             on = planned if train is None else train
             assert layers["on"].value == on
-            assert numpy.array_equal(layers["output"].value, feed["data"]) == (not on)
+            assert np.array_equal(layers["output"].value, feed["data"]) == (not on)
 
 
 def test_feeds_may_name_the_lengths_of_a_dim_once() -> None:

@@ -1,6 +1,6 @@
 """Networks whose layers have a batch axis though no input is used: the first input tells the batch size."""
 
-import numpy
+import numpy as np
 
 import returnn_tf
 
@@ -20,12 +20,12 @@ def test_search_without_any_input():
         }
     )
     net = returnn_tf.Network.from_config(config, search=True)
-    rng = numpy.random.RandomState(3)
+    rng = np.random.RandomState(3)
     net.set_param_values({name: rng.normal(0, 1, param.shape) for name, param in sorted(net.params.items())})
-    out = net.run({"data": numpy.zeros((2, 4, 3), "float32"), "data/size0": numpy.array([4, 2], "int32")})
+    out = net.run({"data": np.zeros((2, 4, 3), "float32"), "data/size0": np.array([4, 2], "int32")})
     scores = out.layers["output"].beam_scores
     assert scores.shape == (2, 3)
-    numpy.testing.assert_array_equal(scores[0], scores[1])
+    np.testing.assert_array_equal(scores[0], scores[1])
 
 
 def test_search_with_the_length_of_the_reference() -> None:
@@ -44,5 +44,5 @@ def test_search_with_the_length_of_the_reference() -> None:
     )
     net = returnn_tf.Network.from_config(config, search=True)
     assert net.used_data_keys == ["classes"]
-    out = net.run({"classes": numpy.zeros((2, 4), "int32"), "classes/size0": numpy.array([4, 2], "int32")})
+    out = net.run({"classes": np.zeros((2, 4), "int32"), "classes/size0": np.array([4, 2], "int32")})
     assert out.layers["output"].value.shape == (2 * 2, 4)

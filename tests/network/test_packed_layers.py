@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -16,10 +16,10 @@ from returnn_tf.util.lazy_tf import tf
 
 Net = dict[str, dict[str, Any]]
 EACH = {"*": None}
-LENGTHS = numpy.array([9, 3, 0, 5], "int32")
+LENGTHS = np.array([9, 3, 0, 5], "int32")
 FEED = {
-    "data": numpy.random.RandomState(1).normal(0, 1, (4, 9, 5)).astype("float32"), "data/size0": LENGTHS,
-    "classes": numpy.random.RandomState(2).randint(0, 7, (4, 9)).astype("int32"), "classes/size0": LENGTHS,
+    "data": np.random.RandomState(1).normal(0, 1, (4, 9, 5)).astype("float32"), "data/size0": LENGTHS,
+    "classes": np.random.RandomState(2).randint(0, 7, (4, 9)).astype("int32"), "classes/size0": LENGTHS,
 }  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def train(net: Net, portable: bool = False, steps: int = 3, **settings: Any) -> 
     :return: losses and parameters; the types of ops in the graph
     """
     trainer = make_trainer(net, **settings)
-    rng, values = numpy.random.RandomState(1), trainer.net.get_param_values()
+    rng, values = np.random.RandomState(1), trainer.net.get_param_values()
     trainer.net.set_param_values({name: rng.normal(0, 0.1, values[name].shape) for name in sorted(values)})
     with portable_ops() if portable else contextlib.nullcontext():
         losses = [trainer.step(FEED).total_loss for _ in range(steps)]
@@ -106,7 +106,7 @@ def test_steps_are_the_same(net: Net) -> None:
     assert "RtfPack" in types and "RtfPack" not in plain_types
     assert plain["losses"][2] < plain["losses"][0]
     for name, value in plain.items():
-        numpy.testing.assert_allclose(here[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(here[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def between(**layer: Any) -> Net:
@@ -145,7 +145,7 @@ def test_what_sees_padding(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_layers, "pack_ops", lambda: None)
     plain, _ = train(net, steps=1)
     for name, value in plain.items():
-        numpy.testing.assert_allclose(here[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(here[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def packed(net: Net, *, train: bool = True, **settings: Any) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -144,8 +144,8 @@ EXTERN = {
 
 
 def feed() -> dict[str, Any]:
-    rng = numpy.random.default_rng(1)
-    lens, short = numpy.array([5, 3], "int32"), numpy.array([2, 1], "int32")
+    rng = np.random.default_rng(1)
+    lens, short = np.array([5, 3], "int32"), np.array([2, 1], "int32")
     return {
         "data": rng.normal(size=(2, 5, 4)).astype("float32"), "data/size0": lens,
         "align": rng.integers(0, BLANK + 1, (2, 5)).astype("int32"), "align/size0": lens,
@@ -170,7 +170,7 @@ def test_trains_and_searches(network: Layers) -> None:
     found = searching.run(feed()).layers
     if "decision" in network:
         beams, lens = found["output"], feed()["data/size0"]
-        assert beams.sizes[1].tolist() == numpy.repeat(lens, 3).tolist()
+        assert beams.sizes[1].tolist() == np.repeat(lens, 3).tolist()
         for k, decided in ((0, 0), (3, 1)):  # the best hypothesis of each sequence, without its blanks
             kept = [x for x in beams.value[k, : beams.sizes[1][k]] if x != BLANK]
             result = found["decision"]
@@ -205,10 +205,10 @@ def test_all_parameters_learn(name: str) -> None:
         before, feed = net.get_param_values(), case.feed(net.extern_data)
         trainer = returnn_tf.Trainer(net, config)
         for _ in range(2):
-            assert numpy.isfinite(float(trainer.step(feed, learning_rate=0.01).total_loss))
+            assert np.isfinite(float(trainer.step(feed, learning_rate=0.01).total_loss))
     after = net.get_param_values()
-    assert all(numpy.isfinite(value).all() for value in after.values())
-    assert [param for param in net.trainable_params if numpy.array_equal(before[param], after[param])] == []
+    assert all(np.isfinite(value).all() for value in after.values())
+    assert [param for param in net.trainable_params if np.array_equal(before[param], after[param])] == []
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.search])

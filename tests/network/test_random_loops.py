@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config
@@ -22,14 +22,14 @@ from tests.network.random_nets import EXTERN, LABELS, SIZE, TRAINING_BLOCKS, Ste
 MANY = int(os.environ.get("RANDOM_NETS", 16))
 LENS = (5, 2, 4)
 GARBAGE = 50.0
-Value = numpy.ndarray
+Value = np.ndarray
 #: Blocks with a mask from the labels of the choice "output".
 BY_LABEL = ("masked", "switch")
 
 
 def random_loop(seed: int, moved: bool = True) -> Config:
     """Return a loop over the frames, or over the labels of the target, with losses in it and after it."""
-    s = Steps(numpy.random.default_rng([5, seed]))
+    s = Steps(np.random.default_rng([5, seed]))
     by_frame = s.chance(0.5)
     s.fed_back = ["emb", "last"]
     s.vectors = {"prev:emb": SIZE, "base:first": SIZE, **({"data:source": SIZE} if by_frame else {})}
@@ -60,13 +60,13 @@ def random_loop(seed: int, moved: bool = True) -> Config:
 
 def feed_of(seed: int, garbage: float = 0.0) -> dict[str, Value]:
     """Return frames and labels of the same lengths, with ``garbage`` in the padding."""
-    rng = numpy.random.default_rng([11, seed])
+    rng = np.random.default_rng([11, seed])
     data = rng.normal(size=(len(LENS), max(LENS), 3)).astype("float32")
     labels = rng.integers(0, LABELS, data.shape[:2]).astype("int32")
-    padding = numpy.arange(max(LENS)) >= numpy.array(LENS)[:, None]
+    padding = np.arange(max(LENS)) >= np.array(LENS)[:, None]
     data[padding] = garbage
     labels[padding] = LABELS - 1 if garbage else 0
-    lens = numpy.array(LENS, "int32")
+    lens = np.array(LENS, "int32")
     return {"data": data, "data/size0": lens, "classes": labels, "classes/size0": lens}
 
 
@@ -81,15 +81,15 @@ def check_equal(got: Any, wanted: Any) -> None:
     """Compare losses, gradients and the valid part of the values."""
     assert set(got.losses) == set(wanted.losses) == {"output/p", "square"}
     for name, loss in wanted.losses.items():
-        numpy.testing.assert_allclose(got.losses[name], loss, rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(got.losses[name], loss, rtol=1e-5, err_msg=name)
     for b, n in enumerate(LENS):
         values = (out.layers["output"].value[b, :n] for out in (got, wanted))
-        numpy.testing.assert_allclose(*values, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(*values, rtol=1e-4, atol=1e-5)
     all_grads = [{param_key(name): grad for name, grad in out.grads.items()} for out in (got, wanted)]
     for name in sorted({name for grads in all_grads for name in grads}):
-        grads = [grads.get(name, numpy.zeros(1)) for grads in all_grads]
-        scale = max(1.0, numpy.abs(grads[1]).max())  # rounding differs by CPU: 5e-5 of the largest was seen
-        numpy.testing.assert_allclose(grads[0] / scale, grads[1] / scale, rtol=1e-4, atol=2e-4, err_msg=name)
+        grads = [grads.get(name, np.zeros(1)) for grads in all_grads]
+        scale = max(1.0, np.abs(grads[1]).max())  # rounding differs by CPU: 5e-5 of the largest was seen
+        np.testing.assert_allclose(grads[0] / scale, grads[1] / scale, rtol=1e-4, atol=2e-4, err_msg=name)
 
 
 def links(unit: dict[str, Any]) -> dict[str, set[str]]:
@@ -176,7 +176,7 @@ def test_values_of_parameters() -> None:
     moved, kept = ({param_key(name): value for name, value in net.get_param_values().items()} for net in nets)
     assert set(nets[0].params) != set(nets[1].params) and moved.keys() == kept.keys()
     for name, value in moved.items():
-        numpy.testing.assert_array_equal(kept[name], value, err_msg=name)
+        np.testing.assert_array_equal(kept[name], value, err_msg=name)
 
 
 @pytest.mark.parametrize("seed", range(4, 40))

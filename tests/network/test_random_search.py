@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.network.network import Network
@@ -33,14 +33,14 @@ def lens_of(decoder: Decoder) -> tuple[int, ...]:
     return (4,) if decoder.seed % 5 == 0 else LENS
 
 
-def log_probs(decoder: Decoder, train: Network, feed: dict[str, Any], labels: list[numpy.ndarray]) -> list[Any]:
+def log_probs(decoder: Decoder, train: Network, feed: dict[str, Any], labels: list[np.ndarray]) -> list[Any]:
     """Return [sequence, step, label] of each choice, by the graph of the training.
 
     :param feed: frames, one sequence for each row of ``labels``
     :param labels: of each choice [sequence, step]
     """
     feed = dict(feed)
-    steps = numpy.full([len(labels[0])], labels[0].shape[1], "int32")
+    steps = np.full([len(labels[0])], labels[0].shape[1], "int32")
     for key, value in zip(("classes", "classes2"), labels):
         feed.update({key: value, key + "/size0": feed["data/size0"] if decoder.known else steps})
     out = train.run(feed)
@@ -54,33 +54,33 @@ def check_scores(decoder: Decoder, search: Network, train: Network) -> None:
     lens, scores = result.sizes[1], result.beam_scores.reshape(-1)
     beam = result.beam_scores.shape[1]
     assert beam == decoder.choices[-1]["beam_size"]
-    repeated = {key: numpy.repeat(value, beam, axis=0) for key, value in feed.items()}
+    repeated = {key: np.repeat(value, beam, axis=0) for key, value in feed.items()}
     frames = repeated["data/size0"]
     lens = frames if decoder.known else lens
     steps = decoder.scored_steps(lens, frames)
     labels = []
     for choice in decoder.choices:
         value = result.value if choice["name"] == "output" else out["output/" + choice["name"]].value
-        padded = numpy.full([len(lens), int(steps.max())], 0 if choice["name"] == "extra" else decoder.end_label)
+        padded = np.full([len(lens), int(steps.max())], 0 if choice["name"] == "extra" else decoder.end_label)
         for row in range(len(lens)):
             padded[row, : lens[row]] = value[row, : lens[row]]
         labels.append(padded.astype("int32"))
     wanted = decoder.scores(log_probs(decoder, train, repeated, labels), labels, steps, int(lens.max()))
     real = scores > NONE
     assert real[::beam].all()
-    numpy.testing.assert_allclose(scores[real], wanted[real], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(scores[real], wanted[real], rtol=1e-4, atol=1e-4)
     in_order = result.beam_scores
     assert (in_order[:, 1:] <= in_order[:, :-1] + 1e-6).all(), "best first"
     for b, n in enumerate(out["best"].sizes[1]):
         assert n == lens[b * beam]
-        numpy.testing.assert_array_equal(out["best"].value[b, :n], result.value[b * beam, :n])
+        np.testing.assert_array_equal(out["best"].value[b, :n], result.value[b * beam, :n])
 
 
 def check_greedy(decoder: Decoder, search: Network, train: Network) -> None:
     feed = frames_feed(decoder.seed, lens_of(decoder))
     count = int(feed["data/size0"].max()) if decoder.known else decoder.max_steps
     batch = len(feed["data"])
-    labels = [numpy.zeros([batch, count], "int32") for _ in decoder.choices]
+    labels = [np.zeros([batch, count], "int32") for _ in decoder.choices]
     for t in range(count):
         for number in range(len(decoder.choices)):
             labels[number][:, t] = log_probs(decoder, train, feed, labels)[number][:, t].argmax(axis=-1)
@@ -100,14 +100,14 @@ def hypotheses(out: Any, name: str = "output") -> list[tuple[list[int], float]]:
     scores = layer.beam_scores.reshape(-1)
     beam = layer.beam_scores.shape[1]
     lens = layer.sizes[1]
-    lens = numpy.repeat(lens, beam) if len(lens) < len(scores) else lens
+    lens = np.repeat(lens, beam) if len(lens) < len(scores) else lens
     rows = zip(layer.value, lens, scores)
     return [(list(row[:n]), float(score)) for row, n, score in rows if score > NONE]
 
 
 def check_same(got: list[tuple[list[int], float]], wanted: list[tuple[list[int], float]]) -> None:
     assert [labels for labels, _ in got] == [labels for labels, _ in wanted]
-    numpy.testing.assert_allclose([s for _, s in got], [s for _, s in wanted], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose([s for _, s in got], [s for _, s in wanted], rtol=1e-4, atol=1e-5)
 
 
 def check_alone(decoder: Decoder, search: Network) -> None:
@@ -157,13 +157,13 @@ def test_steps_of_constants(search: bool) -> None:
     loop = {"class": "rec", "from": [], "target": "classes", "max_seq_len": 5, "unit": CONSTANT_SOURCES}
     decoder = random_decoder(0)
     decoder.network = {"first": {"class": "reduce", "mode": "mean", "axis": "T", "from": "data"}, "output": loop}
-    labels = numpy.array([[1, 2, 3], [2, 0, 0], [3, 1, 0]], "int32")
-    feed = {**frames_feed(0, LENS), "classes": labels, "classes/size0": numpy.array([3, 1, 2], "int32")}
+    labels = np.array([[1, 2, 3], [2, 0, 0], [3, 1, 0]], "int32")
+    feed = {**frames_feed(0, LENS), "classes": labels, "classes/size0": np.array([3, 1, 2], "int32")}
     outs = [network(decoder, search=search, moved=moved).run(feed).layers for moved in (True, False)]
     if search:
-        numpy.testing.assert_allclose(outs[0]["output"].beam_scores, outs[1]["output"].beam_scores, rtol=1e-5)
+        np.testing.assert_allclose(outs[0]["output"].beam_scores, outs[1]["output"].beam_scores, rtol=1e-5)
     for b, n in enumerate(outs[1]["output/p"].sizes[1]):
-        numpy.testing.assert_allclose(
+        np.testing.assert_allclose(
             outs[0]["output/p"].value[b, :n], outs[1]["output/p"].value[b, :n], rtol=1e-4, atol=1e-6
         )
 

@@ -6,7 +6,7 @@ import logging
 import re
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -31,19 +31,19 @@ def _config(network: dict[str, Any], **settings: Any) -> Config:
 
 
 def _feed() -> dict[str, Any]:
-    rnd = numpy.random.RandomState(3)
+    rnd = np.random.RandomState(3)
     return {
         "data": rnd.normal(size=(2, 4, 5)).astype("float32"),
-        "data/size0": numpy.array([4, 2], "int32"),
+        "data/size0": np.array([4, 2], "int32"),
         "classes": rnd.randint(0, 5, size=(2, 4)).astype("int32"),
-        "classes/size0": numpy.array([4, 2], "int32"),
+        "classes/size0": np.array([4, 2], "int32"),
     }
 
 
 def _run(network: dict[str, Any], **kwargs: Any) -> tuple[Network, Any]:
     """Return the network with random parameters, and what it computes."""
     net = Network.from_config(_config(network), **kwargs)
-    rnd = numpy.random.RandomState(5)
+    rnd = np.random.RandomState(5)
     net.set_param_values({n: rnd.normal(size=v.shape) for n, v in sorted(net.params.items())})
     return net, net.run(_feed(), with_grad=bool(net.plan.losses))
 
@@ -234,7 +234,7 @@ def test_names(case: str) -> None:
     network, names = NAMES[case]
     net, result = _run(network)
     assert sorted(net.params) == names
-    assert numpy.isfinite(result.layers["output"].value).all()
+    assert np.isfinite(result.layers["output"].value).all()
 
 
 def test_values_and_gradients_of_a_transposed_loop() -> None:
@@ -244,11 +244,11 @@ def test_values_and_gradients_of_a_transposed_loop() -> None:
     net, result = _run(network)
     w = net.get_param_values()["output/W"].astype("float64")
     x = _feed()["data"].astype("float64")
-    numpy.testing.assert_allclose(result.layers["output"].value, x @ w.T @ w, rtol=1e-4, atol=1e-5)
-    valid = numpy.concatenate([x[0], x[1, :2]])
-    ones = numpy.ones((len(valid), 5))
+    np.testing.assert_allclose(result.layers["output"].value, x @ w.T @ w, rtol=1e-4, atol=1e-5)
+    valid = np.concatenate([x[0], x[1, :2]])
+    ones = np.ones((len(valid), 5))
     expected = (valid @ w.T).T @ ones + (ones @ w.T).T @ valid
-    numpy.testing.assert_allclose(result.grads["output/W"], expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(result.grads["output/W"], expected, rtol=1e-3, atol=1e-4)
 
 
 def test_layer_output_in_the_order_of_the_parameter() -> None:
@@ -270,11 +270,11 @@ def test_layer_output_in_the_order_of_the_parameter() -> None:
             {"network": network, "extern_data": {"data": {"dim_tags": [batch_dim, time, feat]}}, "behavior_version": 21}
         )
         net = Network.from_config(config)
-        value = numpy.random.RandomState(1).normal(size=[d.size for d in shape]).astype("float32")
+        value = np.random.RandomState(1).normal(size=[d.size for d in shape]).astype("float32")
         net.set_param_values({"w/w": value} if "w/w" in net.params else {"w": value})
         feed = {k: v for k, v in _feed().items() if k.startswith("data")}
         expected = feed["data"] @ (value if shape[0] is feat else value.T)
-        numpy.testing.assert_allclose(net.run(feed).layers["output"].value, expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(net.run(feed).layers["output"].value, expected, rtol=1e-5, atol=1e-6)
 
 
 def _loop(prob: dict[str, Any], emb: dict[str, Any], **around: Any) -> dict[str, Any]:
@@ -339,7 +339,7 @@ def test_loop_reuses_a_loop() -> None:
     assert {name.partition("/")[0] for name in net.params} == {"a", "c"}
     assert [name for name in net.params if name.startswith("c/")] == ["c/rec/extra/W", "c/rec/extra/b"]
     for name in ("output", "d"):
-        numpy.testing.assert_allclose(result.layers[name].value, result.layers["a"].value, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(result.layers[name].value, result.layers["a"].value, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("option", [{"param_dropout": 0.5}, {"param_variational_noise": 0.5}])
@@ -356,10 +356,10 @@ def test_noise_stays_in_its_layer(option: dict[str, Any], noisy: str) -> None:
     clean = _feed()["data"] @ net.get_param_values()["a/W"]
     values = {name: result.layers[name].value for name in layers}
     plain = ({"a", "output"} - {noisy}).pop()
-    numpy.testing.assert_allclose(values[plain], clean, rtol=1e-4, atol=1e-5)
-    assert not numpy.allclose(values[noisy], clean, atol=1e-3)
-    assert not numpy.allclose(values["z"], clean, atol=1e-3)
-    assert not numpy.allclose(values["z"], values[noisy], atol=1e-3)
+    np.testing.assert_allclose(values[plain], clean, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(values[noisy], clean, atol=1e-3)
+    assert not np.allclose(values["z"], clean, atol=1e-3)
+    assert not np.allclose(values["z"], values[noisy], atol=1e-3)
 
 
 def test_l2_is_that_of_each_layer() -> None:
@@ -369,7 +369,7 @@ def test_l2_is_that_of_each_layer() -> None:
         net, result = _run({"a": LIN, "output": {**l2, "reuse_params": reuse}})
         own = [v for n, v in net.get_param_values().items() if n.startswith("output/")]
         expected = 0.5 * sum(float((v.astype("float64") ** 2).sum()) for v in own)
-        numpy.testing.assert_allclose(result.total_loss, expected, rtol=1e-4)
+        np.testing.assert_allclose(result.total_loss, expected, rtol=1e-4)
 
 
 def wrong(**kwargs: Any) -> Any:

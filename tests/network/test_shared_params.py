@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -32,11 +32,11 @@ def _network(network: dict[str, Any]) -> Network:
 def test_same_name_scope_shares(network: dict[str, Any], names: Any) -> None:
     net = _network(network)
     assert sorted(net.params) == names
-    x = numpy.random.RandomState(1).normal(size=(2, 3, 4)).astype("float32")
-    out = net.run({"data": x, "data/size0": numpy.array([3, 2], "int32")}).layers["output"].value
+    x = np.random.RandomState(1).normal(size=(2, 3, 4)).astype("float32")
+    out = net.run({"data": x, "data/size0": np.array([3, 2], "int32")}).layers["output"].value
     values = net.get_param_values()
     w = next(v for k, v in values.items() if k.endswith("W"))
-    numpy.testing.assert_allclose(out, x @ w @ w, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(out, x @ w @ w, rtol=1e-4, atol=1e-5)
 
 
 def test_same_name_by_chance_is_an_error() -> None:
@@ -51,10 +51,10 @@ def test_l2_counts_what_is_in_the_scope_of_a_layer(
 ) -> None:
     second = {**LIN, **how, "from": "a", "loss": "as_is", "loss_scale": 0.0, "L2": l2_second}
     net = _network({"a": {**LIN, "L2": l2_first}, "output": second})
-    x = numpy.ones((1, 2, 4), "float32")
-    total = net.run({"data": x, "data/size0": numpy.array([2], "int32")}).total_loss
+    x = np.ones((1, 2, 4), "float32")
+    total = net.run({"data": x, "data/size0": np.array([2], "int32")}).total_loss
     squares = sum((v**2).sum() for v in net.get_param_values().values())
-    numpy.testing.assert_allclose(total, (l2_first + counts * l2_second) * squares, rtol=1e-4)
+    np.testing.assert_allclose(total, (l2_first + counts * l2_second) * squares, rtol=1e-4)
 
 
 @pytest.mark.parametrize("outer, inner, trained", [(False, None, False), (False, True, False), (True, False, False)])

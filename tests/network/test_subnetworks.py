@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -22,20 +22,20 @@ def config_of(network: dict[str, Any]) -> Config:
 
 def net_of(network: dict[str, Any], **options: Any) -> Any:
     net = Network.from_config(config_of(network), **options)
-    rng = numpy.random.default_rng(0)
+    rng = np.random.default_rng(0)
     values = {n: rng.normal(size=v.shape).astype("float32") for n, v in sorted(net.get_param_values().items())}
     net.set_param_values(values)
     return net
 
 
 def feed() -> dict[str, Any]:
-    x = numpy.random.default_rng(1).normal(size=(2, 4, 4)).astype("float32")
-    lens = numpy.array([4, 3], "int32")
-    return {"data": x, "data/size0": lens, "classes": numpy.ones((2, 4), "int32"), "classes/size0": lens}
+    x = np.random.default_rng(1).normal(size=(2, 4, 4)).astype("float32")
+    lens = np.array([4, 3], "int32")
+    return {"data": x, "data/size0": lens, "classes": np.ones((2, 4), "int32"), "classes/size0": lens}
 
 
 def valid(value: Any) -> Any:
-    return numpy.concatenate([row[:n] for row, n in zip(value, (4, 3))])
+    return np.concatenate([row[:n] for row, n in zip(value, (4, 3))])
 
 
 def subnetwork(layers: dict[str, Any], source: Any = "data:source", **options: Any) -> dict[str, Any]:
@@ -59,15 +59,15 @@ def test_prev_of_an_inner_layer(layers: dict[str, Any], moved: bool) -> None:
     unit = {"sub": subnetwork(layers), "output": {"class": "copy", "from": "sub"}}
     network = loop(unit, **({} if moved else {"optimize_move_layers_out": False}))
     found = net_of(network).run(feed()).layers["output"].value
-    numpy.testing.assert_allclose(valid(found), valid(feed()["data"].cumsum(axis=1)), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(valid(found), valid(feed()["data"].cumsum(axis=1)), rtol=1e-5, atol=1e-5)
 
 
 def test_prev_of_an_inner_layer_from_outside() -> None:
     unit = {"sub": subnetwork(SUM), "output": {**ADD, "from": ["prev:sub/acc", "data:source"]}}
     found = net_of(loop(unit)).run(feed()).layers["output"].value
     x = feed()["data"]
-    expected = x + numpy.concatenate([0 * x[:, :1], x.cumsum(axis=1)[:, :-1]], axis=1)
-    numpy.testing.assert_allclose(valid(found), valid(expected), rtol=1e-5, atol=1e-5)
+    expected = x + np.concatenate([0 * x[:, :1], x.cumsum(axis=1)[:, :-1]], axis=1)
+    np.testing.assert_allclose(valid(found), valid(expected), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_initial_output_of_an_inner_layer(given: Any, value: Any) -> None:
         assert list(net.params) == ["output/rec/sub/acc/init_acc_var"]
         value = net.get_param_values()["output/rec/sub/acc/init_acc_var"]
     elif value is None:
-        value = numpy.stack([row[:n].mean(0) for row, n in zip(feed()["data"], (4, 3))])[:, None] + 1
-    numpy.testing.assert_allclose(valid(found), valid(feed()["data"].cumsum(axis=1) + value), rtol=1e-4, atol=1e-5)
+        value = np.stack([row[:n].mean(0) for row, n in zip(feed()["data"], (4, 3))])[:, None] + 1
+    np.testing.assert_allclose(valid(found), valid(feed()["data"].cumsum(axis=1) + value), rtol=1e-4, atol=1e-5)
 
 
 def test_a_cell_inside_is_that_outside() -> None:
@@ -98,7 +98,7 @@ def test_a_cell_inside_is_that_outside() -> None:
     second = net_of(loop({"s": {**cell, "from": ["data:source", "prev:s"]}, "output": {"class": "copy", "from": "s"}}))
     second.set_param_values({n.replace("/sub/s/", "/s/"): v for n, v in first.get_param_values().items()})
     found, expected = (net.run(feed()).layers["output"].value for net in (first, second))
-    numpy.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_states_follow_the_hypotheses_of_a_search() -> None:
@@ -120,7 +120,7 @@ def test_states_follow_the_hypotheses_of_a_search() -> None:
     found, expected = (hypotheses(net.run(feed()).layers["output"]) for net in (inside, outside))
     for mine, other in zip(found, expected):
         assert [labels for _, labels in mine] == [labels for _, labels in other]
-        numpy.testing.assert_allclose([s for s, _ in mine], [s for s, _ in other], rtol=1e-5)
+        np.testing.assert_allclose([s for s, _ in mine], [s for s, _ in other], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_sources_by_name(name: str, expected: int) -> None:
     }
     network["x"]["subnetwork"]["output"] = {"class": "copy", "from": "b"}
     found = net_of(network).run(feed()).layers["output"].value
-    numpy.testing.assert_allclose(found, feed()["data"] * (expected + 1), rtol=1e-6)
+    np.testing.assert_allclose(found, feed()["data"] * (expected + 1), rtol=1e-6)
 
 
 def test_dropout_of_sources_that_are_not_concatenated() -> None:
@@ -195,18 +195,18 @@ def test_results_inside_of_a_step(twice: bool) -> None:
         }  # fmt: skip
         path = "loop/s/in/h"
     nets = [Network.from_config(config_of(n), train=True) for n in (network, plain)]
-    rng = numpy.random.default_rng(2)
+    rng = np.random.default_rng(2)
     values = {n: rng.normal(size=v.shape) for n, v in nets[1].get_param_values().items()}
     nets[1].set_param_values(values)
     names = {n: "loop/rec/" + n[len("loop/rec/s/") :].replace("in/", "") for n in nets[0].params}
     nets[0].set_param_values({n: values[o.replace("rec/output", "rec/s")] for n, o in names.items()})
     mine, expected = (net.run(feed(), with_grad=True) for net in nets)
-    numpy.testing.assert_allclose(mine.losses[path], expected.losses["loop/h"], rtol=1e-5)
+    np.testing.assert_allclose(mine.losses[path], expected.losses["loop/h"], rtol=1e-5)
     assert mine.errors[path] == expected.errors["loop/h"]
-    numpy.testing.assert_allclose(mine.layers[path].value, expected.layers["loop/h"].value, rtol=1e-5)
+    np.testing.assert_allclose(mine.layers[path].value, expected.layers["loop/h"].value, rtol=1e-5)
     for name, other in names.items():
         other = other.replace("rec/output", "rec/s")
-        numpy.testing.assert_allclose(mine.grads[name], expected.grads[other], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(mine.grads[name], expected.grads[other], rtol=1e-4, atol=1e-6)
     assert not plan_from_config(config_of(network)).losses  # like all losses in loops
     assert plan_from_config(config_of(network)).omitted_losses == (path,)
 
@@ -228,9 +228,9 @@ def test_results_of_a_loop_inside_of_a_step() -> None:
     data, lens = values["data"].astype("float64"), values["data/size0"]
     got = result.layers["loop/in/sum"]
     for b, n in enumerate(lens):
-        out = numpy.zeros(4)
+        out = np.zeros(4)
         for t in range(n):
             sums = (data[b, :n] + out).cumsum(axis=0)
             out = sums.sum(axis=0) + out
-            numpy.testing.assert_allclose(result.layers["output"].value[b, t], out, rtol=1e-3)
-            numpy.testing.assert_allclose(got.value[b][t, :n], sums, rtol=1e-3)
+            np.testing.assert_allclose(result.layers["output"].value[b, t], out, rtol=1e-3)
+            np.testing.assert_allclose(got.value[b][t, :n], sums, rtol=1e-3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -146,9 +146,9 @@ def with_inner_loss() -> Config:
 
 
 def test_evaluation_has_the_losses_of_loops() -> None:
-    rng = numpy.random.default_rng(1)
+    rng = np.random.default_rng(1)
     labels = rng.integers(0, 5, (2, 3)).astype("int32")
-    lens = numpy.array([3, 2], "int32")
+    lens = np.array([3, 2], "int32")
     data = rng.normal(size=(2, 3, 4)).astype("float32")
     feed = {"data": data, "data/size0": lens, "classes": labels, "classes/size0": lens}
     config = with_inner_loss()
@@ -157,10 +157,10 @@ def test_evaluation_has_the_losses_of_loops() -> None:
     result = net.run(feed)
     assert not net.train and result.losses["output/prob"] > 0
     expected = trained.run(feed, train=False).losses["output/prob"]
-    numpy.testing.assert_allclose(result.losses["output/prob"], expected, rtol=1e-6)
+    np.testing.assert_allclose(result.losses["output/prob"], expected, rtol=1e-6)
     assert net.plan.omitted_losses == ()
     scores = Evaluator(net, config).step(feed)
-    numpy.testing.assert_allclose(scores.losses["output/prob"], expected, rtol=1e-6)
+    np.testing.assert_allclose(scores.losses["output/prob"], expected, rtol=1e-6)
 
 
 def test_plain_plans_lack_them_and_say_so() -> None:

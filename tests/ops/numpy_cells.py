@@ -1,41 +1,41 @@
 """The recurrent cells once more in numpy, frame by frame and sequence by sequence: the references of test_cells.py."""
 
-import numpy
+import numpy as np
 
 
 def sigmoid(x):
-    return 1 / (1 + numpy.exp(-x))
+    return 1 / (1 + np.exp(-x))
 
 
 def lstm(j, i, f, o, c):
     """Return new (c, h) from the pre-activations."""
-    c = sigmoid(f) * c + sigmoid(i) * numpy.tanh(j)
-    return c, sigmoid(o) * numpy.tanh(c)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(j)
+    return c, sigmoid(o) * np.tanh(c)
 
 
 def native(p, x, state, opts):
     c, h = state
-    j, i, f, o = numpy.split((x @ p["W"] + p["b"] if "W" in p else x) + h @ p["W_re"], 4)
+    j, i, f, o = np.split((x @ p["W"] + p["b"] if "W" in p else x) + h @ p["W_re"], 4)
     c, h = lstm(j, i, f, o, c)
     return h, (c, h)
 
 
 def low_memory(p, x, state, opts):
     c, h = state
-    c, h = lstm(*numpy.split(numpy.concatenate([x, h]) @ p["W"] + p["b"], 4), c)
+    c, h = lstm(*np.split(np.concatenate([x, h]) @ p["W"] + p["b"], 4), c)
     return h, (c, h)
 
 
 def kernel_lstm(p, x, state, opts, scope="lstm_cell/"):
     c, h = state
-    i, j, f, o = numpy.split(numpy.concatenate([x, h]) @ p[scope + "kernel"] + p[scope + "bias"], 4)
+    i, j, f, o = np.split(np.concatenate([x, h]) @ p[scope + "kernel"] + p[scope + "bias"], 4)
     f = f + opts.get("forget_bias", 1.0)
-    act = {"tanh": numpy.tanh, "relu": lambda a: numpy.maximum(a, 0)}[opts.get("activation", "tanh")]
+    act = {"tanh": np.tanh, "relu": lambda a: np.maximum(a, 0)}[opts.get("activation", "tanh")]
     if opts.get("use_peepholes"):
         i, f = i + c * p[scope + "w_i_diag"], f + c * p[scope + "w_f_diag"]
     c = sigmoid(f) * c + sigmoid(i) * act(j)
     if opts.get("cell_clip"):
-        c = numpy.clip(c, -opts["cell_clip"], opts["cell_clip"])
+        c = np.clip(c, -opts["cell_clip"], opts["cell_clip"])
     if opts.get("use_peepholes"):
         o = o + c * p[scope + "w_o_diag"]
     h = sigmoid(o) * act(c)
@@ -56,14 +56,14 @@ def zoneout(p, x, state, opts):
 
 def gru(p, x, state, opts):
     (h,) = state
-    r, u = numpy.split(sigmoid(numpy.concatenate([x, h]) @ p["gru_cell/gates/kernel"] + p["gru_cell/gates/bias"]), 2)
-    c = numpy.tanh(numpy.concatenate([x, r * h]) @ p["gru_cell/candidate/kernel"] + p["gru_cell/candidate/bias"])
+    r, u = np.split(sigmoid(np.concatenate([x, h]) @ p["gru_cell/gates/kernel"] + p["gru_cell/gates/bias"]), 2)
+    c = np.tanh(np.concatenate([x, r * h]) @ p["gru_cell/candidate/kernel"] + p["gru_cell/candidate/bias"])
     h = u * h + (1 - u) * c
     return h, (h,)
 
 
 def basic_rnn(p, x, state, opts):
-    h = numpy.tanh(numpy.concatenate([x, state[0]]) @ p["basic_rnn_cell/kernel"] + p["basic_rnn_cell/bias"])
+    h = np.tanh(np.concatenate([x, state[0]]) @ p["basic_rnn_cell/kernel"] + p["basic_rnn_cell/bias"])
     return h, (h,)
 
 
@@ -73,14 +73,14 @@ def rhn(p, x, state, opts):
         z = s @ p["rhn_cell/depth_%d/W" % depth]
         if depth == 0:
             z = z + (x @ p["W"] + p["b"] if "W" in p else x)
-        h, t = numpy.split(z, 2)
+        h, t = np.split(z, 2)
         t = sigmoid(t)
-        s = t * numpy.tanh(h) + (1 - t) * s
+        s = t * np.tanh(h) + (1 - t) * s
     return s, (s,)
 
 
 def layer_norm(x, p, place):
-    x = (x - x.mean()) / numpy.sqrt(x.var() + 1e-12)
+    x = (x - x.mean()) / np.sqrt(x.var() + 1e-12)
     return x * p["gamma_" + place] + p.get("beta_" + place, 0)
 
 
@@ -88,17 +88,17 @@ def layer_norm_lstm(p, x, state, opts):
     c, h = state
     x, h = x @ p["W_ff"], h @ p["W_re"]
     if opts.get("global_norm", True):
-        i, j, f, o = numpy.split(layer_norm(x, p, "input_below") + layer_norm(h, p, "state_below"), 4)
+        i, j, f, o = np.split(layer_norm(x, p, "input_below") + layer_norm(h, p, "state_below"), 4)
     elif opts.get("global_norm_joined"):
-        i, j, f, o = numpy.split(layer_norm(x + h, p, "lstm_in"), 4)
+        i, j, f, o = np.split(layer_norm(x + h, p, "lstm_in"), 4)
     elif opts.get("per_gate_norm"):
-        i, j, f, o = (layer_norm(g, p, k + "_gate") for g, k in zip(numpy.split(x + h, 4), "ijfo"))
+        i, j, f, o = (layer_norm(g, p, k + "_gate") for g, k in zip(np.split(x + h, 4), "ijfo"))
     else:
-        i, j, f, o = numpy.split(x + h + p["bias"], 4)
-    c_before = c = sigmoid(f) * c + sigmoid(i) * numpy.tanh(j)
+        i, j, f, o = np.split(x + h + p["bias"], 4)
+    c_before = c = sigmoid(f) * c + sigmoid(i) * np.tanh(j)
     if opts.get("cell_norm", True):
         c = layer_norm(c, p, "new_c")
-    h = sigmoid(o) * numpy.tanh(c if opts.get("cell_norm_in_output", True) else c_before)
+    h = sigmoid(o) * np.tanh(c if opts.get("cell_norm_in_output", True) else c_before)
     if opts.get("hidden_norm"):
         h = layer_norm(h, p, "new_h")
     return h, (c, h)
@@ -120,11 +120,11 @@ STEPS = {
 def run(unit, opts, p, x, lengths, initial_state, direction):
     """Like `run_cell`: x [time, batch, in]; outputs with zeros in the padding, and the states after the last frame."""
     n = initial_state[0].shape[-1]
-    outputs = numpy.zeros(x.shape[:2] + (n,))
+    outputs = np.zeros(x.shape[:2] + (n,))
     states = []
     for b, length in enumerate(lengths):
         state = tuple(part[b] for part in initial_state)
         for t in range(length)[::direction]:
             outputs[t, b], state = STEPS[unit](p, x[t, b], state, opts)
         states.append(state)
-    return outputs, tuple(numpy.stack(parts) for parts in zip(*states))
+    return outputs, tuple(np.stack(parts) for parts in zip(*states))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
 from returnn_tf.ops.activations import check_activation, get_activation
 
-X = numpy.array([-2.0, -0.5, 0.0, 0.5, 2.0], "float32")
+X = np.array([-2.0, -0.5, 0.0, 0.5, 2.0], "float32")
 
 
 @pytest.mark.parametrize(
@@ -19,18 +19,18 @@ X = numpy.array([-2.0, -0.5, 0.0, 0.5, 2.0], "float32")
         (None, lambda x: x),
         ("", lambda x: x),
         ("none", lambda x: x),
-        ("relu|tanh", lambda x: numpy.tanh(numpy.maximum(x, 0))),
-        ("tf.minimum(tf.maximum(x, 0.0), 1.0)", lambda x: numpy.clip(x, 0, 1)),
+        ("relu|tanh", lambda x: np.tanh(np.maximum(x, 0))),
+        ("tf.minimum(tf.maximum(x, 0.0), 1.0)", lambda x: np.clip(x, 0, 1)),
         (lambda x: x * 2, lambda x: x * 2),
         ("lambda x: x * 2", lambda x: x * 2),
-        ("lambda value: tf.nn.relu(value)", lambda x: numpy.maximum(x, 0)),
+        ("lambda value: tf.nn.relu(value)", lambda x: np.maximum(x, 0)),
     ],
 )
 def test_value(name: Any, expected: Callable[[Any], Any]) -> None:
     import tensorflow as tf
 
     check_activation(name)
-    numpy.testing.assert_allclose(get_activation(name)(tf.constant(X)), expected(X), rtol=1e-6)
+    np.testing.assert_allclose(get_activation(name)(tf.constant(X)), expected(X), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

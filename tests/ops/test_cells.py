@@ -1,6 +1,6 @@
 """Recurrent cells against their re-computation in numpy: outputs, last states and gradients, with ragged lengths."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -69,7 +69,7 @@ RAGGED = [4, 6, 0, 2]
     ids=str,
 )
 def test_as_in_numpy(unit, opts, direction, lengths):
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     cell = unit_class(unit)(N, IN, unit_opts=opts)
     params = make_params(cell, rng)
     x = rng.normal(size=(max(lengths), len(lengths), IN))
@@ -79,9 +79,9 @@ def test_as_in_numpy(unit, opts, direction, lengths):
 
     out, last, gradients = run_with_gradients(cell, params, x, lengths, state, direction, out_weights, state_weights)
     expected_out, expected_last = numpy_cells.run(unit, opts, params, x, lengths, state, direction)
-    numpy.testing.assert_allclose(out, expected_out, atol=1e-12)
+    np.testing.assert_allclose(out, expected_out, atol=1e-12)
     for part, expected in zip(last, expected_last):
-        numpy.testing.assert_allclose(part, expected, atol=1e-12)
+        np.testing.assert_allclose(part, expected, atol=1e-12)
 
     def score(params, x, state):
         out, last = numpy_cells.run(unit, opts, params, x, lengths, state, direction)
@@ -106,21 +106,21 @@ def moved(arrays, index, by):
 @pytest.mark.parametrize("unit", ["nativelstm2", "gru"])
 def test_no_frames(unit):
     """A batch without any frame: the last state is the initial one, and gradients exist."""
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     cell = unit_class(unit)(N, IN)
     params = make_params(cell, rng)
     state = tuple(rng.normal(size=(2, N)) for _ in range(cell.n_states))
-    weights = [numpy.ones((2, N))] * cell.n_states
-    out, last, gradients = run_with_gradients(cell, params, numpy.zeros((0, 2, IN)), [0, 0], state, 1, 1.0, weights)
+    weights = [np.ones((2, N))] * cell.n_states
+    out, last, gradients = run_with_gradients(cell, params, np.zeros((0, 2, IN)), [0, 0], state, 1, 1.0, weights)
     assert out.shape == (0, 2, N)
-    numpy.testing.assert_allclose(last, state)
-    numpy.testing.assert_allclose(gradients[2], weights)
+    np.testing.assert_allclose(last, state)
+    np.testing.assert_allclose(gradients[2], weights)
     assert all(not gradient.any() for gradient in gradients[0].values())
 
 
 def test_second_derivative_of_the_lstm_loop():
     """The gradient written by hand has the right gradient itself, as penalties on gradients need it."""
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     z, w_re, start, weights = (tf.constant(rng.normal(size=s)) for s in [(4, 2, 12), (3, 12), (2, 3), (4, 2, 3)])
 
     @tf.function
@@ -140,54 +140,54 @@ def test_second_derivative_of_the_lstm_loop():
 @pytest.mark.parametrize("direction", [1, -1])
 def test_lengths_not_given(unit, direction):
     """Without lengths all sequences fill the array."""
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     cell = unit_class(unit)(N, IN)
     params = make_params(cell, rng)
     x = rng.normal(size=(5, 2, IN))
     out, last = run_cell(cell, params, tf.constant(x), None, direction=direction)
-    state = (numpy.zeros((2, N)),) * cell.n_states
+    state = (np.zeros((2, N)),) * cell.n_states
     expected_out, expected_last = numpy_cells.run(unit, {}, params, x, [5, 5], state, direction)
-    numpy.testing.assert_allclose(out, expected_out, atol=1e-12)
-    numpy.testing.assert_allclose(last, expected_last, atol=1e-12)
+    np.testing.assert_allclose(out, expected_out, atol=1e-12)
+    np.testing.assert_allclose(last, expected_last, atol=1e-12)
 
 
 @pytest.mark.parametrize("unit", ["nativelstm2", "gru"])
 def test_padding_has_no_influence(unit):
     """Huge values in the padding change neither outputs nor gradients."""
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     cell = unit_class(unit)(N, IN)
     params = make_params(cell, rng)
     x = rng.normal(size=(5, 2, IN))
-    state = tuple(numpy.zeros((2, N)) for _ in range(cell.n_states))
+    state = tuple(np.zeros((2, N)) for _ in range(cell.n_states))
     results = []
     for padding in (0.0, 1e6):
         x[3:, 1] = padding
         results.append(run_with_gradients(cell, params, x, [5, 3], state, -1, 1.0, state))
-    tf.nest.map_structure(lambda a, b: numpy.testing.assert_allclose(a, b, atol=1e-12), *results)
+    tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), *results)
 
 
 @pytest.mark.parametrize("unit", sorted(numpy_cells.STEPS))
 def test_sparse_input_is_one_hot(unit):
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     labels = rng.randint(0, IN, (5, 2))
     dense, sparse = (unit_class(unit)(N, IN, sparse_input=flag) for flag in (False, True))
     params = make_params(dense, rng)
     lengths = tf.constant([5, 3])
-    expected, _ = run_cell(dense, params, tf.constant(numpy.eye(IN)[labels]), lengths, direction=-1)
+    expected, _ = run_cell(dense, params, tf.constant(np.eye(IN)[labels]), lengths, direction=-1)
     out, _ = run_cell(sparse, params, tf.constant(labels), lengths, direction=-1)
-    numpy.testing.assert_allclose(out, expected, atol=1e-12)
+    np.testing.assert_allclose(out, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("unit,width", [("nativelstm2", 4), ("rhn", 2)])
 def test_no_input_projection(unit, width):
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     cell = unit_class(unit)(N, width * N, input_projection=False)
     params = make_params(cell, rng)
     assert not {"W", "b"} & set(params)
     x = rng.normal(size=(5, 2, width * N))
     out, _ = run_cell(cell, params, tf.constant(x), tf.constant([5, 3]), direction=-1)
-    state = (numpy.zeros((2, N)),) * cell.n_states
-    numpy.testing.assert_allclose(out, numpy_cells.run(unit, {}, params, x, [5, 3], state, -1)[0], atol=1e-12)
+    state = (np.zeros((2, N)),) * cell.n_states
+    np.testing.assert_allclose(out, numpy_cells.run(unit, {}, params, x, [5, 3], state, -1)[0], atol=1e-12)
 
 
 NOISE = [
@@ -202,7 +202,7 @@ NOISE = [
 
 @pytest.mark.parametrize("unit,opts", NOISE, ids=str)
 def test_noise_only_in_training(unit, opts):
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     cell, plain = (unit_class(unit)(N, IN, unit_opts=o) for o in (opts, {}))
     params = make_params(cell, rng)
     x, lengths = tf.constant(rng.normal(size=(5, 2, IN))), tf.constant([5, 3])
@@ -211,16 +211,16 @@ def test_noise_only_in_training(unit, opts):
         return run_cell(cell, params, x, lengths, seed=seed)[0].numpy()
 
     one, two = tf.constant([1, 2]), tf.constant([5, 6])
-    numpy.testing.assert_array_equal(run(cell, one), run(cell, one))
+    np.testing.assert_array_equal(run(cell, one), run(cell, one))
     assert abs(run(cell, one) - run(cell, two)).max() > 1e-3
     if "zoneout_factor_cell" not in opts:
-        numpy.testing.assert_allclose(run(cell, None), run(plain, None))
+        np.testing.assert_allclose(run(cell, None), run(plain, None))
 
 
 def test_zoneout_keeps_units_with_the_given_rate():
     opts = {"zoneout_factor_cell": 0.25, "zoneout_factor_output": 0.6, "use_zoneout_output": True}
     cell = unit_class("zoneoutlstm")(50, IN, unit_opts=opts)
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     params = make_params(cell, rng)
     weights = cell.prepare(params, batch=40, seed=None)
     old = tuple(tf.constant(rng.normal(size=(40, 50))) for _ in range(2))
@@ -229,8 +229,8 @@ def test_zoneout_keeps_units_with_the_given_rate():
     plain = unit_class("standardlstm")(50, IN).step(weights, z, old, None)[1]
     for rate, old_part, new_part, plain_part in zip((0.25, 0.6), old, new, plain):
         kept = abs(new_part - old_part) < 1e-12
-        assert numpy.mean(kept) == pytest.approx(rate, abs=0.05)
-        numpy.testing.assert_allclose(new_part[~kept], plain_part[~kept])
+        assert np.mean(kept) == pytest.approx(rate, abs=0.05)
+        np.testing.assert_allclose(new_part[~kept], plain_part[~kept])
 
 
 @pytest.mark.parametrize(
@@ -268,10 +268,10 @@ def test_initial_values():
             2, IN, unit_opts={"forget_bias": 1.5, "norm_shift": 0.5}
         ).param_specs()
     }
-    numpy.testing.assert_allclose(specs["beta_input_below"].default, [0.5, 0.5, 0.5, 0.5, 2, 2, 0.5, 0.5])
+    np.testing.assert_allclose(specs["beta_input_below"].default, [0.5, 0.5, 0.5, 0.5, 2, 2, 0.5, 0.5])
     assert specs["gamma_state_below"].default == 1.0 and "beta_state_below" not in specs
     specs = {spec.name: spec for spec in unit_class("rhn")(2, IN, unit_opts={"transform_bias": -1.0}).param_specs()}
-    numpy.testing.assert_allclose(specs["b"].default, [0, 0, -1, -1])
+    np.testing.assert_allclose(specs["b"].default, [0, 0, -1, -1])
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,14 @@
 
 import itertools
 
-import numpy
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from returnn_tf.ops.dense.convolution import convolution, same_padding
 from returnn_tf.ops.dense.transposed_convolution import transposed_convolution, transposed_length
 
-RNG = numpy.random.default_rng(5)
+RNG = np.random.default_rng(5)
 
 
 def expected_convolution(x, w, strides, dilations, groups, padding):
@@ -18,9 +18,9 @@ def expected_convolution(x, w, strides, dilations, groups, padding):
     pads = []
     for n, k, s, d, p in zip(x.shape[1:-1], size, strides, dilations, padding):
         pads.append(same_padding(n, (k - 1) * d + 1, s) if p == "same" else (0, 0) if p == "valid" else p)
-    x = numpy.pad(x, [(0, 0), *pads, (0, 0)])
+    x = np.pad(x, [(0, 0), *pads, (0, 0)])
     out = [max(-(-(n - (k - 1) * d) // s), 0) for n, k, s, d in zip(x.shape[1:-1], size, strides, dilations)]
-    y = numpy.zeros([x.shape[0], *out, n_out], "float32")
+    y = np.zeros([x.shape[0], *out, n_out], "float32")
     per_in, per_out = w.shape[-2], n_out // groups
     for t in itertools.product(*map(range, out)):
         for k in itertools.product(*map(range, size)):
@@ -74,10 +74,10 @@ def test_convolution(lengths, size, strides, dilations, groups, padding, dynamic
         y = conv(*inputs)
         direction = RNG.normal(size=expected.shape).astype("float32")
         objective = tf.reduce_sum(y * direction)
-    numpy.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
     # y is linear in x and in w, so the gradient times the input is the objective.
     for value, grad in zip(inputs, tape.gradient(objective, inputs)):
-        numpy.testing.assert_allclose(numpy.sum(grad * value), objective, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(np.sum(grad * value), objective, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("size,stride", [(3, 1), (3, 2), (2, 3), (4, 2), (1, 2)])
@@ -87,7 +87,7 @@ def test_transposed_convolution(size, stride, padding, extra, cut):
     x = RNG.normal(size=[2, 4, 3]).astype("float32")
     w = RNG.normal(size=[size, 5, 3]).astype("float32")
     frames = transposed_length(4, size, stride, padding, extra)
-    full = numpy.zeros([2, 3 * stride + size + 20, 5], "float32")
+    full = np.zeros([2, 3 * stride + size + 20, 5], "float32")
     for t in range(4):
         for k in range(size):
             full[:, t * stride + k] += x[:, t] @ w[k].T
@@ -101,7 +101,7 @@ def test_transposed_convolution(size, stride, padding, extra, cut):
         output_padding=None if extra is None else [extra],
         remove_padding=[cut],
     )
-    numpy.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("lengths,size", [([231], [32]), ([4, 60], [3, 32])])
@@ -112,4 +112,4 @@ def test_depthwise_gradient_of_long_filters(lengths, size):
         tape.watch([x, w])
         loss = tf.reduce_sum(convolution(x, w, groups=128, padding=["same"] * len(size)) ** 2)
     for value, grad in zip((x, w), tape.gradient(loss, [x, w])):
-        numpy.testing.assert_allclose(tf.reduce_sum(value * grad), 2 * loss, rtol=1e-3)
+        np.testing.assert_allclose(tf.reduce_sum(value * grad), 2 * loss, rtol=1e-3)

@@ -1,6 +1,6 @@
 """Automata as lists of edges: they give what the topologies give that are written as such, whatever their order."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.ops.sequence.edge_lists import acceptors_of_edge_list, ctc_edge_list
@@ -13,8 +13,8 @@ LENS, LABELS, LABEL_LENS = [6, 3, 4, 2, 5], [[0, 1, 1], [2, 0, 0], [1, 2, 0], [1
 
 
 def scores():
-    x = numpy.random.default_rng(1).normal(size=(6, 5, 4)).astype("float32")
-    return tf.constant(x - numpy.log(numpy.exp(x).sum(-1, keepdims=True)))
+    x = np.random.default_rng(1).normal(size=(6, 5, 4)).astype("float32")
+    return tf.constant(x - np.log(np.exp(x).sum(-1, keepdims=True)))
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
@@ -32,12 +32,12 @@ def test_ctc(label_loop, shuffled):
 
     results, edges = run(None)
     if shuffled:
-        results, _ = run(tf.constant(numpy.random.default_rng(2).permutation(edges.shape[1])))
+        results, _ = run(tf.constant(np.random.default_rng(2).permutation(edges.shape[1])))
     topology = ctc_topology(tf.constant(LABELS), tf.constant(LABEL_LENS), BLANK, label_loop=label_loop)
     for (values, total), align in zip(results, (soft_alignment, best_alignment)):
         expected, expected_total = align(scores(), tf.constant(LENS), topology)
-        numpy.testing.assert_allclose(total, expected_total, rtol=1e-5)
-        numpy.testing.assert_allclose(values, expected, atol=1e-5)
+        np.testing.assert_allclose(total, expected_total, rtol=1e-5)
+        np.testing.assert_allclose(values, expected, atol=1e-5)
 
 
 def test_numbers_of_states_and_costs():
@@ -45,10 +45,10 @@ def test_numbers_of_states_and_costs():
     edges = tf.constant([[7, 5, 5, 7], [5, 5, 6, 6], [0, 1, 2, 3], [1, 1, 1, 1]])
     costs = tf.constant([0.5, 0.25, 0.125, 9.0])
     acceptors = acceptors_of_edge_list(edges, costs, tf.constant([[0, 7], [1, 6]]))
-    numpy.testing.assert_array_equal(acceptors.num_states, [2, 3])
+    np.testing.assert_array_equal(acceptors.num_states, [2, 3])
     path, total = best_path_of_acceptors(tf.zeros([3, 2, 4]), tf.constant([3, 3]), acceptors)
-    numpy.testing.assert_array_equal(path[:, 1], [0, 1, 2])
-    numpy.testing.assert_allclose(total, [-numpy.inf, -0.875])
+    np.testing.assert_array_equal(path[:, 1], [0, 1, 2])
+    np.testing.assert_allclose(total, [-np.inf, -0.875])
 
 
 def test_begin_and_end_in_one_state():

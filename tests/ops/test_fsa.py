@@ -2,7 +2,7 @@
 
 import itertools
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.ops.sequence.fast_bw import ctc_topology, label_topology, soft_alignment
@@ -43,8 +43,8 @@ def weighted(labels):
 
 
 def scores(seed=1):
-    x = numpy.random.default_rng(seed).normal(size=(5, 4, CLASSES)).astype("float32")
-    return x - numpy.log(numpy.exp(x).sum(-1, keepdims=True))
+    x = np.random.default_rng(seed).normal(size=(5, 4, CLASSES)).astype("float32")
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
 
 def by_acceptors(function, align=soft_alignment_of_acceptors):
@@ -66,8 +66,8 @@ def by_acceptors(function, align=soft_alignment_of_acceptors):
 def test_as_the_topology(function, topology):
     posteriors, total = by_acceptors(function)
     expected, expected_total = soft_alignment(tf.constant(scores()), tf.constant(LENS), topology())
-    numpy.testing.assert_allclose(total, expected_total, rtol=1e-5)
-    numpy.testing.assert_allclose(posteriors, expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(total, expected_total, rtol=1e-5)
+    np.testing.assert_allclose(posteriors, expected, rtol=1e-4, atol=1e-6)
 
 
 def all_paths(function, b):
@@ -76,20 +76,20 @@ def all_paths(function, b):
     for path in itertools.product(edges, repeat=LENS[b]):
         ways = [0] + [e[1] for e in path]
         if all(e[0] == ways[t] for t, e in enumerate(path)) and ways[-1] == max(e[1] for e in edges):
-            yield numpy.exp(sum(scores()[t, b, e[2]] - e[3] for t, e in enumerate(path))), [e[2] for e in path]
+            yield np.exp(sum(scores()[t, b, e[2]] - e[3] for t, e in enumerate(path))), [e[2] for e in path]
 
 
 def test_best_against_all_paths():
     path, total = by_acceptors(weighted, best_path_of_acceptors)
     for b, length in enumerate(LENS):
         p, classes = max(all_paths(weighted, b))
-        numpy.testing.assert_allclose(total[b], numpy.log(p), rtol=1e-5)
+        np.testing.assert_allclose(total[b], np.log(p), rtol=1e-5)
         assert path[:length, b].tolist() == classes and not path[length:, b].any()
 
 
 def test_best_without_a_path():
     path, total = by_acceptors(lambda labels: [(0, 1, 0), (2, 3, 1)], best_path_of_acceptors)
-    assert not path.any() and (total == -numpy.inf).all()
+    assert not path.any() and (total == -np.inf).all()
 
 
 def test_first_of_equal_ways():
@@ -104,18 +104,18 @@ def test_first_of_equal_ways():
 def test_against_all_paths():
     posteriors, total = by_acceptors(weighted)
     for b, length in enumerate(LENS):
-        sums = numpy.zeros([length, CLASSES])
+        sums = np.zeros([length, CLASSES])
         for p, classes in all_paths(weighted, b):
             sums[range(length), classes] += p
-        numpy.testing.assert_allclose(total[b], numpy.log(sums[0].sum()), rtol=1e-5)
-        numpy.testing.assert_allclose(posteriors[:length, b], sums / sums[0].sum(), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(total[b], np.log(sums[0].sum()), rtol=1e-5)
+        np.testing.assert_allclose(posteriors[:length, b], sums / sums[0].sum(), rtol=1e-4, atol=1e-6)
         assert not posteriors[length:, b].any()
 
 
 def test_no_path():
     """Nothing but zeros, and -inf: the second state cannot be left, and the third not be reached in time."""
     posteriors, total = by_acceptors(lambda labels: [(0, 1, 0), (2, 3, 1)])
-    assert not posteriors.any() and (total == -numpy.inf).all()
+    assert not posteriors.any() and (total == -np.inf).all()
 
 
 @pytest.mark.parametrize("edge", [(0, 1, CLASSES), (-1, 0, 0), (0, 1, -1)])
@@ -126,13 +126,13 @@ def test_wrong_edges(edge):
 
 def test_scores_that_are_no_numbers_show_in_the_sum() -> None:
     edges = tf.constant([[[0, 0, 0], [0, 1, 1], [1, 1, 0]]] * 2)
-    scores = numpy.zeros([3, 2, 2], "float32")
+    scores = np.zeros([3, 2, 2], "float32")
     scores[:, 0] = float("nan")
     _, total = soft_alignment_of_acceptors(
         scores, tf.constant([3, 3]), Acceptors(edges, tf.zeros([2, 3]), tf.constant([2, 2]))
     )
-    assert numpy.isnan(total[0]) and numpy.isfinite(total[1])
+    assert np.isnan(total[0]) and np.isfinite(total[1])
     path, total = best_path_of_acceptors(
         scores, tf.constant([3, 3]), Acceptors(edges, tf.zeros([2, 3]), tf.constant([2, 2]))
     )
-    assert numpy.isnan(total[0]) and float(total[1]) == 0 and not path.numpy()[:, 0].any()
+    assert np.isnan(total[0]) and float(total[1]) == 0 and not path.numpy()[:, 0].any()

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.ops.helpers.gradients import custom_gradient
 from returnn_tf.ops.helpers.names import HELPERS
 from returnn_tf.util.lazy_tf import tf
 
-X = numpy.arange(24, dtype="float32").reshape(2, 3, 4)
+X = np.arange(24, dtype="float32").reshape(2, 3, 4)
 
 CASES: list[Any] = [
     ("swapaxes(x, 0, 2)", X.swapaxes(0, 2)),
     ("swapaxes(x, -1, 0)", X.swapaxes(-1, 0)),
-    ("move_axis(x, 0, 2)", numpy.moveaxis(X, 0, 2)),
-    ("move_axis(x, -1, 0)", numpy.moveaxis(X, -1, 0)),
+    ("move_axis(x, 0, 2)", np.moveaxis(X, 0, 2)),
+    ("move_axis(x, -1, 0)", np.moveaxis(X, -1, 0)),
     ("expand_multiple_dims(x, [0, -1])", X[None, ..., None]),
     ("expand_multiple_dims(x, [1, 2])", X[:, None, None]),
-    ("expand_dims_unbroadcast(x, 1, 2)", numpy.stack([X, X], axis=1)),
+    ("expand_dims_unbroadcast(x, 1, 2)", np.stack([X, X], axis=1)),
     ("constant_with_shape(3.0, [2, 2])", [[3.0, 3.0], [3.0, 3.0]]),
-    ("constant_with_shape(3, [2], dtype='float32')", numpy.array([3, 3], "float32")),
+    ("constant_with_shape(3, [2], dtype='float32')", np.array([3, 3], "float32")),
     ("identity(x)", X),
     ("get_shape_dim(x, -1)", 4),
     ("get_ndim(x)", 3),
@@ -36,12 +36,12 @@ CASES: list[Any] = [
     ("cond(tf.reduce_sum(x) > 1, lambda: x, lambda: -x)", X),
     ("sequence_mask([1, 2])", [[True, False], [True, True]]),
     ("filter_ended_scores(tf.constant([[1., 2.], [3., 4.]]), tf.constant([True, False]))",
-     numpy.array([[0, -1e30], [3, 4]], "float32")),
-    ("safe_log(tf.constant([0., 1.]))", numpy.array([numpy.log(1e-20), 0], "float32")),
-    ("safe_exp(tf.constant([100., 0.]))", numpy.array([1e20, 1], "float32")),
+     np.array([[0, -1e30], [3, 4]], "float32")),
+    ("safe_log(tf.constant([0., 1.]))", np.array([np.log(1e-20), 0], "float32")),
+    ("safe_exp(tf.constant([100., 0.]))", np.array([1e20, 1], "float32")),
     ("py_print(x, ['value', 3], summarize=1)", X),
-    ("dot(x, tf.ones([4, 2]))", X @ numpy.ones((4, 2), "float32")),
-    ("dot(x, tf.ones([2, 4]), transpose_b=True)", X @ numpy.ones((4, 2), "float32")),
+    ("dot(x, tf.ones([4, 2]))", X @ np.ones((4, 2), "float32")),
+    ("dot(x, tf.ones([2, 4]), transpose_b=True)", X @ np.ones((4, 2), "float32")),
     ("matrix_triangular([2, 2], upper=True)", [[1.0, 1.0], [0.0, 1.0]]),
     ("dropout(x, 1.0)", X),
 ]  # fmt: skip
@@ -53,7 +53,7 @@ def test_values(code: str, expected: Any) -> None:
     if expected is None or isinstance(expected, int):
         assert value == expected
     else:
-        numpy.testing.assert_allclose(value.numpy(), expected, rtol=1e-5)
+        np.testing.assert_allclose(value.numpy(), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -73,27 +73,27 @@ def test_mistakes(code: str, error: str) -> None:
 
 def test_dropout() -> None:
     dropped = HELPERS["dropout"](tf.ones([50, 40]), 0.5, noise_shape=[None, 1], seed=3).numpy()
-    assert set(numpy.unique(dropped)) == {0.0, 2.0} and (dropped == dropped[:, :1]).all()
+    assert set(np.unique(dropped)) == {0.0, 2.0} and (dropped == dropped[:, :1]).all()
     plain = HELPERS["dropout"](tf.ones([50, 40]), 0.5, apply_correction_factor=False).numpy()
-    assert set(numpy.unique(plain)) == {0.0, 1.0}
+    assert set(np.unique(plain)) == {0.0, 1.0}
 
 
 def test_dense_image_warp() -> None:
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     image = rng.normal(size=(2, 5, 6, 3)).astype("float32")
     flow = rng.uniform(-3, 3, size=(2, 5, 6, 2)).astype("float32")
-    expected = numpy.zeros_like(image)
-    for b, i, j in numpy.ndindex(2, 5, 6):
-        y, x = numpy.clip(i - flow[b, i, j, 0], 0, 4), numpy.clip(j - flow[b, i, j, 1], 0, 5)
+    expected = np.zeros_like(image)
+    for b, i, j in np.ndindex(2, 5, 6):
+        y, x = np.clip(i - flow[b, i, j, 0], 0, 4), np.clip(j - flow[b, i, j, 1], 0, 5)
         y0, x0 = min(int(y), 3), min(int(x), 4)
         dy, dx = y - y0, x - x0
         expected[b, i, j] = (
             image[b, y0, x0] * (1 - dy) * (1 - dx) + image[b, y0, x0 + 1] * (1 - dy) * dx
             + image[b, y0 + 1, x0] * dy * (1 - dx) + image[b, y0 + 1, x0 + 1] * dy * dx
         )  # fmt: skip
-    numpy.testing.assert_allclose(HELPERS["dense_image_warp"](image, flow).numpy(), expected, atol=1e-5)
-    same = HELPERS["dense_image_warp"](image[:, :1], numpy.zeros((2, 1, 6, 2), "float32"))  # a single row
-    numpy.testing.assert_allclose(same.numpy(), image[:, :1])
+    np.testing.assert_allclose(HELPERS["dense_image_warp"](image, flow).numpy(), expected, atol=1e-5)
+    same = HELPERS["dense_image_warp"](image[:, :1], np.zeros((2, 1, 6, 2), "float32"))  # a single row
+    np.testing.assert_allclose(same.numpy(), image[:, :1])
 
 
 def test_random_warp_flow_is_smooth() -> None:
@@ -101,8 +101,8 @@ def test_random_warp_flow_is_smooth() -> None:
     flow = HELPERS["create_random_warp_flow_2d"]((3, 40, 30), std=(1.0, 0.0), scale=(2.0, 5.0)).numpy()
     assert flow.shape == (3, 40, 30, 2) and (flow[..., 1] == 0).all()
     rows = flow[..., 0]
-    assert rows.std() > 0.1 and numpy.abs(numpy.diff(rows, axis=1)).mean() < 0.9 * numpy.abs(rows).mean() * 2
-    assert numpy.corrcoef(rows[:, 1:].ravel(), rows[:, :-1].ravel())[0, 1] > 0.4  # neighbours move together
+    assert rows.std() > 0.1 and np.abs(np.diff(rows, axis=1)).mean() < 0.9 * np.abs(rows).mean() * 2
+    assert np.corrcoef(rows[:, 1:].ravel(), rows[:, :-1].ravel())[0, 1] > 0.4  # neighbours move together
 
 
 def test_custom_gradient() -> None:
@@ -112,12 +112,12 @@ def test_custom_gradient() -> None:
     x = tf.Variable([1.0, 3.0])
     with tf.GradientTape() as tape:
         y = double(x)
-    numpy.testing.assert_array_equal(y.numpy(), [2, 6])
-    numpy.testing.assert_array_equal(tape.gradient(y, x).numpy(), [3, 9])
+    np.testing.assert_array_equal(y.numpy(), [2, 6])
+    np.testing.assert_array_equal(tape.gradient(y, x).numpy(), [3, 9])
     with tf.GradientTape() as tape:
         loss = custom_gradient.generic_loss_and_error_signal(tf.constant([5.0]), x, tf.constant([7.0, 8.0]))
     assert float(loss[0]) == 5
-    numpy.testing.assert_array_equal(tape.gradient(loss, x).numpy(), [7, 8])
+    np.testing.assert_array_equal(tape.gradient(loss, x).numpy(), [7, 8])
 
 
 def test_noise_on_gradients() -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
 from returnn_tf.ops.initializers import get_initializer
 
 
-def _values(spec: Any, shape: Any = (60, 80)) -> numpy.ndarray:
-    return numpy.asarray(get_initializer(spec)(shape, numpy.random.default_rng(3)))
+def _values(spec: Any, shape: Any = (60, 80)) -> np.ndarray:
+    return np.asarray(get_initializer(spec)(shape, np.random.default_rng(3)))
 
 
 @pytest.mark.parametrize(
@@ -53,15 +53,15 @@ def test_spread(spec: Any, stddev: float) -> None:
 def test_orthogonal(shape: Any) -> None:
     matrix = _values("orthogonal", shape).reshape(-1, shape[-1])
     product = matrix @ matrix.T if matrix.shape[0] < matrix.shape[1] else matrix.T @ matrix
-    numpy.testing.assert_allclose(product, numpy.eye(len(product)), atol=1e-12)
+    np.testing.assert_allclose(product, np.eye(len(product)), atol=1e-12)
 
 
 @pytest.mark.parametrize(
     "spec, value",
     [
         (0.25, 0.25),
-        (numpy.float32(0.5), 0.5),
-        (numpy.array(2.0), 2.0),
+        (np.float32(0.5), 0.5),
+        (np.array(2.0), 2.0),
         ("ones", 1.0),
         ("zeros_initializer", 0.0),
         ("constant(0.5)", 0.5),
@@ -79,10 +79,10 @@ def test_constants(spec: Any, value: float) -> None:
     assert (_values(spec, (3,)) == value).all()
 
 
-@pytest.mark.parametrize("spec", [numpy.arange(6.0), "numpy.arange(6.)", "constant(list(range(6)))"])
+@pytest.mark.parametrize("spec", [np.arange(6.0), "numpy.arange(6.)", "constant(list(range(6)))"])
 def test_arrays(spec: Any) -> None:
     """An array with as many numbers as the parameter has its shape."""
-    assert (_values(spec, (2, 3)) == numpy.arange(6).reshape(2, 3)).all()
+    assert (_values(spec, (2, 3)) == np.arange(6).reshape(2, 3)).all()
 
 
 @pytest.mark.parametrize(
@@ -105,14 +105,14 @@ def test_a_seed_gives_the_numbers_of_tensorflow(spec: Any, name: str, arguments:
     import tensorflow as tf
 
     init = dataclasses.replace(get_initializer(spec), dtype=dtype)
-    first = init((7, 9), numpy.random.default_rng(1))
-    second = init((7, 9), numpy.random.default_rng(2))
+    first = init((7, 9), np.random.default_rng(1))
+    second = init((7, 9), np.random.default_rng(2))
     with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
         value = getattr(tf.compat.v1.initializers, name)(**arguments)((7, 9), dtype=tf.as_dtype(dtype))
         expected = session.run(value)
     assert first.dtype == dtype
-    numpy.testing.assert_array_equal(first, expected)
-    numpy.testing.assert_array_equal(second, expected)
+    np.testing.assert_array_equal(first, expected)
+    np.testing.assert_array_equal(second, expected)
 
 
 def test_an_initializer_of_tensorflow() -> None:
@@ -121,9 +121,9 @@ def test_an_initializer_of_tensorflow() -> None:
 
     assert (_values(tf.compat.v1.constant_initializer(0.5), (3,)) == 0.5).all()
     init = get_initializer(tf.compat.v1.random_normal_initializer())
-    values = [init((50,), numpy.random.default_rng(seed)) for seed in (1, 1, 2)]
-    numpy.testing.assert_array_equal(values[0], values[1])
-    assert not numpy.allclose(values[0], values[2])
+    values = [init((50,), np.random.default_rng(seed)) for seed in (1, 1, 2)]
+    np.testing.assert_array_equal(values[0], values[1])
+    assert not np.allclose(values[0], values[2])
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_errors(spec: Any, message: str) -> None:
 @pytest.mark.parametrize(
     "spec, shape, message",
     [
-        (numpy.zeros(4), (5,), r"has the shape \(4,\), but the parameter \(5,\)"),
-        (numpy.array("a"), (5,), "must consist of numbers"),
+        (np.zeros(4), (5,), r"has the shape \(4,\), but the parameter \(5,\)"),
+        (np.array("a"), (5,), "must consist of numbers"),
         ("orthogonal", (5,), "needs a matrix"),
         ("identity", (5, 4, 3), "needs a matrix"),
         ("orthogonal(seed=1)", (5,), "needs a matrix"),

@@ -1,6 +1,6 @@
 """Diagonal linear recurrences: against numpy frame by frame, ragged, both directions, numeric gradients."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native.portable import portable_ops
@@ -9,16 +9,16 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def by_frames(a, b, h, lengths, reverse):
-    out = numpy.zeros_like(b)
+    out = np.zeros_like(b)
     for t in range(len(b))[:: -1 if reverse else 1]:
         runs = (t < lengths)[:, None]
-        h = numpy.where(runs, (a if a.ndim == 1 else a[t]) * h + b[t], h)
-        out[t] = numpy.where(runs, h, 0)
+        h = np.where(runs, (a if a.ndim == 1 else a[t]) * h + b[t], h)
+        out[t] = np.where(runs, h, 0)
     return out, h
 
 
 def arrays(kind, constant, n_frames=11, batch=4, n=5):
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     shapes = [(n,) if constant else (n_frames, batch, n), (n_frames, batch, n), (batch, n)]
     made = [rng.normal(0, 0.7, shape).astype("float32") for shape in shapes]
     if kind == "complex":
@@ -38,7 +38,7 @@ def loss_of(results, weights):
 @pytest.mark.parametrize("kind", ["real", "complex"])
 def test_values_and_gradients(kind, constant, reverse, portable):
     inputs, lengths = arrays(kind, constant)
-    rng = numpy.random.RandomState(2)
+    rng = np.random.RandomState(2)
     expected = by_frames(*inputs, lengths, reverse)
     weights = [rng.normal(0, 1, y.shape).astype(y.dtype) for y in expected]
     tensors = [tf.constant(x) for x in inputs]
@@ -51,7 +51,7 @@ def test_values_and_gradients(kind, constant, reverse, portable):
             results = linear_recurrence(*tensors, lengths, reverse)
         loss = loss_of(results, weights)
     for y, exact in zip(results, expected):
-        numpy.testing.assert_allclose(y, exact, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(y, exact, rtol=1e-4, atol=1e-5)
     gradients = [x.numpy() for x in tape.gradient(loss, tensors)]
     directions = [
         rng.normal(0, 1, x.shape) + (1j * rng.normal(0, 1, x.shape) if kind == "complex" else 0) for x in inputs
@@ -70,18 +70,18 @@ def test_values_and_gradients(kind, constant, reverse, portable):
 @pytest.mark.parametrize("n_frames", [0, 1, 2, 17])
 def test_lengths_of_time(n_frames):
     (a, b, h0), _ = arrays("real", False, n_frames, batch=2, n=3)
-    full = numpy.full(2, n_frames)
+    full = np.full(2, n_frames)
     for reverse in (False, True):
         for y, exact in zip(
             linear_recurrence(a, tf.constant(b), h0, None, reverse), by_frames(a, b, h0, full, reverse)
         ):
-            numpy.testing.assert_allclose(y, exact, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(y, exact, rtol=1e-5, atol=1e-6)
 
 
 def test_padding_is_not_read():
     (a, b, h0), lengths = arrays("real", False)
     exact = by_frames(a, b, h0, lengths, False)
     for x in (a, b):
-        x[numpy.arange(len(x))[:, None] >= lengths] = numpy.nan
+        x[np.arange(len(x))[:, None] >= lengths] = np.nan
     for y, y_exact in zip(linear_recurrence(a, tf.constant(b), h0, lengths), exact):
-        numpy.testing.assert_allclose(y, y_exact, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(y, y_exact, rtol=1e-5, atol=1e-6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native.portable import portable_ops
@@ -17,7 +17,7 @@ LABELS = 70
 
 def inputs(frames: int, dtype: str = "float32") -> list[Any]:
     """Return x [frames, 5], W [5, labels], b [labels] and labels [frames]."""
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     arrays = [rng.normal(0, 1, shape) for shape in ((frames, 5), (5, LABELS), (LABELS,))]
     return [*(tf.constant(a, dtype) for a in arrays), tf.constant(rng.randint(0, LABELS, frames), tf.int32)]
 
@@ -36,13 +36,13 @@ def test_blocks(block: int, dtype: str) -> None:
     """As many frames at once as fit."""
     x, w, b, labels = inputs(7, dtype)
     z = x.numpy() @ w.numpy() + b.numpy()
-    p = numpy.exp(z) / numpy.exp(z).sum(axis=1, keepdims=True)
-    hot = numpy.eye(LABELS)[labels.numpy()]
+    p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    hot = np.eye(LABELS)[labels.numpy()]
     dz = p - hot
-    expected = [-(hot * numpy.log(p)).sum(), (z.argmax(axis=1) != labels.numpy()).sum()]
+    expected = [-(hot * np.log(p)).sum(), (z.argmax(axis=1) != labels.numpy()).sum()]
     expected += [dz @ w.numpy().T, x.numpy().T @ dz, dz.sum(axis=0)]
     for got, wanted in zip(with_gradients(x, w, b, labels, TargetSpec(), block=block), expected):
-        numpy.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -52,7 +52,7 @@ def test_products_of_few_digits(dtype: str) -> None:
     got = with_gradients(*inputs(7, dtype), TargetSpec(), block=2 * LABELS)
     assert [a.dtype.name for a in got] == ["float32"] * 2 + [dtype] * 3
     for a, wanted in zip(got[:1] + got[2:], exact[:1] + exact[2:]):
-        numpy.testing.assert_allclose(a.astype("float32"), wanted, rtol=0.05, atol=0.05)
+        np.testing.assert_allclose(a.astype("float32"), wanted, rtol=0.05, atol=0.05)
 
 
 def test_no_frames() -> None:
@@ -68,22 +68,22 @@ def test_native_is_plain(spec: TargetSpec) -> None:
     """Large logits, several of them equal and greatest; one minus infinity where nothing is smoothed; NaN."""
     ops = softmax_ops(tf.float32)
     assert ops is not None, "the native softmax has to compile where the tests run"
-    z = 20 * numpy.random.RandomState(3).normal(0, 1, (6, LABELS)).astype("float32")
+    z = 20 * np.random.RandomState(3).normal(0, 1, (6, LABELS)).astype("float32")
     z[0, [3, 5]] = z[0].max() + 1
     z[1, [3, 5]] = z[1].max() + 1
-    z[2, :3] = -numpy.inf if not spec.off else -90.0
-    z[3, 7] = numpy.nan
+    z[2, :3] = -np.inf if not spec.off else -90.0
+    z[3, 7] = np.nan
     labels = tf.constant([3, 5, 6, 6, 1, 2])
     bias = tf.zeros([LABELS])
     got = native_softmax_ce(ops, tf.constant(z), bias, labels, with_gradient=True, **vars(spec))
     expected = plain_frames(tf.constant(z), bias, labels, spec)
     for a, wanted in zip((got.values, got.errors, got.gradient), expected):
         a, wanted = a.numpy(), wanted.numpy()
-        assert numpy.isnan(a[3]).all() or a.ndim == 1
-        numpy.testing.assert_allclose(numpy.delete(a, 3, 0), numpy.delete(wanted, 3, 0), rtol=2e-5, atol=1e-6)
-    assert list(got.errors[:2]) == [0, 1] and numpy.isnan(got.values[3])
+        assert np.isnan(a[3]).all() or a.ndim == 1
+        np.testing.assert_allclose(np.delete(a, 3, 0), np.delete(wanted, 3, 0), rtol=2e-5, atol=1e-6)
+    assert list(got.errors[:2]) == [0, 1] and np.isnan(got.values[3])
     values = native_softmax_ce(ops, tf.constant(z), bias, labels, with_gradient=False, **vars(spec))
-    numpy.testing.assert_array_equal(values.values, got.values)
+    np.testing.assert_array_equal(values.values, got.values)
     assert values.gradient.shape == (0, LABELS)
 
 
@@ -100,4 +100,4 @@ def test_without_native_ops() -> None:
     expected = with_gradients(*inputs(7), SPEC)
     with portable_ops():
         for a, wanted in zip(with_gradients(*inputs(7), SPEC), expected):
-            numpy.testing.assert_allclose(a, wanted, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(a, wanted, rtol=1e-5, atol=1e-5)

@@ -1,6 +1,6 @@
 """The MDLSTM in plain TensorFlow: against numpy in float64, numeric gradients, ragged images, padding."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.ops.dense.mdlstm import mdlstm
@@ -24,7 +24,7 @@ def test_empty(size):
 
 def test_two_forget_gates_grow_and_the_stable_cell_does_not():
     """With all gates open and no input the state of the far corner: a mean of its predecessors, or their sum."""
-    z = numpy.zeros((1, 9, 9, 5), "float32")
+    z = np.zeros((1, 9, 9, 5), "float32")
     z[..., 1:4] = 50  # forget, lambda and output gate
     z[..., 0] = -50
     z[0, 0, 0, [0, 4]] = 50, 0.1  # only the first pixel comes in

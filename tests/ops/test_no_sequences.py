@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.ops.sequence import ctc
@@ -34,7 +34,7 @@ def test_ctc(sequences: int, frames: int, graph: bool) -> None:
 
     *of_sequences, gradient, greedy, best = (tf.function(compute, autograph=False) if graph else compute)(logits)
     for value in of_sequences:
-        numpy.testing.assert_array_equal(value, numpy.zeros([sequences], "float32"))
+        np.testing.assert_array_equal(value, np.zeros([sequences], "float32"))
     assert gradient.shape == logits.shape and greedy.shape == best.shape == (sequences, 0)
 
 

@@ -1,22 +1,22 @@
 """Pooling in all its forms against plain loops."""
 
-import numpy
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from returnn_tf.ops.dense.convolution import same_padding
 from returnn_tf.ops.dense.pooling import pool
 
-RNG = numpy.random.default_rng(5)
+RNG = np.random.default_rng(5)
 X = RNG.normal(size=[3, 7, 2]).astype("float32")
-MASK = numpy.arange(7)[None, :, None] < numpy.array([7, 2, 4])[:, None, None]
+MASK = np.arange(7)[None, :, None] < np.array([7, 2, 4])[:, None, None]
 
 
 def expected_pool(mode, size, stride, dilation, padding, mask):
     left, right = same_padding(7, (size - 1) * dilation + 1, stride) if padding == "same" else (0, 0)
     left, right = padding if isinstance(padding, tuple) else (left, right)
     frames = -(-(7 + left + right - (size - 1) * dilation) // stride)
-    y = numpy.zeros([3, frames, 2], "float32")
+    y = np.zeros([3, frames, 2], "float32")
     for b in range(3):
         for t in range(frames):
             sources = [t * stride + k * dilation - left for k in range(size)]
@@ -24,7 +24,7 @@ def expected_pool(mode, size, stride, dilation, padding, mask):
             if sources:
                 y[b, t] = X[b, sources].max(0) if mode == "max" else X[b, sources].mean(0)
             elif mode == "max" and mask is None:  # a window that the mask excludes as a whole gives 0
-                y[b, t] = numpy.finfo("float32").min
+                y[b, t] = np.finfo("float32").min
     return y
 
 
@@ -42,11 +42,11 @@ def test_pool(mode, padding, size, stride, dilation, mask):
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = run(x)
-    numpy.testing.assert_allclose(y, expected_pool(mode, size, stride, dilation, padding, mask), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(y, expected_pool(mode, size, stride, dilation, padding, mask), rtol=1e-5, atol=1e-6)
     grad = tape.gradient(y, x).numpy()
-    assert numpy.isfinite(grad).all()
+    assert np.isfinite(grad).all()
     if mask is not None:
-        assert not grad[~numpy.broadcast_to(mask, grad.shape)].any()
+        assert not grad[~np.broadcast_to(mask, grad.shape)].any()
 
 
 def test_a_window_of_one_frame_is_the_identity():

@@ -1,21 +1,21 @@
 """Reductions and softmax where some entries don't count."""
 
-import numpy
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from returnn_tf.ops.frames.reduce import masked_reduce, p_norm
 from returnn_tf.ops.softmax import masked_softmax
 
-X = numpy.random.default_rng(1).normal(size=(2, 4, 3)).astype("float32")
-MASK = numpy.array([[True, True, True, True], [True, False, True, False]])[:, :, None]
+X = np.random.default_rng(1).normal(size=(2, 4, 3)).astype("float32")
+MASK = np.array([[True, True, True, True], [True, False, True, False]])[:, :, None]
 NUMPY = {
-    "sum": numpy.sum,
-    "mean": numpy.mean,
-    "max": numpy.max,
-    "min": numpy.min,
-    "prod": numpy.prod,
-    "logsumexp": lambda x, axis: numpy.log(numpy.sum(numpy.exp(x), axis=axis)),
+    "sum": np.sum,
+    "mean": np.mean,
+    "max": np.max,
+    "min": np.min,
+    "prod": np.prod,
+    "logsumexp": lambda x, axis: np.log(np.sum(np.exp(x), axis=axis)),
 }
 
 
@@ -26,11 +26,11 @@ def test_only_the_entries_in_the_mask_count(mode, axes, keepdims):
     y = masked_reduce(mode, tf.constant(X), axes, tf.constant(MASK), keepdims=keepdims).numpy()
     rows = [X[b][MASK[b, :, 0]] for b in range(2)]
     if 0 in axes:
-        expected = NUMPY[mode](numpy.concatenate(rows), axis=tuple(a - 1 for a in axes[1:]))
+        expected = NUMPY[mode](np.concatenate(rows), axis=tuple(a - 1 for a in axes[1:]))
     else:
-        expected = numpy.stack([NUMPY[mode](row, axis=tuple(a - 1 for a in axes)) for row in rows])
+        expected = np.stack([NUMPY[mode](row, axis=tuple(a - 1 for a in axes)) for row in rows])
     assert y.shape == (tuple(1 if i in axes else s for i, s in enumerate(X.shape)) if keepdims else expected.shape)
-    numpy.testing.assert_allclose(y.reshape(expected.shape), expected, rtol=1e-5)
+    np.testing.assert_allclose(y.reshape(expected.shape), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("mode,expected", [("argmax", 0), ("argmin", 2)])
@@ -46,7 +46,7 @@ def test_nothing_counts(mode):
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = masked_reduce(mode, x, [1], tf.zeros([2, 4, 1], tf.bool))
-    assert numpy.isfinite(tape.gradient(y, x)).all()
+    assert np.isfinite(tape.gradient(y, x)).all()
     if mode in ("sum", "mean"):
         assert not y.numpy().any()
 
@@ -57,27 +57,27 @@ def test_p_norm(p):
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = p_norm(x, p, [1, 2])
-    ord_x = numpy.abs(X).reshape(2, -1)
+    ord_x = np.abs(X).reshape(2, -1)
     expected = ord_x.max(1) if p == float("inf") else (ord_x**p).sum(1) ** (1 / p)
-    numpy.testing.assert_allclose(y, [*expected, 0], rtol=1e-5)
-    assert p < 1 or numpy.isfinite(tape.gradient(y, x)).all()
+    np.testing.assert_allclose(y, [*expected, 0], rtol=1e-5)
+    assert p < 1 or np.isfinite(tape.gradient(y, x)).all()
 
 
 @pytest.mark.parametrize("log_space", [False, True])
 def test_softmax_without_any_entry(log_space):
-    x = tf.constant([[1.0, 2.0, numpy.nan], [1.0, 2.0, 3.0]])
+    x = tf.constant([[1.0, 2.0, np.nan], [1.0, 2.0, 3.0]])
     mask = tf.constant([[True, True, False], [False, False, False]])
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = masked_softmax(x, mask, log_space=log_space)
         picked = tf.reduce_sum(tf.where(mask, y, 0.0)[:, 0])
-    none = -numpy.inf if log_space else 0
-    first = numpy.log([1 / (1 + numpy.e), numpy.e / (1 + numpy.e)])
-    numpy.testing.assert_allclose(y, [[*(first if log_space else numpy.exp(first)), none], [none] * 3], rtol=1e-5)
-    assert numpy.isfinite(tape.gradient(picked, x)).all()
+    none = -np.inf if log_space else 0
+    first = np.log([1 / (1 + np.e), np.e / (1 + np.e)])
+    np.testing.assert_allclose(y, [[*(first if log_space else np.exp(first)), none], [none] * 3], rtol=1e-5)
+    assert np.isfinite(tape.gradient(picked, x)).all()
 
 
 def test_softmax_over_several_axes_sums_to_one():
     y = masked_softmax(tf.constant(X), tf.constant(MASK), axes=[1, 2])
-    numpy.testing.assert_allclose(numpy.sum(y, axis=(1, 2)), [1, 1], rtol=1e-5)
+    np.testing.assert_allclose(np.sum(y, axis=(1, 2)), [1, 1], rtol=1e-5)
     assert not y.numpy()[1, 1].any()

@@ -1,6 +1,6 @@
 """Stacking the entries of arrays."""
 
-import numpy
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -21,8 +21,8 @@ def test_entries_that_are_not_written_are_zeros(size, written, static):
 
     value = run(tf.constant(size), tf.constant(written), tf.constant(4))
     assert value.shape == (size, 4, 2)
-    numpy.testing.assert_array_equal(value[:written], 1)
-    numpy.testing.assert_array_equal(value[written:], 0)
+    np.testing.assert_array_equal(value[:written], 1)
+    np.testing.assert_array_equal(value[written:], 0)
 
 
 def test_scalars_and_unknown_sizes():

@@ -1,6 +1,6 @@
 """The 2D LSTM against loops in numpy, over ragged grids, and its gradients against differences."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native import mdlstm_ops, native_mdlstm
@@ -11,31 +11,31 @@ BATCH, N = 3, 2
 
 
 def sigmoid(x):
-    return 1 / (1 + numpy.exp(-x))
+    return 1 / (1 + np.exp(-x))
 
 
 def case(source, target, seed=5):
-    rng = numpy.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     arrays = [
         rng.normal(size=shape).astype("float32")
         for shape in ((source, BATCH, 5 * N), (target, BATCH, 5 * N), (N, 5 * N), (N, 5 * N))
     ]
-    lens = numpy.array([source, source // 2, min(source, 1)], "int32")
+    lens = np.array([source, source // 2, min(source, 1)], "int32")
     return arrays, lens
 
 
 def expected(arrays, lens, pooling):
     z_source, z_target, left, up = arrays
-    h = numpy.zeros([len(z_target) + 1, len(z_source) + 1, BATCH, N])
-    c = numpy.zeros_like(h)
+    h = np.zeros([len(z_target) + 1, len(z_source) + 1, BATCH, N])
+    c = np.zeros_like(h)
     for i in range(len(z_target)):
         for j in range(len(z_source)):
             z = z_source[j] + z_target[i] + h[i + 1, j] @ left + h[i, j + 1] @ up
-            gate_i, gate_f, mix, gate_o, a = numpy.split(z, 5, axis=1)
+            gate_i, gate_f, mix, gate_o, a = np.split(z, 5, axis=1)
             old = sigmoid(mix) * c[i + 1, j] + (1 - sigmoid(mix)) * c[i, j + 1]
-            c[i + 1, j + 1] = sigmoid(gate_f) * old + sigmoid(gate_i) * numpy.tanh(a)
-            h[i + 1, j + 1] = sigmoid(gate_o) * numpy.tanh(c[i + 1, j + 1])
-    result = numpy.zeros([len(z_target), BATCH, N])
+            c[i + 1, j + 1] = sigmoid(gate_f) * old + sigmoid(gate_i) * np.tanh(a)
+            h[i + 1, j + 1] = sigmoid(gate_o) * np.tanh(c[i + 1, j + 1])
+    result = np.zeros([len(z_target), BATCH, N])
     pool = {"last": lambda x: x[:, -1], "max": lambda x: x.max(1), "mean": lambda x: x.mean(1)}[pooling]
     for b, length in enumerate(lens):
         if length:
@@ -63,23 +63,21 @@ def by_rows(arrays, lens, pooling):
 def test_grid_and_rows_against_numpy(source, target, pooling):
     arrays, lens = case(source, target)
     tensors = [tf.constant(a) for a in arrays]
-    numpy.testing.assert_allclose(grid(tensors, lens, pooling), expected(arrays, lens, pooling), rtol=1e-5, atol=1e-6)
-    numpy.testing.assert_allclose(
-        by_rows(tensors, lens, pooling), expected(arrays, lens, pooling), rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(grid(tensors, lens, pooling), expected(arrays, lens, pooling), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(by_rows(tensors, lens, pooling), expected(arrays, lens, pooling), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("source,target", [(0, 3), (3, 0)])
 def test_empty_grid(source, target):
     arrays, lens = case(source, target)
     got = tf.function(lambda: grid([tf.constant(a) for a in arrays], tf.constant(lens), "max"))()
-    numpy.testing.assert_array_equal(got, numpy.zeros([target, BATCH, N]))
+    np.testing.assert_array_equal(got, np.zeros([target, BATCH, N]))
 
 
 @pytest.mark.parametrize("pooling", ["last", "max", "mean"])
 def test_gradients(pooling):
     arrays, lens = case(4, 3)
-    weights = numpy.random.default_rng(1).normal(size=(3, BATCH, N)).astype("float32")
+    weights = np.random.default_rng(1).normal(size=(3, BATCH, N)).astype("float32")
     variables = [tf.Variable(a) for a in arrays]
     grads = []
     for func in (grid, by_rows):
@@ -92,7 +90,7 @@ def test_gradients(pooling):
 
         grads.append(loss_and_grad()[1])
     for k, array in enumerate(arrays):
-        numpy.testing.assert_allclose(grads[0][k], grads[1][k], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(grads[0][k], grads[1][k], rtol=1e-4, atol=1e-5)
         for index in [(0,) * array.ndim, tuple(s - 1 for s in array.shape), tuple(s // 2 for s in array.shape)]:
             sides = []
             for change in (1e-4, -1e-4):
@@ -113,4 +111,4 @@ def test_as_an_image(source, target, pooling):
     z = twod_lstm.whole_grid(z_source, z_target)
     (h,) = native_mdlstm(ops, [z], [left], [up], tf.fill([BATCH], target), tf.constant(lens), [(False, False)])
     got = twod_lstm.pooled_image(h, tf.constant(lens), pooling)
-    numpy.testing.assert_allclose(got, expected(arrays, lens, pooling), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got, expected(arrays, lens, pooling), rtol=1e-5, atol=1e-6)

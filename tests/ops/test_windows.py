@@ -1,6 +1,6 @@
 """Windows and their sums against plain loops."""
 
-import numpy
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -12,7 +12,7 @@ from returnn_tf.ops.frames.windows import interleave, overlap_add, sliding_windo
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_windows_and_their_sum(size, stride, dynamic):
-    x = numpy.random.default_rng(1).normal(size=(8, 2, 3)).astype("float32")
+    x = np.random.default_rng(1).normal(size=(8, 2, 3)).astype("float32")
 
     @tf.function(input_signature=[tf.TensorSpec([None if dynamic else 8, None, 3])], autograph=False)
     def run(x):
@@ -21,13 +21,13 @@ def test_windows_and_their_sum(size, stride, dynamic):
 
     windows, total = run(x)
     count = -(-(8 - size + 1) // stride)
-    expected = numpy.stack([[x[t * stride + i] for t in range(count)] for i in range(size)])
-    numpy.testing.assert_array_equal(windows, expected)
-    expected_total = numpy.zeros([count * stride + size - 1, 2, 3], "float32")
+    expected = np.stack([[x[t * stride + i] for t in range(count)] for i in range(size)])
+    np.testing.assert_array_equal(windows, expected)
+    expected_total = np.zeros([count * stride + size - 1, 2, 3], "float32")
     for i in range(size):
         for t in range(count):
             expected_total[t * stride + i] += expected[i, t]
-    numpy.testing.assert_allclose(total, expected_total, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(total, expected_total, rtol=1e-5, atol=1e-6)
 
 
 def test_windows_of_too_few_frames_are_none():
@@ -38,12 +38,12 @@ def test_gradient_of_windows_counts_them():
     x = tf.Variable(tf.ones([5, 1]))
     with tf.GradientTape() as tape:
         y = tf.reduce_sum(sliding_windows(x, 3))
-    numpy.testing.assert_array_equal(tape.gradient(y, x)[:, 0], [1, 2, 3, 2, 1])
+    np.testing.assert_array_equal(tape.gradient(y, x)[:, 0], [1, 2, 3, 2, 1])
 
 
 def test_interleave():
     y = interleave([tf.constant([[1, 2], [3, 4]]), tf.constant([[5, 6], [7, 8]])], 1)
-    numpy.testing.assert_array_equal(y, [[1, 5, 2, 6], [3, 7, 4, 8]])
+    np.testing.assert_array_equal(y, [[1, 5, 2, 6], [3, 7, 4, 8]])
 
 
 @pytest.mark.parametrize("dtype,value", [("bool", True), ("int32", 3), ("float32", 0.5)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy
+import numpy as np
 import tensorflow as tf
 
 import returnn_tf
@@ -22,4 +22,4 @@ def test_graph_of_a_training(tmp_path):
     with MetaSession(meta, str(tmp_path / "net.001")) as session:
         (output,) = session.run(["output/output_batch_major"], inputs(feed))
     expected = net.run(feed, train=False)
-    numpy.testing.assert_allclose(output[0], expected.layers["output"].value[0], atol=1e-5)
+    np.testing.assert_allclose(output[0], expected.layers["output"].value[0], atol=1e-5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.tensor import Dim, DimKind, FeatureDim, SpatialDim, batch_dim
@@ -29,11 +29,11 @@ def test_equal_size_is_not_equality() -> None:
     assert not made.agrees_with(FeatureDim("c", 5))
 
 
-def _lengths(dim: Dim, lens: dict[Dim, numpy.ndarray]) -> numpy.ndarray:
+def _lengths(dim: Dim, lens: dict[Dim, np.ndarray]) -> np.ndarray:
     """Return the lengths of a dim, given those of its operands."""
     if dim.size is not None:
-        return numpy.array(dim.size)
-    return lens[dim] if dim in lens else dim.expr.evaluate(lambda d: _lengths(d, lens), numpy.maximum)  # type: ignore[union-attr]
+        return np.array(dim.size)
+    return lens[dim] if dim in lens else dim.expr.evaluate(lambda d: _lengths(d, lens), np.maximum)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_different_expressions(one, two) -> None:  # type: ignore[no-untyped-def
 )
 def test_lengths_of_expressions(make, expected) -> None:  # type: ignore[no-untyped-def]
     a, b = SpatialDim("a"), SpatialDim("b")
-    assert _lengths(make(a, b), {a: numpy.array([5, 2]), b: numpy.array([1, 3])}).tolist() == expected
+    assert _lengths(make(a, b), {a: np.array([5, 2]), b: np.array([1, 3])}).tolist() == expected
 
 
 def test_constants() -> None:

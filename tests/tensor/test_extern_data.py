@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -49,7 +49,7 @@ TIME, FEATURE = SpatialDim("time"), FeatureDim("feature", 5)
         ({"dims": [batch_dim, TIME, FEATURE]}, "BTF", 5),
         ({"dim_tags": [TIME, batch_dim], "sparse": True, "dim": 8}, "TB", 8),
         ({"dim_tags": [batch_dim, FEATURE, TIME], "feature_dim": FEATURE, "shape": (5, None)}, "BFT", 5),
-        ({"dim": numpy.int64(3), "sparse": numpy.bool_(True)}, "BT", 3),
+        ({"dim": np.int64(3), "sparse": np.bool_(True)}, "BT", 3),
         ((40, 3), "BTTF", 40),
         (30, "BT", 30),
         ({"dim": 3, "name": "x", "available_for_inference": False, "vocab": {"vocab_file": "v"}}, "BTF", 3),

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy
+import numpy as np
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
@@ -116,8 +116,8 @@ def test_train_flag_search_and_portable():
     write(CONFIG + LOOP)
     assert tool("--search", "1", "--output_file", "search.meta", "--output_file_model_params_list", "params") == 0
     assert "output/rec/emb/W" in Path("params").read_text().splitlines()
-    data = numpy.ones([3, 4, 4], "float32")
-    feed = inputs({"data": data, "data/size0": numpy.array([4, 4, 2], "int32")})
+    data = np.ones([3, 4, 4], "float32")
+    feed = inputs({"data": data, "data/size0": np.array([4, 4, 2], "int32")})
     with MetaSession(read("search.meta")) as session:
         (labels,) = session.run(["output/rec/output_batch_major"], feed)
     assert labels.shape == (6, 4)
@@ -126,8 +126,8 @@ def test_train_flag_search_and_portable():
 def test_summaries():
     """One op has them all: scores, and statistics of the parameters, which need no feed."""
     assert tool("--eval", "1", "--summaries_tensor_name", "all/summaries", "--output_file", "graph.meta") == 0
-    feed = inputs({"data": numpy.ones([1, 3, 4], "float32"), "data/size0": numpy.array([3], "int32"),
-                   "classes": numpy.zeros([1, 3], "int32"), "classes/size0": numpy.array([3], "int32")})  # fmt: skip
+    feed = inputs({"data": np.ones([1, 3, 4], "float32"), "data/size0": np.array([3], "int32"),
+                   "classes": np.zeros([1, 3], "int32"), "classes/size0": np.array([3], "int32")})  # fmt: skip
     with MetaSession(read("graph.meta")) as session:
         (text,) = session.run(["all/summaries"], feed)
     tags = {value.tag: value.simple_value for value in tf.compat.v1.Summary.FromString(text).value}

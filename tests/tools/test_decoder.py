@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-import numpy
+import numpy as np
 import pytest
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -47,7 +47,7 @@ def library(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def weights():
-    return numpy.random.RandomState(1).normal(0, 0.5, (UNITS, 4 * UNITS)).astype("float32")
+    return np.random.RandomState(1).normal(0, 0.5, (UNITS, 4 * UNITS)).astype("float32")
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +86,11 @@ def run(program, library, saved_graph):
 def test_decoder(program, library, saved_graph, weights):
     done = run(program, library, saved_graph)
     assert done.returncode == 0, done.stdout + done.stderr
-    got = numpy.array(done.stdout.split(), "float64").reshape(FRAMES, BATCH, UNITS)
-    z = numpy.sin(0.1 * numpy.arange(FRAMES * BATCH * 4 * UNITS)).reshape(FRAMES, BATCH, 4 * UNITS)
-    zeros = numpy.zeros((BATCH, UNITS))
-    expected = reference.lstm(z, weights, zeros, zeros, FRAMES - numpy.arange(BATCH) % FRAMES)[0]
-    numpy.testing.assert_allclose(got, expected, atol=1e-5)
+    got = np.array(done.stdout.split(), "float64").reshape(FRAMES, BATCH, UNITS)
+    z = np.sin(0.1 * np.arange(FRAMES * BATCH * 4 * UNITS)).reshape(FRAMES, BATCH, 4 * UNITS)
+    zeros = np.zeros((BATCH, UNITS))
+    expected = reference.lstm(z, weights, zeros, zeros, FRAMES - np.arange(BATCH) % FRAMES)[0]
+    np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
 @pytest.mark.slow

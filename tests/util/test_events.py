@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.util.events import write_images, write_scalar
 from returnn_tf.util.lazy_tf import tf
 
-IMAGES = numpy.random.RandomState(1).uniform(-0.1, 1.1, (2, 3, 5, 3)).astype("float32")
+IMAGES = np.random.RandomState(1).uniform(-0.1, 1.1, (2, 3, 5, 3)).astype("float32")
 
 WITHOUT = """
 import sys
@@ -42,7 +42,7 @@ def test_as_tensorboard_writes_them(tmp_path: Path) -> None:
         writer = tf.summary.create_file_writer(str(tmp_path / folder))
         with writer.as_default():
             scalar("loss/x", 0.3, step=1)
-            scalar("count", numpy.int64(7), step=2)
+            scalar("count", np.int64(7), step=2)
             images("y", IMAGES, step=3)
         writer.close()
     ours, theirs = read(tmp_path / "ours"), read(tmp_path / "theirs")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.compat.initializers import NamedInitializer
 from returnn_tf.config import ConfigError
@@ -67,18 +67,18 @@ class VariableRecorder:
 
 def _constant_of(initializer: Any) -> Optional[Any]:
     """Return the array that a variable begins with, if it is given as such."""
-    if isinstance(initializer, (int, float, list, tuple, numpy.ndarray, numpy.generic)):
-        return numpy.asarray(initializer)
+    if isinstance(initializer, (int, float, list, tuple, np.ndarray, np.generic)):
+        return np.asarray(initializer)
     if tf.is_tensor(initializer):
         value = tf.get_static_value(initializer)
         if value is None:
             raise ConfigError("get_variable: the initial value %s is no constant. Give an initialiser." % initializer)
-        return numpy.asarray(value)
+        return np.asarray(value)
     return None
 
 
 def _same(array: Any) -> Any:
-    return lambda shape, rng: numpy.broadcast_to(array, shape)
+    return lambda shape, rng: np.broadcast_to(array, shape)
 
 
 def _values_of(initializer: Any, dtype: str) -> Any:
@@ -95,6 +95,6 @@ def _values_of(initializer: Any, dtype: str) -> Any:
         if "seed" in options and options["seed"] is None:  # the values depend on the seed of the network alone
             seeded = type(made).from_config({**options, "seed": int(rng.integers(2**31 - 1))})
         with tf.init_scope():
-            return numpy.asarray(seeded(tuple(shape), dtype=tf.as_dtype(dtype)))
+            return np.asarray(seeded(tuple(shape), dtype=tf.as_dtype(dtype)))
 
     return values

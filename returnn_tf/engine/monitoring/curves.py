@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.engine.learning_rate.file import EpochData, scores_of
@@ -151,7 +151,7 @@ def _scale_scores(panel: Any, runs: Sequence[Epochs], keys: Sequence[str], log: 
         for epochs in runs
         for key in keys
     ]
-    finite = [[v for v in values if numpy.isfinite(v)] for values in curves]
+    finite = [[v for v in values if np.isfinite(v)] for values in curves]
     every = [v for values in finite for v in values]
     if not every:
         return
@@ -178,7 +178,7 @@ def _logarithmic(panel: Any, low: float, high: float) -> None:
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
     panel.set_yscale("log")
-    decades = numpy.log10(high / low)
+    decades = np.log10(high / low)
     steps = (1.0, 2.0, 5.0) if decades < 3 else (1.0,)
     panel.yaxis.set_major_locator(MaxNLocator(5) if decades < 0.7 else LogLocator(subs=steps, numticks=12))
     panel.yaxis.set_minor_locator(NullLocator())

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-import numpy
+import numpy as np
 
 
 def main(folder: str, feed: str, result: str) -> int:
@@ -29,7 +29,7 @@ def main(folder: str, feed: str, result: str) -> int:
         tf.load_op_library(os.path.join(folder, library))
     with open(os.path.join(folder, facts["meta_graph"]), "rb") as file:
         meta = tf.compat.v1.MetaGraphDef.FromString(file.read())
-    with numpy.load(feed, allow_pickle=False) as arrays:
+    with np.load(feed, allow_pickle=False) as arrays:
         inputs = {name: arrays[name] for name in facts["inputs"]}
     fed = {facts["inputs"][name]["tensor"]: value for name, value in inputs.items()}
     fed.update(_first_states(facts["fed"], next(iter(inputs.values()), None)))
@@ -41,7 +41,7 @@ def main(folder: str, feed: str, result: str) -> int:
         session.run(meta.saver_def.restore_op_name, {meta.saver_def.filename_tensor_name: checkpoint})
         outputs = session.run({name: info["tensor"] for name, info in facts["outputs"].items()}, fed)
     strings = {name: value.astype("S") for name, value in outputs.items() if value.dtype.kind == "O"}  # no pickle
-    numpy.savez(result, **{**outputs, **strings})
+    np.savez(result, **{**outputs, **strings})
     return 0
 
 
@@ -52,7 +52,7 @@ def _first_states(fed: dict[str, Any], example: Any) -> dict[str, Any]:
     """
     batch = 1 if example is None or not example.ndim else len(example)
     return {
-        tensor: numpy.zeros([size or (0 if i else batch) for i, size in enumerate(info["shape"])], info["dtype"])
+        tensor: np.zeros([size or (0 if i else batch) for i, size in enumerate(info["shape"])], info["dtype"])
         for tensor, info in fed.items()
     }
 

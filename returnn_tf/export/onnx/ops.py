@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy
+import numpy as np
 
 from returnn_tf.export.onnx.packages import Packages
 
@@ -49,7 +49,7 @@ def handlers(pkg: Packages) -> dict[str, tuple[Any, list[Any]]]:
             """Return parts in the order i, o, f, j of ONNX, [1, sizes]."""
             order = [parts[first + start + gate] for start in range(0, count, 4) for gate in (0, 3, 1, 2)]
             whole = ctx.make_node("Concat", order, attr={"axis": 0}, op_name_scope=node.name).output[0]
-            axis = ctx.make_const(pkg.tf2onnx.utils.make_name("axis"), numpy.array([0], "int64")).output[0]
+            axis = ctx.make_const(pkg.tf2onnx.utils.make_name("axis"), np.array([0], "int64")).output[0]
             return ctx.make_node("Unsqueeze", [whole, axis], op_name_scope=node.name).output[0]
 
         size = ctx.get_shape(parts[-1])[0]
@@ -59,7 +59,7 @@ def handlers(pkg: Packages) -> dict[str, tuple[Any, list[Any]]]:
             "LSTM", [x, joined(0, 4), joined(4, 4), joined(8, 8), lengths, h0, c0], attr={"hidden_size": size},
             output_count=3, dtypes=dtypes[:3], op_name_scope=node.name,
         )  # fmt: skip
-        direction = ctx.make_const(pkg.tf2onnx.utils.make_name("axis"), numpy.array([1], "int64")).output[0]
+        direction = ctx.make_const(pkg.tf2onnx.utils.make_name("axis"), np.array([1], "int64")).output[0]
         ctx.make_node(
             "Squeeze", [made.output[0], direction], outputs=outputs[:1], shapes=shapes[:1], dtypes=dtypes[:1],
             op_name_scope=node.name,

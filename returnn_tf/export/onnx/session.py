@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
@@ -52,10 +52,10 @@ class Session:
 
 def _text(value: Any) -> NDArray[Any]:
     """Return an array as onnxruntime takes it: strings as text, not as bytes."""
-    array = numpy.asarray(value)
-    return numpy.char.decode(array.astype("S"), "utf8").astype(object) if array.dtype.kind in "OS" else array
+    array = np.asarray(value)
+    return np.char.decode(array.astype("S"), "utf8").astype(object) if array.dtype.kind in "OS" else array
 
 
 def _bytes(value: NDArray[Any]) -> NDArray[Any]:
     """Return an array of onnxruntime as TensorFlow gives it: strings as bytes."""
-    return numpy.char.encode(value.astype(str), "utf8").astype(object) if value.dtype.kind == "O" else value
+    return np.char.encode(value.astype(str), "utf8").astype(object) if value.dtype.kind == "O" else value

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 
 Run = Callable[..., dict[str, Any]]
 
@@ -140,11 +140,11 @@ def main(folder: str, feed: str, result: str) -> int:
     :param result: npz file to write the outputs to
     """
     run = load(folder)
-    with numpy.load(feed, allow_pickle=False) as arrays:
+    with np.load(feed, allow_pickle=False) as arrays:
         inputs = {name: arrays[name] for name in arrays.files}
     outputs = run(**inputs)
     strings = {name: value.astype("S") for name, value in outputs.items() if value.dtype.kind == "O"}  # no pickle
-    numpy.savez(result, **{**outputs, **strings})
+    np.savez(result, **{**outputs, **strings})
     return 0
 
 

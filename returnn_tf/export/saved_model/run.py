@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
@@ -36,12 +36,12 @@ def run_in_process(
         raise DataError("The exported graph in %s can't be run: %s" % (folder, exc)) from None
     with tempfile.TemporaryDirectory() as temp:
         inputs, outputs = os.path.join(temp, "inputs.npz"), os.path.join(temp, "outputs.npz")
-        numpy.savez(inputs, **{name: _plain(value) for name, value in feed.items()})
+        np.savez(inputs, **{name: _plain(value) for name, value in feed.items()})
         code, errors = _run_program(program, [os.path.abspath(folder), inputs, outputs], temp)
         if code:
             lines = errors.strip().splitlines() or ["exit code %d" % code]
             raise DataError("The exported graph in %s can't be run: %s" % (folder, lines[-1]))
-        with numpy.load(outputs, allow_pickle=False) as arrays:
+        with np.load(outputs, allow_pickle=False) as arrays:
             infos = facts["outputs"]
             return {name: _typed(arrays[name], infos[name]["dtype"]) for name in arrays.files}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import Config, ConfigError, DataError
@@ -93,18 +93,18 @@ class StepCheck:
         name = graph_name("%s/%s" % (self._layer, self._choices[-1]))
         scores = expected[name + "_scores"]
         seqs, beam = scores.shape
-        sizes = expected.get(name + "_size0", numpy.full([seqs], expected[name].shape[1]))
-        lens = numpy.broadcast_to(sizes.reshape(seqs, -1), [seqs, beam])
+        sizes = expected.get(name + "_size0", np.full([seqs], expected[name].shape[1]))
+        lens = np.broadcast_to(sizes.reshape(seqs, -1), [seqs, beam])
         labels = [
             expected[graph_name("%s/%s" % (self._layer, choice))].reshape(seqs, beam, -1) for choice in self._choices
         ]
         found = self._scores(decoder, feed, labels, lens)
         valid = scores > _NONE
-        difference = numpy.where(valid, numpy.abs(found - scores), 0.0)
-        scale = max(1.0, float(numpy.abs(scores[valid]).max(initial=0.0)))
+        difference = np.where(valid, np.abs(found - scores), 0.0)
+        scale = max(1.0, float(np.abs(scores[valid]).max(initial=0.0)))
         # a comparison with NaN is false
         if not (difference <= tolerance * scale).all():
-            worst = numpy.unravel_index(numpy.nanargmax(numpy.where(numpy.isnan(difference), numpy.inf, difference)),
+            worst = np.unravel_index(np.nanargmax(np.where(np.isnan(difference), np.inf, difference)),
                                         difference.shape)  # fmt: skip
             raise DataError(
                 "The single steps of layer %r do not compute what its search does, so nothing was written: the score "
@@ -121,15 +121,15 @@ class StepCheck:
         known = lens[:, 0] if decoder.ended() is None else None
         most = None if known is None else int(lens.max(initial=0))
         options = SearchOptions([plain] * len(labels), include_eos=True, lengths=facts["lengths"], max_steps=most)
-        source = numpy.broadcast_to(numpy.arange(lens.shape[1], dtype=numpy.int32), lens.shape)
+        source = np.broadcast_to(np.arange(lens.shape[1], dtype=np.int32), lens.shape)
 
         def pick(choice: int, step: int) -> tuple[NDArray[Any], NDArray[Any]]:
             inside = step < lens
             label = labels[choice][:, :, min(step, labels[choice].shape[2] - 1)]
-            return source, numpy.where(inside, label, 0).astype(numpy.int32)
+            return source, np.where(inside, label, 0).astype(np.int32)
 
         states = decoder.encode(feed)
-        entries = numpy.repeat(numpy.arange(len(lens)), lens.shape[1])
+        entries = np.repeat(np.arange(len(lens)), lens.shape[1])
         states = decoder.select(states, entries)
         return StepSearch(decoder, options).run(states, len(lens), lens.shape[1], pick, known).scores
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
@@ -16,7 +16,7 @@ Array = NDArray[Any]
 #: (index of the choice, step) -> (source, label), each int32 [batch, new beam].
 Pick = Callable[[int, int], "tuple[Array, Array]"]
 
-_OTHERS = numpy.float32(-1e30)
+_OTHERS = np.float32(-1e30)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,18 +120,18 @@ class StepSearch:
                 "The search can't decide on choices without scores: %s."
                 % ", ".join(name for name in decoder.choices if name not in decoder.scored)
             )
-        scores = numpy.zeros([seqs, beam], numpy.float32)
-        history = [numpy.zeros([seqs, beam, 0], numpy.int32) for _ in choices]
+        scores = np.zeros([seqs, beam], np.float32)
+        history = [np.zeros([seqs, beam, 0], np.int32) for _ in choices]
         self._known = self._known_lengths(seqs) if lengths is None else lengths
         step = 0
         while True:
             # before the first step the labels only tell the number of entries
-            labels = [h[:, :, -1].reshape(-1) if step else numpy.zeros(seqs * beam, numpy.int32) for h in history]
+            labels = [h[:, :, -1].reshape(-1) if step else np.zeros(seqs * beam, np.int32) for h in history]
             decoder.begin(labels if len(labels) > 1 else labels[0], states)
             ended, lens = self._ended(history, step)
             if not self._goes_on(ended, step):
                 break
-            history = [numpy.pad(h, [(0, 0), (0, 0), (0, 1)]) for h in history]
+            history = [np.pad(h, [(0, 0), (0, 0), (0, 1)]) for h in history]
             for k, choice in enumerate(choices):
                 name = decoder.choices[k]
                 combined = scores[:, :, None]
@@ -143,9 +143,9 @@ class StepSearch:
                 else:
                     counts = self._counts(ended, lens, step)
                     source, label = _best(_ranks(choice, combined, counts, ended), choice.beam_size)
-                places = label[:, :, None] if name in decoder.scored else numpy.zeros_like(label)[:, :, None]
-                scores = numpy.take_along_axis(_at(combined, source), places, 2)[:, :, 0]
-                entries = (source + numpy.arange(seqs)[:, None] * beam).reshape(-1)
+                places = label[:, :, None] if name in decoder.scored else np.zeros_like(label)[:, :, None]
+                scores = np.take_along_axis(_at(combined, source), places, 2)[:, :, 0]
+                entries = (source + np.arange(seqs)[:, None] * beam).reshape(-1)
                 history = [_at(h, source) for h in history]
                 history[k][:, :, -1] = label
                 ended, lens = _at(ended, source), None if lens is None else _at(lens, source)
@@ -164,7 +164,7 @@ class StepSearch:
         if self._options.lengths is None:
             return None
         found = self._decoder.session.read(["IO/%s:0" % self._options.lengths])[0]
-        return numpy.broadcast_to(found, [seqs])
+        return np.broadcast_to(found, [seqs])
 
     def _ended(self, history: Sequence[Array], step: int) -> tuple[Array, Optional[Array]]:
         """Return which hypotheses had ended before this step, and their lengths if these are not known before."""
@@ -174,12 +174,12 @@ class StepSearch:
             return flags.reshape(shape), lens.reshape(shape)
         if self._known is not None:
             last = self._known if options.include_eos or self._independent else self._known + 1
-            return numpy.broadcast_to(step >= last[:, None], shape), None
+            return np.broadcast_to(step >= last[:, None], shape), None
         if options.end_label is None:
-            return numpy.zeros(shape, bool), None
+            return np.zeros(shape, bool), None
         found = history[-1] == options.end_label
-        first = numpy.where(found.any(2), found.argmax(2) if step else 0, step)
-        return found.any(2), (first + (options.include_eos & found.any(2))).astype(numpy.int32)
+        first = np.where(found.any(2), found.argmax(2) if step else 0, step)
+        return found.any(2), (first + (options.include_eos & found.any(2))).astype(np.int32)
 
     def _goes_on(self, ended: Array, step: int) -> bool:
         options = self._options
@@ -194,26 +194,26 @@ class StepSearch:
     def _counts(self, ended: Array, lens: Optional[Array], step: int) -> Array:
         """Return the number of steps of each hypothesis before this one."""
         if self._known is not None:
-            return numpy.broadcast_to(numpy.minimum(step, self._known)[:, None], ended.shape)
-        steps = numpy.full(ended.shape, step)
-        return steps if lens is None else numpy.where(ended, lens + (not self._options.include_eos), steps)
+            return np.broadcast_to(np.minimum(step, self._known)[:, None], ended.shape)
+        steps = np.full(ended.shape, step)
+        return steps if lens is None else np.where(ended, lens + (not self._options.include_eos), steps)
 
     def _result(
         self, history: list[Array], scores: Array, ended: Array, lens: Optional[Array], step: int
     ) -> SearchResult:
         last, eos = self._last, self._options.include_eos
-        lengths = numpy.full(scores.shape, step, numpy.int32) if lens is None else lens.astype(numpy.int32)
+        lengths = np.full(scores.shape, step, np.int32) if lens is None else lens.astype(np.int32)
         if self._known is not None:
-            lengths = numpy.broadcast_to(numpy.minimum(self._known, step)[:, None], scores.shape).astype(numpy.int32)
+            lengths = np.broadcast_to(np.minimum(self._known, step)[:, None], scores.shape).astype(np.int32)
         if any(choice.length_normalization for choice in self._options.choices):
             if self._independent:
                 counts = lengths if self._known is not None else self._counts(ended, lens, step)
-                scores = scores / numpy.maximum(counts, 1).astype(scores.dtype) ** last.length_normalization_exponent
+                scores = scores / np.maximum(counts, 1).astype(scores.dtype) ** last.length_normalization_exponent
             else:
-                scores = scores / numpy.float32(lengths.max(initial=0) + (0 if eos else 1))
-        inside = numpy.arange(lengths.max(initial=0)) < lengths[:, :, None]
-        labels = [numpy.where(inside, h[:, :, : inside.shape[2]], 0) for h in history]
-        return SearchResult(labels, lengths, scores.astype(numpy.float32))
+                scores = scores / np.float32(lengths.max(initial=0) + (0 if eos else 1))
+        inside = np.arange(lengths.max(initial=0)) < lengths[:, :, None]
+        labels = [np.where(inside, h[:, :, : inside.shape[2]], 0) for h in history]
+        return SearchResult(labels, lengths, scores.astype(np.float32))
 
     # --- scores ---
 
@@ -228,23 +228,23 @@ class StepSearch:
         step: int,
     ) -> Array:
         """Return the scores of all continuations, [batch, beam, labels]."""
-        before = numpy.zeros_like(ended, numpy.int32)
+        before = np.zeros_like(ended, np.int32)
         if self._independent and step:
             before = history[k][:, :, -2]
-        fixed = numpy.where(numpy.arange(log_probs.shape[2]) == before[:, :, None], numpy.float32(0), _OTHERS)
-        log_probs = numpy.where(ended[:, :, None], fixed, log_probs)
+        fixed = np.where(np.arange(log_probs.shape[2]) == before[:, :, None], np.float32(0), _OTHERS)
+        log_probs = np.where(ended[:, :, None], fixed, log_probs)
         if choice.length_normalization and k == 0 and not self._independent and step:
-            factor = numpy.float32(((step + 1.0) / step) ** choice.length_normalization_exponent)
-            base = numpy.where(ended, base * factor, base)
+            factor = np.float32(((step + 1.0) / step) ** choice.length_normalization_exponent)
+            base = np.where(ended, base * factor, base)
         scaled: Array = choice.prob_scale * log_probs + choice.base_beam_score_scale * base[:, :, None]
-        return scaled.astype(numpy.float32)
+        return scaled.astype(np.float32)
 
 
 def _ranks(choice: ChoiceOptions, combined: Array, counts: Array, ended: Array) -> Array:
     """Return the values that continuations are ranked by."""
     if not (choice.independent_of_batch and choice.length_normalization):
         return combined
-    steps = numpy.maximum(counts + ~ended, 1).astype(combined.dtype)
+    steps = np.maximum(counts + ~ended, 1).astype(combined.dtype)
     ranks: Array = combined / steps[:, :, None] ** choice.length_normalization_exponent
     return ranks
 
@@ -255,8 +255,8 @@ def _best(ranks: Array, count: int) -> tuple[Array, Array]:
     There are fewer than ``count`` if there are not as many continuations.
     """
     seqs, _, labels = ranks.shape
-    order = numpy.argsort(-ranks.reshape(seqs, -1), axis=1, kind="stable")[:, :count]
-    return (order // labels).astype(numpy.int32), (order % labels).astype(numpy.int32)
+    order = np.argsort(-ranks.reshape(seqs, -1), axis=1, kind="stable")[:, :count]
+    return (order // labels).astype(np.int32), (order % labels).astype(np.int32)
 
 
 def _at(values: Array, index: Array) -> Array:
@@ -264,5 +264,5 @@ def _at(values: Array, index: Array) -> Array:
 
     :param index: [batch, new beam]
     """
-    found: Array = values[numpy.arange(values.shape[0])[:, None], index]
+    found: Array = values[np.arange(values.shape[0])[:, None], index]
     return found

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
@@ -139,5 +139,5 @@ class GraphSession:
                 found = self._session.graph.get_tensor_by_name(tensor)
             except (KeyError, ValueError):
                 raise DataError("The graph %s has no input %r." % (self._path, tensor)) from None
-            feed[tensor] = value if found.dtype == tf.string else numpy.asarray(value, found.dtype.as_numpy_dtype)
+            feed[tensor] = value if found.dtype == tf.string else np.asarray(value, found.dtype.as_numpy_dtype)
         return feed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional, Union
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
@@ -123,7 +123,7 @@ class Stepper:
         """
         names = [*self._states, *self._globals]
         states = dict(zip(names, self.session.read(names)))
-        states["i"] = numpy.asarray(index, numpy.int32)
+        states["i"] = np.asarray(index, np.int32)
         return states
 
     def reorder(self, entries: NDArray[Any]) -> None:

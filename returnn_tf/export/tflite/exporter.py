@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError
@@ -121,4 +121,4 @@ class TFLiteExporter(StreamingExporter):
         if "B" in info.axes:
             value = value[(slice(None),) * info.axes.index("B") + (rows,)]
         more = [(self.frames or size) - size if axis == "T" else 0 for axis, size in zip(info.axes, value.shape)]
-        return numpy.pad(value, [(0, max(n, 0)) for n in more])
+        return np.pad(value, [(0, max(n, 0)) for n in more])

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.user_code import config_in_use
@@ -72,10 +72,10 @@ class NetworkView:
         return tf.constant(0, tf.int64) if self._ctx.step is None else self._ctx.step
 
     @property
-    def random(self) -> numpy.random.RandomState:
+    def random(self) -> np.random.RandomState:
         """Return a source of random numbers, e.g. ``random.randint(2 ** 31)`` for a seed; the same in every graph."""
         text = "%d/%s" % (self._ctx.lowering.seed, self._ctx.node.path)
-        return numpy.random.RandomState(zlib.crc32(text.encode("utf8")))
+        return np.random.RandomState(zlib.crc32(text.encode("utf8")))
 
     # --- layers ---
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext, sparse_hint
@@ -113,7 +113,7 @@ class EditDistanceLoss(DecodedLoss):
         if not self.label_map:
             return labels
         top = max([data.dim or 0, *(k + 1 for k in self.label_map)])
-        table = numpy.arange(top, dtype="int32")
+        table = np.arange(top, dtype="int32")
         for label, other in self.label_map.items():
             table[label] = other
         return tf.gather(table, tf.clip_by_value(labels, 0, top - 1))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
@@ -269,14 +269,14 @@ class CompareLayer(ElementwiseLayer):
         size = labels.output.dim
         constants = [node.layer.initializer for node in self.sources if node is not labels]
         constants += [] if self.value is None else [self.value]
-        if labels not in self.sources or size is None or any(x is None or numpy.size(x) != 1 for x in constants):
+        if labels not in self.sources or size is None or any(x is None or np.size(x) != 1 for x in constants):
             return None
-        operands = [numpy.arange(size) if node is labels else node.layer.initializer for node in self.sources]
+        operands = [np.arange(size) if node is labels else node.layer.initializer for node in self.sources]
         operands += [] if self.value is None else [self.value]
-        compare = getattr(numpy, self.kind)  # numpy has the same names
+        compare = getattr(np, self.kind)  # numpy has the same names
         results = [compare(a, b) for a, b in zip(operands, operands[1:])]
-        true = numpy.broadcast_to(numpy.squeeze(reduce(numpy.logical_and, results)), size)
-        return frozenset(numpy.flatnonzero(true).tolist())
+        true = np.broadcast_to(np.squeeze(reduce(np.logical_and, results)), size)
+        return frozenset(np.flatnonzero(true).tolist())
 
     def emit(self, ctx: EmitContext) -> Any:
         """Compare neighbours; with more than two operands all pairs must compare true."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.errors import shown
@@ -44,7 +44,7 @@ class ConstantLayer(Layer):
 
     def __post_init__(self) -> None:
         #: The value, set when planned.
-        self.array = numpy.zeros([])
+        self.array = np.zeros([])
 
     @property
     def initializer(self) -> NDArray[Any]:
@@ -70,12 +70,12 @@ class ConstantLayer(Layer):
 
     def _as_array(self, ctx: PlanContext) -> NDArray[Any]:
         try:
-            array = numpy.asarray(self.value)
+            array = np.asarray(self.value)
         except ValueError as exc:  # lists of different lengths, or nested too deeply
             raise ctx.error("the value %s is no array: %s." % (shown(self.value), exc)) from None
         if array.dtype.kind == "O":
             raise ctx.error("value must be a number, bool, string or numpy array, got %s." % shown(self.value))
-        if not isinstance(self.value, (numpy.ndarray, numpy.generic)):
+        if not isinstance(self.value, (np.ndarray, np.generic)):
             array = array.astype({"i": "int32", "f": float_dtype(), "b": "bool"}.get(array.dtype.kind, array.dtype))
         try:
             return array if self.dtype is None else array.astype(self.dtype)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import CodeType
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.emit_context import EmitContext
@@ -78,8 +78,8 @@ def run_code(
         names: dict[str, Any] = {
             **HELPERS,
             "tf": Tf1Names(tf, ctx.seed),
-            "np": numpy,
-            "numpy": numpy,
+            "np": np,
+            "numpy": np,
             "source": source,
             "self": this,
             **(code_locals or {}),
@@ -103,10 +103,10 @@ def true_labels_of_code(layer: Layer, labels: Node) -> Optional[frozenset[int]]:
         return None
     state = Lowering({}, train=False, search=True, behavior_version=0, batch_size=size, values={labels: tf.range(size)})
     try:
-        true = numpy.asarray(layer.emit(EmitContext(layer.node, state)))
+        true = np.asarray(layer.emit(EmitContext(layer.node, state)))
     except Exception:  # TensorFlow and user code may raise anything
         return None
-    return frozenset(numpy.flatnonzero(true).tolist()) if true.dtype == bool and true.shape == (size,) else None
+    return frozenset(np.flatnonzero(true).tolist()) if true.dtype == bool and true.shape == (size,) else None
 
 
 def _tensor(ctx: EmitContext, value: Any) -> Any:
@@ -114,7 +114,7 @@ def _tensor(ctx: EmitContext, value: Any) -> Any:
 
     :raises ConfigError: it is none, and can't be converted
     """
-    if not isinstance(value, (tf.Variable, int, float, bool, numpy.ndarray, numpy.generic)) and not tf.is_tensor(value):
+    if not isinstance(value, (tf.Variable, int, float, bool, np.ndarray, np.generic)) and not tf.is_tensor(value):
         hint = " Does the function lack a return statement?" if value is None else ""
         raise ConfigError(
             "Layer %r (class %r): the eval code must give a tensor, but it gave %s.%s"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import Any, Optional, Union
 
-import numpy
+import numpy as np
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -36,7 +36,7 @@ def initial_state(seed: Seed) -> Initializer:
 def constant_state(ctx: EmitContext, seed: Seed) -> Any:
     """Return the state for a seed, int64 [3]; without a seed it follows from that of the network and the layer."""
     if seed is None:
-        rng = numpy.random.default_rng([ctx.lowering.seed, zlib.crc32(ctx.node.path.encode("utf8"))])
+        rng = np.random.default_rng([ctx.lowering.seed, zlib.crc32(ctx.node.path.encode("utf8"))])
         return tf.constant(random_state(rng))
     return tf.constant(state_of_seed(seed))
 

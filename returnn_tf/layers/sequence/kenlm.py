@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.config import DataError
 from returnn_tf.config.options import OptionError, option
@@ -106,9 +106,9 @@ class KenLmLayer(Layer):
             histories = [tuple(map(int, text.split())) for text in strings]
             if dense:
                 rows = [scorer.next_scores(history) for history in histories]
-                return numpy.array(rows, "float32").reshape([len(rows), size])
+                return np.array(rows, "float32").reshape([len(rows), size])
             earlier = [tuple(map(int, text.split())) for text in strings_before]
-            return numpy.array([scorer.total(a) - scorer.total(b) for a, b in zip(histories, earlier)], "float32")
+            return np.array([scorer.total(a) - scorer.total(b) for a, b in zip(histories, earlier)], "float32")
 
         value = tf.cast(tf.numpy_function(score, [after, before], tf.float32, stateful=False), float_dtype())
         value.set_shape(ctx.output.static_shape)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Optional, Union
 
-import numpy
+import numpy as np
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
@@ -59,7 +59,7 @@ class RangeLayer(Layer):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a constant of the graph."""
         data = ctx.output
-        return tf.constant(self.start + self.delta * numpy.arange(data.dims[0].size or 0), data.dtype)
+        return tf.constant(self.start + self.delta * np.arange(data.dims[0].size or 0), data.dtype)
 
 
 _ONE_AXIS = "the output has the one axis only, and layers such as combine broadcast it"

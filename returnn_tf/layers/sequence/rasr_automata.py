@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy
+import numpy as np
 
 from returnn_tf.config.options import check_options
 from returnn_tf.datasets.rasr.servers import Automaton, ServerOptions, servers_for
@@ -52,10 +52,10 @@ def acceptors_of_rasr(options: Mapping[str, Any], where: str, tags: Any, classes
 
 def _joined(automata: Sequence[Automaton]) -> Any:
     longest = max([automaton.edges.shape[1] for automaton in automata], default=0)
-    edges = numpy.full([len(automata), longest, 3], -1, "int32")
-    costs = numpy.zeros([len(automata), longest], "float32")
+    edges = np.full([len(automata), longest, 3], -1, "int32")
+    costs = np.zeros([len(automata), longest], "float32")
     for row, automaton in enumerate(automata):
         count = automaton.edges.shape[1]
         edges[row, :count] = automaton.edges.T
         costs[row, :count] = automaton.weights
-    return edges, costs, numpy.array([automaton.num_states for automaton in automata], "int32")
+    return edges, costs, np.array([automaton.num_states for automaton in automata], "int32")

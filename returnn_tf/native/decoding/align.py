@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare
@@ -199,23 +199,23 @@ def self_test(ops: Any) -> None:
 
     :raises NativeOpError: they differ
     """
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     lens, labels, label_lens = [4, 3, 2], [[0, 1], [1, 1], [0, 0]], [2, 2, 1]
 
     def op(scores: tf.Tensor) -> list[tf.Tensor]:
         return [native_ctc(ops, scores, lens, labels, label_lens, blank=2)]
 
     def formula(scores: NDArray[Any]) -> list[NDArray[Any]]:
-        scores = scores - numpy.log(numpy.exp(scores).sum(-1, keepdims=True))
+        scores = scores - np.log(np.exp(scores).sum(-1, keepdims=True))
         sums = [
             sum(
-                numpy.exp(scores[range(n), b, path].sum())
+                np.exp(scores[range(n), b, path].sum())
                 for path in itertools.product(range(3), repeat=n)
                 if _read(path) == labels[b][: label_lens[b]]
             )
             for b, n in enumerate(lens)
         ]
-        return [-numpy.log(sums)]
+        return [-np.log(sums)]
 
     compare("alignments", op, formula, [rng.normal(0, 1, (4, 3, 3))])
 

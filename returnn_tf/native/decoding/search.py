@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.library import native_op
@@ -117,21 +117,21 @@ def self_test(ops: Any) -> None:
     _test_once(ops)
     _test_packed(ops)
     for labels, count in ((5, 5), (64, 1), (1000, 12)):
-        x = numpy.random.RandomState(labels).randint(-40, 40, (3, labels)).astype("float32") / 4
+        x = np.random.RandomState(labels).randint(-40, 40, (3, labels)).astype("float32") / 4
         values, indices, log_sums = native_best_labels(ops, tf.constant(x), count)
-        order = numpy.argsort(-x, axis=1, kind="stable")[:, :count]
-        expected = numpy.take_along_axis(x, order, axis=1)
-        sums = numpy.log(numpy.exp(x - expected[:, :1]).sum(axis=1))
+        order = np.argsort(-x, axis=1, kind="stable")[:, :count]
+        expected = np.take_along_axis(x, order, axis=1)
+        sums = np.log(np.exp(x - expected[:, :1]).sum(axis=1))
         if (
             (indices.numpy() != order).any()
             or (values.numpy() != expected).any()
-            or not numpy.allclose(log_sums, sums, atol=1e-5)
+            or not np.allclose(log_sums, sums, atol=1e-5)
         ):
             raise NativeOpError("the best labels that were compiled are wrong")
 
 
 def _test_once(ops: Any) -> None:
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     queries, weights = (rng.normal(0, 1, (6, 2, size)).astype("float32") for size in (19, 5))
     frames = rng.normal(0, 1, (3, 5, 2, 19)).astype("float32")
     copies = frames.repeat(2, axis=0)
@@ -139,40 +139,40 @@ def _test_once(ops: Any) -> None:
         (ops.rtf_once_energies(queries=queries, keys=frames), "bhd,bshd->bhs", queries),
         (ops.rtf_once_sums(weights=weights, values=frames), "bhs,bshd->bhd", weights),
     ):
-        if not numpy.allclose(found, numpy.einsum(equation, x, copies), atol=1e-5):
+        if not np.allclose(found, np.einsum(equation, x, copies), atol=1e-5):
             raise NativeOpError("the attention to frames of a sequence that was compiled gives wrong results")
 
 
 def _test_packed(ops: Any) -> None:
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     x, w, bias = (rng.normal(0, 1, shape).astype("float32") for shape in ((17, 90), (90, 70), (70,)))
     for transposed in (False, True):
         matrix = pack(ops, tf.constant(w.T if transposed else w), transposed=transposed)
-        if not numpy.allclose(matrix.product(tf.constant(x), tf.constant(bias)), x @ w + bias, atol=1e-4):
+        if not np.allclose(matrix.product(tf.constant(x), tf.constant(bias)), x @ w + bias, atol=1e-4):
             raise NativeOpError("the product with a packed matrix that was compiled is wrong")
 
 
 def _test_attention(ops: Any) -> None:
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     entries, heads, key, value = 29, 3, 18, 7
     state: Any = (
         tf.zeros([0, entries, heads * key]), tf.zeros([0, entries, heads * value]), tf.zeros([entries, 0], tf.int32)
     )  # fmt: skip
-    history = numpy.zeros((entries, 0, heads, key + value))
+    history = np.zeros((entries, 0, heads, key + value))
     for step in range(20):  # more than the first allocation has room for
-        shift = rng.normal(0, 1, (step + 1, key)).astype("float32") if step % 2 else numpy.zeros((step + 1, key))
+        shift = rng.normal(0, 1, (step + 1, key)).astype("float32") if step % 2 else np.zeros((step + 1, key))
         qkv = rng.normal(0, 1, (entries, heads, 2 * key + value)).astype("float32")
         given = tf.constant(shift, tf.float32) if step % 2 else None
         y, *state = native_beam_attention(
             ops, tf.constant(qkv.reshape([entries, -1])), *state, heads=heads, shift=given
         )
-        history = numpy.concatenate([history, qkv[:, None, :, key:]], axis=1)
+        history = np.concatenate([history, qkv[:, None, :, key:]], axis=1)
         keys = history[..., :key] + shift[:, None]
-        energies = numpy.einsum("ehd,eshd->esh", qkv[..., :key], keys) / key**0.5
-        weights = numpy.exp(energies - energies.max(axis=1, keepdims=True))
+        energies = np.einsum("ehd,eshd->esh", qkv[..., :key], keys) / key**0.5
+        weights = np.exp(energies - energies.max(axis=1, keepdims=True))
         weights /= weights.sum(axis=1, keepdims=True)
-        expected = numpy.einsum("esh,eshd->ehd", weights, history[..., key:])
-        if not numpy.allclose(y, expected.reshape([entries, -1]), rtol=1e-5, atol=1e-5):
+        expected = np.einsum("esh,eshd->ehd", weights, history[..., key:])
+        if not np.allclose(y, expected.reshape([entries, -1]), rtol=1e-5, atol=1e-5):
             raise NativeOpError("the beam attention that was compiled gives wrong results")
         order = rng.randint(0, entries, entries)
         history, state[2] = history[order], tf.gather(state[2], order)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare
@@ -96,10 +96,10 @@ def self_test(ops: Any) -> None:
 
     :raises NativeOpError: they differ
     """
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     rows, width, dropout = 37, 21, Dropout(0.3, tf.constant([5, 2**40 + 3], tf.int64))
     x, bias, residual = (rng.normal(0, 1, shape) for shape in ((rows, width), width, (rows, width)))
-    factors, taken = rng.uniform(0, 1, width), numpy.array([3, 4, 36, 0])
+    factors, taken = rng.uniform(0, 1, width), np.array([3, 4, 36, 0])
     numbers = tf.random.stateless_uniform((rows, width), dropout.seed)
     keep = tf.cast(numbers >= dropout.rate, tf.float32).numpy() / (1 - dropout.rate)
     for function in sorted(set(FUNCTIONS.values())):
@@ -125,7 +125,7 @@ def _formula(function: str, x: NDArray[Any]) -> NDArray[Any]:
     if function == "gelu":
         erf: NDArray[Any] = tf.math.erf(tf.constant(x * 0.5**0.5, tf.float64)).numpy()
         return 0.5 * x * (1 + erf)
-    sigmoid = 1 / (1 + numpy.exp(-x))
-    values = {"relu": numpy.maximum(x, 0), "swish": x * sigmoid, "tanh": numpy.tanh(x), "sigmoid": sigmoid}
+    sigmoid = 1 / (1 + np.exp(-x))
+    values = {"relu": np.maximum(x, 0), "swish": x * sigmoid, "tanh": np.tanh(x), "sigmoid": sigmoid}
     y: NDArray[Any] = values.get(function, x)
     return y

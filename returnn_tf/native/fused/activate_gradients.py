@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy
+import numpy as np
 
 from returnn_tf.util.lazy_tf import tf
 
@@ -82,7 +82,7 @@ def derivative(function: str, x: Any) -> Any:
     if function == "relu":
         return tf.cast(x > 0, x.dtype)
     if function == "gelu":
-        density = tf.exp(-0.5 * x * x) * (2 * numpy.pi) ** -0.5
+        density = tf.exp(-0.5 * x * x) * (2 * np.pi) ** -0.5
         return 0.5 * (1 + tf.math.erf(x * 0.5**0.5)) + x * density
     if function == "swish":
         s = tf.sigmoid(x)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare
@@ -76,7 +76,7 @@ def self_test(ops: Any) -> None:
 
     :raises NativeOpError: they differ
     """
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
 
     def op(x: tf.Tensor, scale: tf.Tensor, bias: tf.Tensor) -> list[tf.Tensor]:
         return [native_norm(ops, x, scale, bias, 0.01), native_norm(ops, x + scale + bias, None, None, 0.5)]
@@ -89,5 +89,5 @@ def self_test(ops: Any) -> None:
 
 
 def _formula(x: NDArray[Any], epsilon: float) -> NDArray[Any]:
-    y: NDArray[Any] = (x - x.mean(-1, keepdims=True)) / numpy.sqrt(x.var(-1, keepdims=True) + epsilon)
+    y: NDArray[Any] = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon)
     return y

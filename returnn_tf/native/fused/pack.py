@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare
@@ -72,12 +72,12 @@ def self_test(ops: Any) -> None:
 
     :raises NativeOpError: they differ
     """
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     batch, frames, width = 4, 37, 21
-    lengths = numpy.array([5, 0, 37, 20], "int32")
-    valid = numpy.arange(frames) < lengths[:, None]
+    lengths = np.array([5, 0, 37, 20], "int32")
+    valid = np.arange(frames) < lengths[:, None]
     for share in (0.2, 0.9):
-        kept = numpy.flatnonzero(valid if share == 0.2 else numpy.ones_like(valid))
+        kept = np.flatnonzero(valid if share == 0.2 else np.ones_like(valid))
 
         def op(x: tf.Tensor) -> list[tf.Tensor]:
             y = native_pack(ops, x, tf.constant(lengths), share)  # noqa: B023
@@ -85,11 +85,11 @@ def self_test(ops: Any) -> None:
 
         def formula(x: NDArray[Any]) -> list[NDArray[Any]]:
             rows = x.reshape(batch * frames, width)
-            back = numpy.zeros_like(rows)
+            back = np.zeros_like(rows)
             back[kept] = 2.0 * rows[kept]  # noqa: B023
             return [rows[kept][None], back.reshape(x.shape)]  # noqa: B023
 
         compare("pack", op, formula, [rng.normal(0, 1, (batch, frames, width))])
         rows = packed_rows(ops, tf.constant(lengths), tf.constant(frames), share)
-        if not numpy.array_equal(rows, kept):
+        if not np.array_equal(rows, kept):
             raise NativeOpError("the rows of packed frames are wrong")

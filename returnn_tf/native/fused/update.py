@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.errors import NativeOpError
@@ -61,33 +61,33 @@ def _keras_sgd(w: Any, g: Any, s: Arrays, rate: float, momentum: float, nesterov
 def _adam(w: Any, g: Any, s: Arrays, rate: float, p1: float, p2: float, *rest: float) -> tuple[Any, Arrays]:
     beta1, beta2, epsilon, nesterov, decay = (*rest, 0.0, 0.0)[:5]
     m, v = beta1 * s[0] + (1 - beta1) * g, beta2 * s[1] + (1 - beta2) * g * g
-    s = [m, v, *(numpy.maximum(v, x) for x in s[2:])]
+    s = [m, v, *(np.maximum(v, x) for x in s[2:])]
     step = beta1 * m + (1 - beta1) * g if nesterov else m
-    return w - rate * decay * w - rate * (1 - p2) ** 0.5 / (1 - p1) * step / (numpy.sqrt(s[-1]) + epsilon), s
+    return w - rate * decay * w - rate * (1 - p2) ** 0.5 / (1 - p1) * step / (np.sqrt(s[-1]) + epsilon), s
 
 
 def _nadam_keras(w: Any, g: Any, s: Arrays, *numbers: float) -> tuple[Any, Arrays]:
     of_g, of_m, of_v, beta1, beta2, epsilon = numbers
     m, v = beta1 * s[0] + (1 - beta1) * g, beta2 * s[1] + (1 - beta2) * g * g
-    return w - (of_g * g + of_m * m) / (numpy.sqrt(of_v * v) + epsilon), [m, v]
+    return w - (of_g * g + of_m * m) / (np.sqrt(of_v * v) + epsilon), [m, v]
 
 
 def _rmsprop(w: Any, g: Any, s: Arrays, rate: float, decay: float, momentum: float, eps: float) -> tuple[Any, Arrays]:
     rms = decay * s[0] + (1 - decay) * g * g
     means = [decay * mean + (1 - decay) * g for mean in s[2:]]
     variance = rms - means[0] ** 2 if means else rms
-    change = momentum * s[1] + rate * g / numpy.sqrt(variance + eps)
+    change = momentum * s[1] + rate * g / np.sqrt(variance + eps)
     return w - change, [rms, change, *means]
 
 
 def _adagrad(w: Any, g: Any, s: Arrays, rate: float) -> tuple[Any, Arrays]:
     s = [s[0] + g * g]
-    return w - rate * g / numpy.sqrt(s[0]), s
+    return w - rate * g / np.sqrt(s[0]), s
 
 
 def _adadelta(w: Any, g: Any, s: Arrays, rate: float, rho: float, epsilon: float) -> tuple[Any, Arrays]:
     squares = rho * s[0] + (1 - rho) * g * g
-    change = numpy.sqrt(s[1] + epsilon) / numpy.sqrt(squares + epsilon) * g
+    change = np.sqrt(s[1] + epsilon) / np.sqrt(squares + epsilon) * g
     return w - rate * change, [squares, rho * s[1] + (1 - rho) * change**2]
 
 
@@ -115,7 +115,7 @@ def self_test(ops: Any) -> None:
 
     :raises NativeOpError: they differ
     """
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     shapes, rate = [(3, 5), (), (41,), (0,)], 0.1
     for rule, formula, n_slots, rest in _FORMULAS:
         values = [rng.normal(0, 1, shape) for shape in shapes]
@@ -130,9 +130,9 @@ def self_test(ops: Any) -> None:
             values, slots = [w for w, _ in changed], [s for _, s in changed]
         got = [*variables, *(state for of_one in states for state in of_one)]
         expected = [*values, *(slot for of_one in slots for slot in of_one)]
-        if not all(numpy.allclose(a.numpy(), b, rtol=1e-5, atol=1e-6) for a, b in zip(got, expected)):
+        if not all(np.allclose(a.numpy(), b, rtol=1e-5, atol=1e-6) for a, b in zip(got, expected)):
             raise NativeOpError("the update %s that was compiled gives wrong results" % rule)
     arrays = [rng.normal(0, 1, size) for size in (7, 20000, 0, 4096)]
     norm = native_global_norm(ops, [tf.constant(array, tf.float32) for array in arrays])
-    if not numpy.allclose(norm, numpy.sqrt(sum((array**2).sum() for array in arrays)), rtol=1e-6):
+    if not np.allclose(norm, np.sqrt(sum((array**2).sum() for array in arrays)), rtol=1e-6):
         raise NativeOpError("the norm that was compiled gives wrong results")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare_recurrence
@@ -94,12 +94,12 @@ def _shapes(one_decay: bool, t: int, b: int, n: int) -> list[tuple[int, ...]]:
 def _numpy_delta_scan(*arrays: NDArray[Any], lengths: NDArray[Any], reverse: bool) -> list[NDArray[Any]]:
     """Evaluate the formula of `native_delta_scan` frame by frame, with log decays ``-g^2``."""
     q, k, v, a, b, g, state = arrays
-    o = numpy.zeros_like(v)
+    o = np.zeros_like(v)
     for t in range(len(v))[:: -1 if reverse else 1]:
         runs = (t < lengths)[:, None, None]
-        read = numpy.einsum("bhk,bhkv->bhv", a[t], state)
-        new = numpy.exp(-(g[t] ** 2))[..., None] * state
+        read = np.einsum("bhk,bhkv->bhv", a[t], state)
+        new = np.exp(-(g[t] ** 2))[..., None] * state
         new += b[t][..., None] * read[..., None, :] + k[t][..., None] * v[t][..., None, :]
-        o[t] = numpy.where(runs, numpy.einsum("bhk,bhkv->bhv", q[t], new), 0)
-        state = numpy.where(runs[..., None], new, state)
+        o[t] = np.where(runs, np.einsum("bhk,bhkv->bhv", q[t], new), 0)
+        state = np.where(runs[..., None], new, state)
     return [o, state]

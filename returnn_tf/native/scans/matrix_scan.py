@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare_recurrence
@@ -102,10 +102,10 @@ def _numpy_matrix_scan(
     reverse: bool,
 ) -> list[NDArray[Any]]:
     """Evaluate the formula of `native_matrix_scan` frame by frame, with log decays ``-g^2``."""
-    o = numpy.zeros_like(v)
+    o = np.zeros_like(v)
     for t in range(len(v))[:: -1 if reverse else 1]:
         runs = (t < lengths)[:, None, None]
-        new = numpy.exp(-(g[t] ** 2))[..., None] * state + k[t][..., None] * v[t][..., None, :]
-        o[t] = numpy.where(runs, numpy.einsum("bhk,bhkv->bhv", q[t], state if exclusive else new), 0)
-        state = numpy.where(runs[..., None], new, state)
+        new = np.exp(-(g[t] ** 2))[..., None] * state + k[t][..., None] * v[t][..., None, :]
+        o[t] = np.where(runs, np.einsum("bhk,bhkv->bhv", q[t], state if exclusive else new), 0)
+        state = np.where(runs[..., None], new, state)
     return [o, state]

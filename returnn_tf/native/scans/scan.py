@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare_recurrence
@@ -88,9 +88,9 @@ def _numpy_scan(parts: int, *arrays: NDArray[Any], lengths: NDArray[Any], revers
     """Evaluate the formula of `native_scan` frame by frame."""
     numbers = [arrays[k] + 1j * arrays[k + 1] if parts == 2 else arrays[k] for k in range(0, 3 * parts, parts)]
     a, b, h = numbers
-    out = numpy.zeros_like(b)
+    out = np.zeros_like(b)
     for t in range(len(b))[:: -1 if reverse else 1]:
         runs = (t < lengths)[:, None]
-        h = numpy.where(runs, (a if a.ndim == 1 else a[t]) * h + b[t], h)
-        out[t] = numpy.where(runs, h, 0)
-    return [part(x) for x in (out, h) for part in (numpy.real, numpy.imag)[:parts]]
+        h = np.where(runs, (a if a.ndim == 1 else a[t]) * h + b[t], h)
+        out[t] = np.where(runs, h, 0)
+    return [part(x) for x in (out, h) for part in (np.real, np.imag)[:parts]]

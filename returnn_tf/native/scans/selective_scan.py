@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare_recurrence
@@ -107,10 +107,10 @@ def _numpy_selective_scan(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Evaluate the formula of `native_selective_scan` frame by frame."""
     b, c, d, h = others
-    out = numpy.zeros_like(x)
+    out = np.zeros_like(x)
     for t in range(len(x))[:: -1 if reverse else 1]:
         runs = t < lengths
-        decay = numpy.exp(delta[t][:, None, :] * a)
-        h = numpy.where(runs[:, None, None], decay * h + (delta[t] * x[t])[:, None, :] * b[t][:, :, None], h)
-        out[t] = numpy.where(runs[:, None], (c[t][:, :, None] * h).sum(1) + d * x[t], 0)
+        decay = np.exp(delta[t][:, None, :] * a)
+        h = np.where(runs[:, None, None], decay * h + (delta[t] * x[t])[:, None, :] * b[t][:, :, None], h)
+        out[t] = np.where(runs[:, None], (c[t][:, :, None] * h).sum(1) + d * x[t], 0)
     return out, h

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare_recurrence
@@ -86,7 +86,7 @@ def self_test(ops: Any) -> None:
         compare_recurrence(
             "sLSTM",
             partial(_smooth, partial(native_slstm, ops, exp_forget=exp_forget), tf.exp),
-            partial(_smooth, partial(_numpy_slstm, exp_forget=exp_forget), numpy.exp),
+            partial(_smooth, partial(_numpy_slstm, exp_forget=exp_forget), np.exp),
             lambda t, b, n, k=heads: [  # type: ignore[misc]
                 (k, t, b, 4 * n),
                 (k, n, 4 * n),
@@ -111,15 +111,15 @@ def _numpy_slstm(
 ) -> Sequence[NDArray[Any]]:
     """Evaluate the formula of `native_slstm` frame by frame."""
     c, n, m, h = state
-    out = numpy.zeros([*z.shape[:3], w_re.shape[1]])
+    out = np.zeros([*z.shape[:3], w_re.shape[1]])
     for t in range(z.shape[1])[:: -1 if reverse else 1]:
-        i, f, cell, o = numpy.split(z[:, t] + h @ w_re, 4, axis=-1)
-        kept = (f if exp_forget else -numpy.logaddexp(0, -f)) + m
-        m_new = numpy.maximum(kept, i)
-        f, i = numpy.exp(kept - m_new), numpy.exp(i - m_new)
-        c_new, n_new = f * c + i * numpy.tanh(cell), f * n + i
-        h_new = c_new / n_new / (1 + numpy.exp(-o))
+        i, f, cell, o = np.split(z[:, t] + h @ w_re, 4, axis=-1)
+        kept = (f if exp_forget else -np.logaddexp(0, -f)) + m
+        m_new = np.maximum(kept, i)
+        f, i = np.exp(kept - m_new), np.exp(i - m_new)
+        c_new, n_new = f * c + i * np.tanh(cell), f * n + i
+        h_new = c_new / n_new / (1 + np.exp(-o))
         runs = (t < lengths)[:, None]
-        c, n, m, h = (numpy.where(runs, new, old) for new, old in zip((c_new, n_new, m_new, h_new), (c, n, m, h)))
-        out[:, t] = numpy.where(runs, h, 0)
+        c, n, m, h = (np.where(runs, new, old) for new, old in zip((c_new, n_new, m_new, h_new), (c, n, m, h)))
+        out[:, t] = np.where(runs, h, 0)
     return out, c, n, m, h

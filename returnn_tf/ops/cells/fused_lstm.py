@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, Callable, NamedTuple, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.ops.cells.base import Cell, Params, State, all_lengths
@@ -160,18 +160,18 @@ def _tflite_lstm(
     """
     w, bias, w_re = weights
     (_, batch, n_in), n = x.shape, len(w_re)
-    order = numpy.arange(4 * n).reshape([4, n])[[1, 2, 0, 3]].reshape(-1)  # from j, i, f, o to i, f, j, o
-    largest = numpy.abs(w).max(initial=0.1)  # weights that are quantised share their scale
-    closing = -largest * numpy.repeat([[1, 1, 0, 1]], n, axis=1)
-    w = numpy.concatenate([w[:, order], closing.astype(w.dtype)])
+    order = np.arange(4 * n).reshape([4, n])[[1, 2, 0, 3]].reshape(-1)  # from j, i, f, o to i, f, j, o
+    largest = np.abs(w).max(initial=0.1)  # weights that are quantised share their scale
+    closing = -largest * np.repeat([[1, 1, 0, 1]], n, axis=1)
+    w = np.concatenate([w[:, order], closing.astype(w.dtype)])
     nothing = x * 0.0
     x = tf.pad(tf.where(tf.equal(nothing, 0.0), x, tf.zeros_like(x)), [[0, 0], [0, 0], [0, 1]])
-    first = numpy.zeros([1, batch, n_in + 1], w.dtype)
+    first = np.zeros([1, batch, n_in + 1], w.dtype)
     first[..., -1] = _RESET
 
     def whole(x: tf.Tensor, h: tf.Tensor, c: tf.Tensor, w: tf.Tensor, w_re: tf.Tensor, bias: tf.Tensor) -> Any:
         i, f, j, o = tf.split(w_re, 4, axis=1)
-        z = tf.gather(tf.tensordot(x, w, 1) + bias, numpy.argsort(order), axis=-1)
+        z = tf.gather(tf.tensordot(x, w, 1) + bias, np.argsort(order), axis=-1)
         cell = NativeLstm(n, 4 * n, input_projection=False)
         y, (c, h) = step_loop(cell, {"W_re": tf.concat([j, i, f, o], axis=1)}, z, None, (c, h), None)
         return h, y, h, c, tf.zeros([])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import above, option
@@ -80,7 +80,7 @@ class LayerNormLstm(Cell):
     def param_specs(self) -> list[CellParam]:
         """Declare the parameters; see `Cell.param_specs`."""
         n, forget = self.n_out, self.opts.forget_bias
-        all_gates = numpy.repeat([0.0, 0.0, forget, 0.0], n)
+        all_gates = np.repeat([0.0, 0.0, forget, 0.0], n)
         specs = [CellParam("W_ff", (self.in_dim, 4 * n), "forward"), CellParam("W_re", (n, 4 * n), "recurrent")]
         if self.gate_norm is None:
             specs.append(CellParam("bias", (4 * n,), "bias", all_gates))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.config.options import between, option
 from returnn_tf.ops.cells.base import Cell, Params, State, drop_rate, dropout
@@ -43,7 +43,7 @@ class RecurrentHighway(Cell):
         n = self.n_out
         specs = []
         if self.input_projection:
-            bias = numpy.repeat([0.0, self.opts.transform_bias or 0.0], n)
+            bias = np.repeat([0.0, self.opts.transform_bias or 0.0], n)
             specs += [CellParam("W", (self.in_dim, 2 * n), "forward"), CellParam("b", (2 * n,), "bias", bias)]
         depths = range(self.opts.depth)
         return specs + [CellParam("rhn_cell/depth_%d/W" % depth, (n, 2 * n), "recurrent") for depth in depths]

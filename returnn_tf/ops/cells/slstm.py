@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
@@ -70,8 +70,8 @@ class SLstm(Cell):
         recurrent = CellParam("W_re", (heads, d, 4 * d), "recurrent", _glorot_of_blocks, of_head)
         if not self.input_projection:
             return [recurrent]
-        bias = numpy.zeros([4, heads, d])
-        bias[1] = numpy.linspace(3.0, 6.0, d)
+        bias = np.zeros([4, heads, d])
+        bias[1] = np.linspace(3.0, 6.0, d)
         gates = by_head(heads, d, *"ifzo")
         return [
             CellParam("W", (self.in_dim, 4 * n), "forward", axes=(input_part(self.in_dim), gates)),
@@ -123,7 +123,7 @@ class SLstm(Cell):
         return _run_loop
 
 
-def _glorot_of_blocks(shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
+def _glorot_of_blocks(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
     limit = math.sqrt(6 / (shape[-2] + shape[-1]))
     return rng.uniform(-limit, limit, shape)
 

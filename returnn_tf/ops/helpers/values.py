@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.ops.activations import clipped_exp, clipped_log
 from returnn_tf.ops.helpers.shapes import get_shape
@@ -64,7 +64,7 @@ def matrix_triangular(shape: Sequence[Any], dtype: Any = "float32", lower: bool 
 
 def get_shared_vocab(vocab_strings: Sequence[str]) -> Any:
     """Return the labels as a string tensor [labels]."""
-    return tf.constant(numpy.asarray(vocab_strings, dtype=object), dtype=tf.string)
+    return tf.constant(np.asarray(vocab_strings, dtype=object), dtype=tf.string)
 
 
 def optional_add(*args: Any) -> Any:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 
 from returnn_tf.util.lazy_tf import tf
 
@@ -71,9 +71,9 @@ def _checked(edges: Iterable[Sequence[Any]], classes: int, where: str) -> list[t
 
 def _padded(rows: list[list[tuple[int, int, int, float]]]) -> Any:
     longest = max([len(row) for row in rows], default=0)
-    edges = numpy.full([len(rows), longest, 3], -1, "int32")
-    costs = numpy.zeros([len(rows), longest], "float32")
-    num_states = numpy.ones([len(rows)], "int32")
+    edges = np.full([len(rows), longest, 3], -1, "int32")
+    costs = np.zeros([len(rows), longest], "float32")
+    num_states = np.ones([len(rows)], "int32")
     for b, row in enumerate(rows):
         if row:
             edges[b, : len(row)] = [edge[:3] for edge in row]

@@ -163,11 +163,11 @@ def run_direct(corpus):
 
 
 def arrays(segment):
-    import numpy
+    import numpy as np
 
-    features = numpy.asfortranarray(numpy.array(segment["feat"], "float64" if FAIL == "double" else "float32").T)
+    features = np.asfortranarray(np.array(segment["feat"], "float64" if FAIL == "double" else "float32").T)
     align = segment.get("align")
-    return features, None if align is None else numpy.array(align, "uint32")
+    return features, None if align is None else np.array(align, "uint32")
 
 
 def run_python(corpus):
@@ -200,10 +200,10 @@ def run_python(corpus):
         orth = segment.get("orth")
         values = {"features": features, "alignment": alignment, "soft_alignment": None}
         if FAIL == "soft":
-            import numpy
+            import numpy as np
 
-            frames = numpy.arange(len(alignment), dtype="uint32")
-            values.update(alignment=None, soft_alignment=(frames, alignment, numpy.ones(len(frames), "float32")))
+            frames = np.arange(len(alignment), dtype="uint32")
+            values.update(alignment=None, soft_alignment=(frames, alignment, np.ones(len(frames), "float32")))
         if FAIL == "no features":
             values["features"] = None
         if FAIL == "bytes":
@@ -256,7 +256,7 @@ def run_trainer(corpus):
 
 def callback(command, *arguments, **keywords):
     """What RASR answers to our module."""
-    import numpy
+    import numpy as np
 
     if command == "export_allophone_state_fsa_by_segment_name":
         (segment,) = arguments
@@ -264,11 +264,11 @@ def callback(command, *arguments, **keywords):
             raise RuntimeError("no such segment")
         states = range(len(segment))
         edges = [(state, state + 1, 0) for state in states] + [(state + 1, state + 1, 0) for state in states]
-        edges = numpy.array(edges, "uint32").reshape(-1, 3)
-        edges[:, 2] = numpy.tile(numpy.arange(len(segment)), 2)
+        edges = np.array(edges, "uint32").reshape(-1, 3)
+        edges[:, 2] = np.tile(np.arange(len(segment)), 2)
         if FAIL == "edges":
             edges[0, 1] = 1000
-        return len(segment) + 1, len(edges), edges.T.reshape(-1), numpy.full(len(edges), 0.25, "float32")
+        return len(segment) + 1, len(edges), edges.T.reshape(-1), np.full(len(edges), 0.25, "float32")
     if command == "calculate_criterion":
         assert isinstance(keywords.get("orthography", ""), str) and keywords["output_error_type"] == "error-signal"
         posteriors = keywords["posteriors"]
@@ -283,9 +283,9 @@ def callback(command, *arguments, **keywords):
 
 def criterion(log_posteriors):
     """Return loss and error signal [dim, time] of log posteriors [dim, time]."""
-    import numpy
+    import numpy as np
 
-    error = numpy.exp(log_posteriors)
+    error = np.exp(log_posteriors)
     error[0] -= 1
     if FAIL == "shape":
         error = error[:, :-1]
@@ -323,7 +323,7 @@ def run_segments(module, control, order):
 
 
 def run_layer(module, control, order):
-    import numpy
+    import numpy as np
 
     layer = module.SprintNnPythonLayer(config=option("pymod-config"))
     layer.setInputDimension(stream=0, size=3)
@@ -333,7 +333,7 @@ def run_layer(module, control, order):
     assert layer.isTrainable() and layer.getNumberOfFreeParameters() == 0
     for name in module.getSegmentList(**order):
         control.init_segment(segment_name=name)
-        posteriors = layer.forward(input=[numpy.zeros((3, 2), "float32")])
+        posteriors = layer.forward(input=[np.zeros((3, 2), "float32")])
         if name == "discard":
             continue
         loss, error = criterion(posteriors)

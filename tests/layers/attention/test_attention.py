@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -14,12 +14,12 @@ ENERGY = {"class": "linear", "activation": None, "n_out": 1, "from": "data"}
 
 
 def softmax(x: Any) -> Any:
-    e = numpy.exp(x - x.max(-1, keepdims=True))
+    e = np.exp(x - x.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)
 
 
 def close(value: Any, expected: Any) -> None:
-    numpy.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
 
 
 # --- generic_attention ---
@@ -34,13 +34,13 @@ def weighted(weights: Any, base: str = "data", **options: Any) -> Any:
 @pytest.mark.parametrize("n,squeeze", [(1, True), (1, False), (2, True), (3, True)])
 def test_weights_by_frame(n: int, squeeze: bool) -> None:
     out = weighted({"w": {**ENERGY, "n_out": n}}, auto_squeeze=squeeze)
-    expected = numpy.einsum("bth,btf->bhf", out["w"].value, feed()["data"])
+    expected = np.einsum("bth,btf->bhf", out["w"].value, feed()["data"])
     close(out["output"].value, expected[:, 0] if n == 1 and squeeze else expected)
 
 
 def test_heads_of_the_base_stay() -> None:
     out = weighted({"w": {"class": "reduce", "mode": "sum", "axis": "F", "from": "data:wide"}}, "data:wide")
-    close(out["output"].value, numpy.einsum("bth,bthf->bhf", out["w"].value, feed()["wide"]))
+    close(out["output"].value, np.einsum("bth,bthf->bhf", out["w"].value, feed()["wide"]))
 
 
 def test_heads_are_not_mistaken_for_features() -> None:
@@ -57,7 +57,7 @@ def test_heads_are_not_mistaken_for_features() -> None:
     }
     out = run(network)
     w = out["w"].value  # [batch, heads, time]
-    close(out["output"].value, numpy.einsum("bht,bthd->bhd", w, out["vh"].value))
+    close(out["output"].value, np.einsum("bht,bthd->bhd", w, out["vh"].value))
 
 
 def test_frames_by_frames() -> None:
@@ -68,7 +68,7 @@ def test_frames_by_frames() -> None:
     }
     out = weighted(network)
     assert out["w"].value.shape == (3, 4, 4)
-    close(out["output"].value, numpy.einsum("bst,btf->bsf", out["w"].value, feed()["data"]))
+    close(out["output"].value, np.einsum("bst,btf->bsf", out["w"].value, feed()["data"]))
 
 
 def test_gradient_of_valid_frames_only() -> None:
@@ -132,7 +132,7 @@ def test_concat_attention() -> None:
     assert v.shape == (3,)
     for b, n in enumerate(LENS):
         keys = x["other"][b, :n]
-        w = softmax((numpy.tanh(keys + out["first"].value[b]) @ v)[None])
+        w = softmax((np.tanh(keys + out["first"].value[b]) @ v)[None])
         close(out["output"].value[b], (w @ keys)[0])
 
 
@@ -149,7 +149,7 @@ def test_as_many_features_as_the_context() -> None:
 
 @pytest.mark.parametrize("size,std,inner", [(3, 1.0, None), (4, 0.5, None), (1, 2.0, None), (3, 1.0, 5)])
 def test_gauss_window(size: int, std: float, inner: Any) -> None:
-    positions = numpy.array([-0.7, 1.4, 6.2], "float32")
+    positions = np.array([-0.7, 1.4, 6.2], "float32")
     network = {
         "p": {"class": "eval", "eval": "tf.constant(%r) + 0. * tf.cast(source(0), 'float32')" % positions.tolist(),
               "from": "data:numbers", "out_type": {"dtype": "float32"}},
@@ -161,9 +161,9 @@ def test_gauss_window(size: int, std: float, inner: Any) -> None:
     for b, n in enumerate(LENS):
         for k in range(inner or 1):
             t = positions[b] + (0 if inner is None else (k - (inner - 1) / 2) * 0.5)
-            expected = numpy.zeros(3)
-            for i in range(int(numpy.round(t)) - size // 2, int(numpy.round(t)) - size // 2 + size):
-                density = numpy.exp(-0.5 * ((i - t) / std) ** 2) / (std * numpy.sqrt(2 * numpy.pi))
+            expected = np.zeros(3)
+            for i in range(int(np.round(t)) - size // 2, int(np.round(t)) - size // 2 + size):
+                density = np.exp(-0.5 * ((i - t) / std) ** 2) / (std * np.sqrt(2 * np.pi))
                 expected += density * frames[b, min(max(i, 0), n - 1)]
             close(value[b, k], expected)
 
@@ -199,10 +199,10 @@ def test_self_attention(left: bool, shift: int) -> None:
             end = t + 1 if left else n
             keys = k[b, :end]
             if shift:
-                rows = numpy.clip(numpy.arange(end) - t, -shift, shift) + shift
+                rows = np.clip(np.arange(end) - t, -shift, shift) + shift
                 keys = keys + params["shift/encoding_matrix"][rows][:, None]
-            w = softmax(numpy.einsum("hd,shd->hs", q[b, t], keys))
-            close(value[b, t], numpy.einsum("hs,shd->hd", w, v[b, :end]).reshape(-1))
+            w = softmax(np.einsum("hd,shd->hs", q[b, t], keys))
+            close(value[b, t], np.einsum("hs,shd->hd", w, v[b, :end]).reshape(-1))
 
 
 def test_self_attention_by_other_axes() -> None:
@@ -211,7 +211,7 @@ def test_self_attention_by_other_axes() -> None:
     value, qkv = net.run(feed()).layers["output"].value, net.get_param_values()["output/QKV"]
     x = feed()["wide"][1, :2, 1]  # second sequence, two frames
     q, k, v = heads_of(x, qkv, 1, 2)
-    expected = numpy.einsum("hts,shd->thd", softmax(numpy.einsum("thd,shd->hts", q, k)), v)[:, 0]
+    expected = np.einsum("hts,shd->thd", softmax(np.einsum("thd,shd->hts", q, k)), v)[:, 0]
     close(value[1, 1, :2], expected)  # [batch, other axis, time, feature]
 
 
@@ -227,12 +227,12 @@ def test_empty_sequence_and_attention_dropout() -> None:
     arrays = feed()
     for key in list(arrays):
         if key.endswith("size0"):
-            arrays[key] = numpy.array([4, 0, 3], "int32")
+            arrays[key] = np.array([4, 0, 3], "int32")
     grad = gradient({**layer, "from": "a"}, arrays, train=True)
-    assert numpy.isfinite(grad).all()
+    assert np.isfinite(grad).all()
     net = net_of({"output": layer}, train=True)
     one, two = (net.run(feed()).layers["output"].value for _ in range(2))
-    assert numpy.isfinite(one).all() and two.shape == one.shape
+    assert np.isfinite(one).all() and two.shape == one.shape
     close(net_of({"output": layer}).run(feed()).layers["output"].value.shape, one.shape)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -16,10 +16,10 @@ from returnn_tf.util.lazy_tf import tf
 
 DIM, HEADS = 128, 2
 SIZE = DIM // HEADS
-LENGTHS = numpy.array([9, 4, 0], "int32")
+LENGTHS = np.array([9, 4, 0], "int32")
 FEED = {
-    "data": numpy.random.RandomState(1).normal(0, 1, (3, 9, 5)).astype("float32"), "data/size0": LENGTHS,
-    "classes": numpy.random.RandomState(2).randint(0, 7, (3, 9)).astype("int32"), "classes/size0": LENGTHS,
+    "data": np.random.RandomState(1).normal(0, 1, (3, 9, 5)).astype("float32"), "data/size0": LENGTHS,
+    "classes": np.random.RandomState(2).randint(0, 7, (3, 9)).astype("int32"), "classes/size0": LENGTHS,
 }  # fmt: skip
 Net = dict[str, dict[str, Any]]
 
@@ -142,7 +142,7 @@ def train(net: Net, version: int, portable: bool, **settings: Any) -> tuple[Any,
     :return: losses and parameters; the types of ops in the graph
     """
     config, network = make_network(net, version, **settings)
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     values = network.get_param_values()
     network.set_param_values({name: rng.normal(0, 0.1, values[name].shape) for name in sorted(values)})
     trainer = returnn_tf.Trainer(network, config)
@@ -157,7 +157,7 @@ def assert_the_same(net: Net, version: int = 21, *, fused: bool, **settings: Any
     assert ("RtfAttentionGrad" in types) is fused and "RtfAttention" not in plain_types
     assert plain["losses"][2] < plain["losses"][0]
     for name, value in plain.items():
-        numpy.testing.assert_allclose(here[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(here[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.tensor import SpatialDim
@@ -100,12 +100,12 @@ def test_all_steps_at_once(name: str) -> None:
         net.set_param_values(params)
         results.append(net.run(feed(), with_grad=True))
     value, expected = (r.layers["output/out"].value for r in results)
-    assert numpy.abs(expected).max() > 0
+    assert np.abs(expected).max() > 0
     for b, n in enumerate(LENS):
-        numpy.testing.assert_allclose(value[b, :n], expected[b, :n], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(value[b, :n], expected[b, :n], rtol=1e-4, atol=1e-5)
     for key in params:  # what the loss does not depend on has no gradient or zeros
-        first, second = (r.grads.get(key, numpy.zeros_like(params[key])) for r in results)
-        numpy.testing.assert_allclose(first, second, rtol=1e-3, atol=1e-4, err_msg=key)
+        first, second = (r.grads.get(key, np.zeros_like(params[key])) for r in results)
+        np.testing.assert_allclose(first, second, rtol=1e-3, atol=1e-4, err_msg=key)
 
 
 def test_masked_history() -> None:
@@ -122,14 +122,14 @@ def test_masked_history() -> None:
     }
     outside, inside = (loop_net(layers, moved) for moved in (True, False))
     assert outside.params.keys() == inside.params.keys()
-    rng = numpy.random.RandomState(3)
+    rng = np.random.RandomState(3)
     values = {name: rng.normal(0, 1, param.shape) for name, param in sorted(outside.params.items())}
     results = []
     for net in (outside, inside):
         net.set_param_values(values)
         results.append(net.run(feed()).layers["output/out"].value)
     assert results[0].shape == (3, 4)
-    numpy.testing.assert_allclose(*results, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-5)
 
 
 def test_history_without_its_steps() -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config
@@ -47,40 +47,40 @@ def search_net(layers: dict[str, Any]) -> Network:
 def test_same_hypotheses(seed: int, scale: float) -> None:
     """With one label only, and with labels that change, where hypotheses are reordered."""
     one, two = search_net({"sa": SELF}), search_net(BY_HISTORY)
-    rng = numpy.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     params = {k: scale * rng.normal(size=v.shape).astype("float32") for k, v in one.get_param_values().items()}
     one.set_param_values(params)
     params["output/rec/qkv/W"] = params.pop("output/rec/sa/QKV")
     two.set_param_values(params)
     first, second = one.run(feed()).layers["dec"], two.run(feed()).layers["dec"]
     assert [list(v) for v in first.sizes.values()] == [list(v) for v in second.sizes.values()]
-    numpy.testing.assert_allclose(first.beam_scores, second.beam_scores, rtol=1e-5)
+    np.testing.assert_allclose(first.beam_scores, second.beam_scores, rtol=1e-5)
     for lens in first.sizes.values():
         for b, n in enumerate(lens):
-            numpy.testing.assert_array_equal(first.value[b, :n], second.value[b, :n])
+            np.testing.assert_array_equal(first.value[b, :n], second.value[b, :n])
 
 
 def test_relative_positions() -> None:
     """Without the vectors of the distances the hypotheses are those of plain self attention."""
     one, two = search_net({"sa": SELF}), search_net({"shift": SHIFT, "sa": {**SELF, "key_shift": "shift"}})
-    rng = numpy.random.default_rng(5)
+    rng = np.random.default_rng(5)
     params = {k: rng.normal(size=v.shape).astype("float32") for k, v in two.get_param_values().items()}
     name = "output/rec/shift/encoding_matrix"
     two.set_param_values({**params, name: 0 * params[name]})
     one.set_param_values({k: v for k, v in params.items() if k != name})
     first, second = (net.run(feed()).layers["dec"].value for net in (one, two))
-    numpy.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(first, second)
 
 
 def test_relative_positions_in_place() -> None:
     """The native op, where keys and values stay in place, against histories that are copied."""
     net = search_net({"shift": SHIFT, "sa": {**SELF, "key_shift": "shift"}})
-    rng = numpy.random.default_rng(6)
+    rng = np.random.default_rng(6)
     net.set_param_values({k: rng.normal(size=v.shape).astype("float32") for k, v in net.get_param_values().items()})
     found = net.run(feed()).layers["dec"]
     with portable_ops():
         plain = search_net({"shift": SHIFT, "sa": {**SELF, "key_shift": "shift"}})
         plain.set_param_values(net.get_param_values())
         expected = plain.run(feed()).layers["dec"]
-    numpy.testing.assert_array_equal(found.value, expected.value)
-    numpy.testing.assert_allclose(found.beam_scores, expected.beam_scores, rtol=1e-5)
+    np.testing.assert_array_equal(found.value, expected.value)
+    np.testing.assert_allclose(found.beam_scores, expected.beam_scores, rtol=1e-5)

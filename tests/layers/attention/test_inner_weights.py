@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -104,7 +104,7 @@ def weights_of(net: Network, path: str, *, train: bool = False) -> tuple[Any, An
     order = sorted(range(template.rank), key=lambda axis: (not template.dims[axis].is_batch, axis))
     axes = sorted(range(shown.output.rank), key=lambda axis: (not shown.output.dims[axis].is_batch, axis))
     marks = ["queries" if axis == template.time_axis else template.dims[axis].description for axis in order]
-    return numpy.transpose(output, axes), numpy.transpose(weights, order), marks
+    return np.transpose(output, axes), np.transpose(weights, order), marks
 
 
 @pytest.mark.parametrize("name", sorted(SELF_CASES))
@@ -116,19 +116,19 @@ def test_self_attention(name: str) -> None:
     layer: Any = layer_at(net, path).layer
     assert marks[-2] == "queries" and weights.shape[-3] == layer.num_heads
     source = net.run(feed(), fetch=[layer.sources[0].path]).layers[layer.sources[0].path].value
-    x = numpy.moveaxis(source, 1, -2)  # [batch, others, time, in]
-    heads = numpy.split(x @ net.get_param_values()[layer.node.scope + "/QKV"], layer.num_heads, axis=-1)
-    values = numpy.stack([head[..., 2 * 6 // layer.num_heads :] for head in heads], axis=-3)
-    expected = numpy.moveaxis(weights @ values, -3, -2)  # [batch, others, time, head, value]
+    x = np.moveaxis(source, 1, -2)  # [batch, others, time, in]
+    heads = np.split(x @ net.get_param_values()[layer.node.scope + "/QKV"], layer.num_heads, axis=-1)
+    values = np.stack([head[..., 2 * 6 // layer.num_heads :] for head in heads], axis=-3)
+    expected = np.moveaxis(weights @ values, -3, -2)  # [batch, others, time, head, value]
     expected = expected.reshape((*expected.shape[:-2], -1))
     causal = layer.attention_left_only or path == "loop/y"
     for b, n in enumerate(LENS):
         rows = weights[b, ..., :n, :]
-        numpy.testing.assert_allclose(rows.sum(axis=-1), 1, atol=1e-6)
+        np.testing.assert_allclose(rows.sum(axis=-1), 1, atol=1e-6)
         assert (rows >= 0).all() and not rows[..., n:].any()
-        assert not causal or not numpy.triu(rows[..., :n], 1).any()
+        assert not causal or not np.triu(rows[..., :n], 1).any()
         assert causal or (rows[..., :n] > 0).all()
-        numpy.testing.assert_allclose(output[b, ..., :n, :], expected[b, ..., :n, :], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(output[b, ..., :n, :], expected[b, ..., :n, :], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", sorted(BASE_CASES))
@@ -140,12 +140,12 @@ def test_weights_of_a_base(name: str) -> None:
     assert ("queries" in marks) == ("one query" not in name)
     base = feed()["other"]
     for b, n in enumerate(LENS):
-        rows = weights[b] if "queries" not in marks else numpy.moveaxis(weights[b], marks.index("queries") - 1, 0)[:n]
+        rows = weights[b] if "queries" not in marks else np.moveaxis(weights[b], marks.index("queries") - 1, 0)[:n]
         found = output[b] if "queries" not in marks else output[b, :n]
         assert not rows[..., n:].any()
-        numpy.testing.assert_allclose(found, rows @ base[b], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found, rows @ base[b], rtol=1e-4, atol=1e-5)
         if "window" not in name:
-            numpy.testing.assert_allclose(rows.sum(axis=-1), 1, atol=1e-6)
+            np.testing.assert_allclose(rows.sum(axis=-1), 1, atol=1e-6)
 
 
 def test_every_class() -> None:
@@ -162,8 +162,8 @@ def test_before_dropout() -> None:
     """Also in training, where the output has it."""
     net = net_of({"output": {**SELF, "attention_dropout": 0.5}}, train=True)
     plain, dropped = (weights_of(net, "output", train=train) for train in (False, True))
-    numpy.testing.assert_array_equal(plain[1], dropped[1])
-    assert numpy.abs(plain[0] - dropped[0]).max() > 1e-3
+    np.testing.assert_array_equal(plain[1], dropped[1])
+    assert np.abs(plain[0] - dropped[0]).max() > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.tensor import SpatialDim
@@ -11,41 +11,41 @@ from tests.layers.nets import FEATURE, LENS, STATIC, fails, feed, net_of, output
 
 def sinusoids(position: Any, channels: int) -> Any:
     count = channels // 2
-    scales = 1e4 ** (numpy.arange(count) / max(count - 1, 1))
-    angles = numpy.asarray(position, "float64")[..., None] / scales
-    rest = numpy.zeros(angles.shape[:-1] + (channels % 2,))
-    return numpy.concatenate([numpy.sin(angles), numpy.cos(angles), rest], axis=-1)
+    scales = 1e4 ** (np.arange(count) / max(count - 1, 1))
+    angles = np.asarray(position, "float64")[..., None] / scales
+    rest = np.zeros(angles.shape[:-1] + (channels % 2,))
+    return np.concatenate([np.sin(angles), np.cos(angles), rest], axis=-1)
 
 
 @pytest.mark.parametrize("source,n_out", [("data", 6), ("data", 5), ("data", 2), ("data", 1), ("data:labels", 4)])
 def test_positional_encoding(source: str, n_out: int) -> None:
     result = output({"class": "positional_encoding", "n_out": n_out, "from": source})
     assert list(result.axes) == ["B", "T", "F"]
-    expected = numpy.broadcast_to(sinusoids(numpy.arange(4), n_out), (3, 4, n_out))
-    numpy.testing.assert_allclose(result.value, expected, atol=1e-5)
+    expected = np.broadcast_to(sinusoids(np.arange(4), n_out), (3, 4, n_out))
+    np.testing.assert_allclose(result.value, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("source", ["data", "wide"])
 def test_added_to_the_input(source: str) -> None:
     value = output({"class": "positional_encoding", "add_to_input": True, "from": "data:" + source}).value
-    signal = sinusoids(numpy.arange(4), 3)
+    signal = sinusoids(np.arange(4), 3)
     signal = signal[None] if source == "data" else signal[None, :, None]
-    numpy.testing.assert_allclose(value, feed()[source] + signal, atol=1e-5)
+    np.testing.assert_allclose(value, feed()[source] + signal, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     "options,positions",
     [
-        ({"constant": 3}, numpy.full([3, 4], 3)),
-        ({"offset": 2}, numpy.arange(4)[None] + numpy.full([3, 1], 2)),
-        ({"offset": "data:numbers"}, numpy.arange(4)[None] + feed()["numbers"][:, None]),
-        ({"offset": "data:ints"}, numpy.arange(4)[None] + feed()["ints"]),
-        ({"constant": 0, "offset": "data:numbers"}, numpy.zeros([1, 4]) + feed()["numbers"][:, None]),
+        ({"constant": 3}, np.full([3, 4], 3)),
+        ({"offset": 2}, np.arange(4)[None] + np.full([3, 1], 2)),
+        ({"offset": "data:numbers"}, np.arange(4)[None] + feed()["numbers"][:, None]),
+        ({"offset": "data:ints"}, np.arange(4)[None] + feed()["ints"]),
+        ({"constant": 0, "offset": "data:numbers"}, np.zeros([1, 4]) + feed()["numbers"][:, None]),
     ],
 )
 def test_other_positions(options: Any, positions: Any) -> None:
     value = output({"class": "positional_encoding", "n_out": 4, "from": "data", **options}).value
-    numpy.testing.assert_allclose(value, sinusoids(positions, 4), atol=1e-5)
+    np.testing.assert_allclose(value, sinusoids(positions, 4), atol=1e-5)
 
 
 def test_bad_positional_encoding() -> None:
@@ -60,10 +60,10 @@ def test_relative_positional_encoding(fixed: bool) -> None:
     net = net_of({"output": layer})
     params = net.get_param_values()
     assert list(params) == ([] if fixed else ["output/encoding_matrix"])
-    table = sinusoids(numpy.arange(5), 4) if fixed else params["output/encoding_matrix"]
-    frames = numpy.arange(4)
-    rows = numpy.clip(frames[None] - frames[:, None], -2, 2) + 2
-    numpy.testing.assert_allclose(net.run(feed()).layers["output"].value, table[rows], atol=1e-5)
+    table = sinusoids(np.arange(5), 4) if fixed else params["output/encoding_matrix"]
+    frames = np.arange(4)
+    rows = np.clip(frames[None] - frames[:, None], -2, 2) + 2
+    np.testing.assert_allclose(net.run(feed()).layers["output"].value, table[rows], atol=1e-5)
 
 
 @pytest.mark.parametrize("offset", [None, 2, "offset"])
@@ -81,8 +81,8 @@ def test_relative_positions_of_other_axes(offset: Any) -> None:
     layers = run(network)
     sizes = {"known": (4, 7), "new": (4, 4), "static": (4, 2), "output": (2, 4)}
     for name, (q, k) in sizes.items():
-        rows = numpy.clip(numpy.arange(k)[None] - numpy.arange(q)[:, None] - (2 if offset else 0), -3, 3) + 3
-        numpy.testing.assert_allclose(layers[name].value, sinusoids(numpy.arange(7), 4)[rows], atol=1e-5)
+        rows = np.clip(np.arange(k)[None] - np.arange(q)[:, None] - (2 if offset else 0), -3, 3) + 3
+        np.testing.assert_allclose(layers[name].value, sinusoids(np.arange(7), 4)[rows], atol=1e-5)
     assert [layers[name].axes for name in sizes] == [("T", "S", "F"), ("T", "T", "F"), ("T", "S", "F"), ("S", "T", "F")]
 
 
@@ -102,15 +102,15 @@ def test_relative_positions_of_a_history() -> None:
         "s": {"class": "combine", "kind": "mul", "allow_broadcast_all_sources": True, "from": ["h", "r"]},
         "output": {"class": "reduce", "mode": "sum", "axis": history, "from": "s"},
     }
-    expected = numpy.zeros([3, 4, 3])
+    expected = np.zeros([3, 4, 3])
     for t in range(4):
-        rows = sinusoids(numpy.clip(numpy.arange(t + 1) - t, -2, 2) + 2, 3)
+        rows = sinusoids(np.clip(np.arange(t + 1) - t, -2, 2) + 2, 3)
         expected[:, t] = (feed()["data"][:, : t + 1] * rows).sum(axis=1)
     for moved in (True, False):
         layer = {"class": "rec", "unit": unit, "optimize_move_layers_out": moved, "from": "data"}
         result = run({"output": layer})["output"]
         for b, n in enumerate(LENS):
-            numpy.testing.assert_allclose(result.value[b, :n], expected[b, :n], atol=1e-5)
+            np.testing.assert_allclose(result.value[b, :n], expected[b, :n], atol=1e-5)
 
 
 def test_not_trainable() -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.config import Config
 from returnn_tf.network.network import Network
 
-LENS = numpy.array([5, 3, 4], "int32")
+LENS = np.array([5, 3, 4], "int32")
 
 
 def feed_of(dim: int = 4, labels: int = 3, dense_target: int = 3, seed: int = 1) -> dict[str, Any]:
     """Return data, classes (sparse) and target (dense) with the same lengths; junk in the padding."""
-    rng = numpy.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     feed = {
         "data": rng.normal(size=(3, 5, dim)).astype("float32"),
         "classes": rng.integers(0, labels, size=(3, 5)).astype("int32"),
@@ -47,19 +47,19 @@ def linear(loss: str, target: str = "classes", *, activation: Any = None, **opti
     return {"class": "linear", "activation": activation, "n_out": 3, "loss": loss, "target": target, **options}
 
 
-def frames(net: Network, feed: dict[str, Any]) -> tuple[numpy.ndarray, numpy.ndarray]:
+def frames(net: Network, feed: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Return ([frames, in] inputs, [frames, out] values before the activation) of the valid frames."""
-    x = numpy.concatenate([feed["data"][b, :n] for b, n in enumerate(LENS)]).astype("float64")
+    x = np.concatenate([feed["data"][b, :n] for b, n in enumerate(LENS)]).astype("float64")
     params = net.get_param_values()
     return x, x @ params["output/W"] + params["output/b"]
 
 
-def valid(array: numpy.ndarray) -> numpy.ndarray:
+def valid(array: np.ndarray) -> np.ndarray:
     """Return the valid frames one after the other."""
-    return numpy.concatenate([array[b, :n] for b, n in enumerate(LENS)])
+    return np.concatenate([array[b, :n] for b, n in enumerate(LENS)])
 
 
-def log_softmax(z: numpy.ndarray) -> numpy.ndarray:
+def log_softmax(z: np.ndarray) -> np.ndarray:
     """Return log softmax over the last axis."""
     z = z - z.max(axis=-1, keepdims=True)
-    return z - numpy.log(numpy.exp(z).sum(axis=-1, keepdims=True))
+    return z - np.log(np.exp(z).sum(axis=-1, keepdims=True))

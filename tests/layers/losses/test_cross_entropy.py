@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from tests.layers.losses.single import LENS, feed_of, frames, linear, log_softmax, network_of, valid
@@ -12,26 +12,26 @@ from tests.layers.losses.single import LENS, feed_of, frames, linear, log_softma
 N = 3
 
 
-def _targets(labels: numpy.ndarray, smoothing: float, gaussian: bool) -> numpy.ndarray:
+def _targets(labels: np.ndarray, smoothing: float, gaussian: bool) -> np.ndarray:
     if gaussian:
         std = 1.0 - smoothing
-        k = numpy.arange(N)
-        return numpy.exp(-0.5 * ((k - labels[:, None]) / std) ** 2) / (std * numpy.sqrt(2 * numpy.pi))
+        k = np.arange(N)
+        return np.exp(-0.5 * ((k - labels[:, None]) / std) ** 2) / (std * np.sqrt(2 * np.pi))
     off = smoothing / (N - 1)
-    return numpy.where(numpy.arange(N) == labels[:, None], 1.0 - smoothing, off)
+    return np.where(np.arange(N) == labels[:, None], 1.0 - smoothing, off)
 
 
 def _entropy(smoothing: float) -> float:
     off = smoothing / (N - 1)
-    return -((1 - smoothing) * numpy.log(1 - smoothing) + smoothing * numpy.log(off)) if smoothing else 0.0
+    return -((1 - smoothing) * np.log(1 - smoothing) + smoothing * np.log(off)) if smoothing else 0.0
 
 
-def _value(z: numpy.ndarray, labels: numpy.ndarray, opts: dict[str, Any]) -> float:
+def _value(z: np.ndarray, labels: np.ndarray, opts: dict[str, Any]) -> float:
     log_p = log_softmax(z)
     smoothing = opts.get("label_smoothing", 0.0)
     targets = _targets(labels, smoothing, opts.get("label_smoothing_gaussian", False))
     values = -(targets * log_p).sum(axis=1) - _entropy(smoothing)
-    hit = numpy.exp(log_p[numpy.arange(len(labels)), labels])
+    hit = np.exp(log_p[np.arange(len(labels)), labels])
     return float((values * (1 - hit) ** opts.get("focal_loss_factor", 0.0)).sum())
 
 
@@ -55,15 +55,15 @@ def test_value_and_gradient(activation: str, opts: dict[str, Any]) -> None:
     out = net.run(feed, with_grad=True)
     x, z = frames(net, feed)
     labels = valid(feed["classes"])
-    numpy.testing.assert_allclose(out.losses["output"], _value(z, labels, opts), rtol=1e-4)
+    np.testing.assert_allclose(out.losses["output"], _value(z, labels, opts), rtol=1e-4)
     assert out.errors["output"] == (z.argmax(axis=1) != labels).sum()
     assert out.counts["output"] == 12
     eps = 1e-4
     for k in range(N):
-        bump = numpy.zeros(N)
+        bump = np.zeros(N)
         bump[k] = eps
         slope = (_value(z + bump, labels, opts) - _value(z - bump, labels, opts)) / (2 * eps)
-        numpy.testing.assert_allclose(out.grads["output/b"][k], slope, rtol=2e-3, atol=2e-3)
+        np.testing.assert_allclose(out.grads["output/b"][k], slope, rtol=2e-3, atol=2e-3)
 
 
 def test_gradient_of_gaussian_targets_is_softmax_minus_targets() -> None:
@@ -74,8 +74,8 @@ def test_gradient_of_gaussian_targets_is_softmax_minus_targets() -> None:
     feed = feed_of()
     out = net.run(feed, with_grad=True)
     x, z = frames(net, feed)
-    expected = numpy.exp(log_softmax(z)) - _targets(valid(feed["classes"]), 0.2, True)
-    numpy.testing.assert_allclose(out.grads["output/W"], x.T @ expected, rtol=1e-4, atol=1e-4)
+    expected = np.exp(log_softmax(z)) - _targets(valid(feed["classes"]), 0.2, True)
+    np.testing.assert_allclose(out.grads["output/W"], x.T @ expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("input_type, activation", [("logits", None), ("log_prob", "log_softmax"), ("prob", "softmax")])
@@ -85,18 +85,18 @@ def test_input_types_agree(input_type: str, activation: Any) -> None:
     got = network_of(linear("ce", activation=activation, loss_opts={"input_type": input_type})).run(
         feed, with_grad=True
     )
-    numpy.testing.assert_allclose(got.losses["output"], expected.losses["output"], rtol=1e-5)
-    numpy.testing.assert_allclose(got.grads["output/W"], expected.grads["output/W"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got.losses["output"], expected.losses["output"], rtol=1e-5)
+    np.testing.assert_allclose(got.grads["output/W"], expected.grads["output/W"], rtol=1e-4, atol=1e-5)
 
 
 def test_probability_zero_can_be_learned() -> None:
     """relu gives exact zeros: the loss is finite there, and has a gradient."""
     layer = linear("ce", activation="exp", loss_opts={"safe_log_opts": {"eps": 1e-10}})
     net = network_of(layer)
-    net.set_param_values({"output/W": numpy.zeros([4, 3]), "output/b": numpy.full([3], -100.0)})
+    net.set_param_values({"output/W": np.zeros([4, 3]), "output/b": np.full([3], -100.0)})
     out = net.run(feed_of(), with_grad=True)
-    numpy.testing.assert_allclose(out.losses["output"], -12 * numpy.log(1e-10), rtol=1e-5)
-    assert numpy.isfinite(out.grads["output/b"]).all()
+    np.testing.assert_allclose(out.losses["output"], -12 * np.log(1e-10), rtol=1e-5)
+    assert np.isfinite(out.grads["output/b"]).all()
 
 
 def test_fake_upper_bound_bounds_the_value_only() -> None:
@@ -106,20 +106,20 @@ def test_fake_upper_bound_bounds_the_value_only() -> None:
         feed, with_grad=True
     )
     assert bounded.losses["output"] <= 6.0 + 1e-5 < plain.losses["output"]
-    numpy.testing.assert_allclose(bounded.grads["output/W"], plain.grads["output/W"], rtol=1e-5)
+    np.testing.assert_allclose(bounded.grads["output/W"], plain.grads["output/W"], rtol=1e-5)
 
 
 def test_dense_targets() -> None:
     net = network_of(linear("ce", "target", activation="softmax"))
     feed = feed_of()
-    feed["target"] = numpy.abs(feed["target"])
+    feed["target"] = np.abs(feed["target"])
     x, z = frames(net, feed)
     out = net.run(feed, with_grad=True)
-    numpy.testing.assert_allclose(out.losses["output"], -(valid(feed["target"]) * log_softmax(z)).sum(), rtol=1e-4)
+    np.testing.assert_allclose(out.losses["output"], -(valid(feed["target"]) * log_softmax(z)).sum(), rtol=1e-4)
 
 
 @pytest.mark.parametrize("opts", [{}, OPTIONS[2], OPTIONS[4], OPTIONS[6], {"input_type": "logits"}], ids=str)
-@pytest.mark.parametrize("junk", [numpy.nan, numpy.inf])
+@pytest.mark.parametrize("junk", [np.nan, np.inf])
 def test_padded_frames_do_not_matter(opts: dict[str, Any], junk: float) -> None:
     """Whatever stands in the padding, labels that do not exist included, changes neither value nor gradient."""
     others = {
@@ -138,13 +138,13 @@ def test_padded_frames_do_not_matter(opts: dict[str, Any], junk: float) -> None:
     net = network_of(layer, others=others, extern_data={"data": {"dim": 3}, "classes": {"dim": 3, "sparse": True}})
     feed = {k: v for k, v in feed_of(dim=3).items() if not k.startswith("target")}
     before = net.run(feed, with_grad=True)
-    padded = numpy.arange(5) >= LENS[:, None]
-    feed["data"] = numpy.where(padded[..., None], junk, feed["data"]).astype("float32")
-    feed["classes"] = numpy.where(padded, 77, feed["classes"]).astype("int32")
+    padded = np.arange(5) >= LENS[:, None]
+    feed["data"] = np.where(padded[..., None], junk, feed["data"]).astype("float32")
+    feed["classes"] = np.where(padded, 77, feed["classes"]).astype("int32")
     after = net.run(feed, with_grad=True)
-    assert numpy.isfinite(before.losses["output"])
-    numpy.testing.assert_array_equal(before.losses["output"], after.losses["output"])
-    numpy.testing.assert_allclose(after.grads["bias/bias"], before.grads["bias/bias"], rtol=1e-5)
+    assert np.isfinite(before.losses["output"])
+    np.testing.assert_array_equal(before.losses["output"], after.losses["output"])
+    np.testing.assert_allclose(after.grads["bias/bias"], before.grads["bias/bias"], rtol=1e-5)
 
 
 def test_normalised_and_scaled() -> None:
@@ -152,9 +152,9 @@ def test_normalised_and_scaled() -> None:
     plain = network_of(linear("ce", activation="softmax")).run(feed, with_grad=True)
     opts = {"use_normalized_loss": True, "scale": 0.5}
     out = network_of(linear("ce", activation="softmax", loss_opts=opts, loss_scale=3.0)).run(feed, with_grad=True)
-    numpy.testing.assert_allclose(out.losses["output"], plain.losses["output"] / 12, rtol=1e-5)
-    numpy.testing.assert_allclose(out.total_loss, plain.losses["output"] / 12 * 1.5, rtol=1e-5)
-    numpy.testing.assert_allclose(out.grads["output/b"], plain.grads["output/b"] / 8, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(out.losses["output"], plain.losses["output"] / 12, rtol=1e-5)
+    np.testing.assert_allclose(out.total_loss, plain.losses["output"] / 12 * 1.5, rtol=1e-5)
+    np.testing.assert_allclose(out.grads["output/b"], plain.grads["output/b"] / 8, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("factor, count", [(0.25, 4.0), ("scalar", 0.5)])

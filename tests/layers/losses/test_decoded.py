@@ -6,7 +6,7 @@ import collections
 import math
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from tests.layers.losses.single import network_of
@@ -15,7 +15,7 @@ EXTERN = {"data": {"dim": 4, "sparse": True}, "classes": {"dim": 4, "sparse": Tr
 
 
 def _feed(seed: int, batch: int = 6, longest: int = 7) -> dict[str, Any]:
-    rng = numpy.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     lens = {key: rng.integers(0, longest + 1, size=batch).astype("int32") for key in ("data", "classes")}
     feed: dict[str, Any] = {key + "/size0": n for key, n in lens.items()}
     for key in lens:
@@ -60,12 +60,12 @@ def test_label_map_changes_both_sides() -> None:
 
 def test_ctc_decode() -> None:
     """Scores with a blank as last class: repetitions and blanks go away first."""
-    best = numpy.array([[0, 0, 3, 0, 1], [3, 3, 2, 2, 1], [3, 3, 3, 3, 3]])
-    lens, expected = numpy.array([5, 4, 3], "int32"), [[0, 0, 1], [2], []]
-    targets = numpy.array([[0, 1, 1], [2, 1, 0], [1, 1, 0]], "int32")
-    target_lens = numpy.array([2, 2, 1], "int32")
+    best = np.array([[0, 0, 3, 0, 1], [3, 3, 2, 2, 1], [3, 3, 3, 3, 3]])
+    lens, expected = np.array([5, 4, 3], "int32"), [[0, 0, 1], [2], []]
+    targets = np.array([[0, 1, 1], [2, 1, 0], [1, 1, 0]], "int32")
+    target_lens = np.array([2, 2, 1], "int32")
     feed = {
-        "data": numpy.eye(4, dtype="float32")[best],
+        "data": np.eye(4, dtype="float32")[best],
         "data/size0": lens,
         "classes": targets,
         "classes/size0": target_lens,
@@ -97,11 +97,11 @@ def _bleu(hyp: list[int], ref: list[int]) -> float:
 @pytest.mark.parametrize("seed", range(3))
 def test_bleu(seed: int) -> None:
     feed = _feed(seed, longest=6)
-    numpy.testing.assert_allclose(_run(feed, "bleu"), -sum(_bleu(a, b) for a, b in _pairs(feed)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(_run(feed, "bleu"), -sum(_bleu(a, b) for a, b in _pairs(feed)), rtol=1e-5, atol=1e-6)
 
 
 def test_bleu_of_a_perfect_hypothesis_is_one() -> None:
     feed = _feed(4)
-    feed["data/size0"] = feed["classes/size0"] = numpy.array([7, 6, 5, 4, 4, 6], "int32")
+    feed["data/size0"] = feed["classes/size0"] = np.array([7, 6, 5, 4, 4, 6], "int32")
     feed["data"] = feed["classes"]
-    numpy.testing.assert_allclose(_run(feed, "bleu"), -6.0, rtol=1e-5)
+    np.testing.assert_allclose(_run(feed, "bleu"), -6.0, rtol=1e-5)

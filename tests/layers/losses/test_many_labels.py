@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.layers.losses import many_labels
@@ -33,17 +33,17 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def run(layer: dict[str, Any], train: bool, feed: Any = None, **settings: Any) -> Any:
     """Return losses, errors and gradients of a network of this layer; its parameters are always the same."""
     net = network_of(layer, train=train, **settings)
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     net.set_param_values({name: rng.normal(0, 1, value.shape) for name, value in net.get_param_values().items()})
     return net.run(feed_of() if feed is None else feed, with_grad=True)
 
 
 def assert_same(got: Any, expected: Any) -> None:
     assert got.errors == expected.errors and got.counts == expected.counts
-    numpy.testing.assert_allclose(got.losses["output"], expected.losses["output"], rtol=1e-5)
+    np.testing.assert_allclose(got.losses["output"], expected.losses["output"], rtol=1e-5)
     assert set(got.grads) == set(expected.grads)
     for name, grad in expected.grads.items():
-        numpy.testing.assert_allclose(got.grads[name], grad, rtol=1e-5, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(got.grads[name], grad, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -52,7 +52,7 @@ def test_same_as_from_the_values(opts: dict[str, Any], native: bool, fused: list
     """In training the gradient is computed along with the value; NaN in the padding does not matter."""
     layer = linear("ce", activation="softmax", loss_opts=opts, use_transposed_weights=native, with_bias=native)
     feed = feed_of()
-    feed["data"][1, 3:] = numpy.nan
+    feed["data"][1, 3:] = np.nan
     if native:
         got = run(layer, True, feed)
     else:
@@ -96,9 +96,9 @@ def test_layer_of_a_loop(fused: list[int], monkeypatch: Any) -> None:
     assert fused
     monkeypatch.setattr(many_labels, "MIN_LABELS", 4)
     expected = run(layer, True)
-    numpy.testing.assert_allclose(got.losses["output/prob"], expected.losses["output/prob"], rtol=1e-5)
+    np.testing.assert_allclose(got.losses["output/prob"], expected.losses["output/prob"], rtol=1e-5)
     for name, grad in expected.grads.items():
-        numpy.testing.assert_allclose(got.grads[name], grad, rtol=1e-5, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(got.grads[name], grad, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 READER = {"reader": {"class": "reduce", "mode": "mean", "axis": "F", "from": "output", "loss": "as_is"}}

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, DataError
@@ -34,20 +34,20 @@ def _network(layers: dict[str, Any], extern: Any = None, **settings: Any) -> Net
         **settings,
     }
     net = Network.from_config(Config(config), train=True)
-    net.set_param_values({"z/W": numpy.eye(DIM)})
+    net.set_param_values({"z/W": np.eye(DIM)})
     return net
 
 
 def _feed(tags: list[str] = TAGS, **more: Any) -> dict[str, Any]:
-    x = numpy.random.default_rng(5).normal(size=(len(tags), 5, DIM)).astype("float32")
-    return {"data": x, "data/size0": LENS[: len(tags)], "seq_tag": numpy.array(tags, object), **more}
+    x = np.random.default_rng(5).normal(size=(len(tags), 5, DIM)).astype("float32")
+    return {"data": x, "data/size0": LENS[: len(tags)], "seq_tag": np.array(tags, object), **more}
 
 
 def _softmax(loss: str, opts: dict[str, Any], **options: Any) -> dict[str, Any]:
     return {"class": "activation", "activation": "softmax", "from": "z", "loss": loss, "loss_opts": opts, **options}
 
 
-def _grad_of_weights(signal: numpy.ndarray, x: numpy.ndarray) -> numpy.ndarray:
+def _grad_of_weights(signal: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Return the gradient of the identity weights for one of the values before the softmax, [batch, time, dim]."""
     return sum(x[b, :n].T @ signal[b, :n] for b, n in enumerate(LENS))
 
@@ -58,25 +58,21 @@ def test_loss_and_gradient_of_rasr(scale: float) -> None:
     feed = _feed()
     out = net.run(feed, with_grad=True)
     logp = log_softmax(feed["data"].astype("float64"))
-    numpy.testing.assert_allclose(
-        out.losses["output"], -sum(logp[b, :n, 0].sum() for b, n in enumerate(LENS)), rtol=1e-5
-    )
-    signal = numpy.exp(logp)
+    np.testing.assert_allclose(out.losses["output"], -sum(logp[b, :n, 0].sum() for b, n in enumerate(LENS)), rtol=1e-5)
+    signal = np.exp(logp)
     signal[:, :, 0] -= 1
-    numpy.testing.assert_allclose(
-        out.grads["z/W"], scale * _grad_of_weights(signal, feed["data"]), rtol=1e-4, atol=1e-5
-    )
+    np.testing.assert_allclose(out.grads["z/W"], scale * _grad_of_weights(signal, feed["data"]), rtol=1e-4, atol=1e-5)
     assert out.counts["output"] == LENS.sum() and "output" not in out.errors
 
 
-def _full_sum(logp: numpy.ndarray, length: int, size: int, tdp: float) -> float:
+def _full_sum(logp: np.ndarray, length: int, size: int, tdp: float) -> float:
     """Return -log of the sum over all ways through the automaton of a name with this many characters."""
-    alpha = numpy.full(size + 1, -numpy.inf)
+    alpha = np.full(size + 1, -np.inf)
     alpha[0] = 0
     for t in range(length):
-        new = numpy.full(size + 1, -numpy.inf)
+        new = np.full(size + 1, -np.inf)
         for p in range(size):
-            new[p + 1] = numpy.logaddexp(alpha[p], alpha[p + 1]) + logp[t, p] - tdp
+            new[p + 1] = np.logaddexp(alpha[p], alpha[p + 1]) + logp[t, p] - tdp
         alpha = new
     return -alpha[size]
 
@@ -96,31 +92,31 @@ def test_sum_over_the_paths_of_automata(tdp_scale: float, how: str) -> None:
     feed = _feed()
     out = net.run(feed, with_grad=True)
 
-    def total(x: numpy.ndarray) -> float:
+    def total(x: np.ndarray) -> float:
         logp = log_softmax(x.astype("float64"))
         return sum(_full_sum(logp[b], n, len(TAGS[b]), 0.25 * tdp_scale) for b, n in enumerate(LENS))
 
-    numpy.testing.assert_allclose(out.losses["output"], total(feed["data"]), rtol=1e-4)
-    signal = numpy.zeros_like(feed["data"], "float64")
-    for index in numpy.ndindex(signal.shape):
+    np.testing.assert_allclose(out.losses["output"], total(feed["data"]), rtol=1e-4)
+    signal = np.zeros_like(feed["data"], "float64")
+    for index in np.ndindex(signal.shape):
         if index[1] < LENS[index[0]]:
-            step = numpy.zeros_like(signal)
+            step = np.zeros_like(signal)
             step[index] = 1e-5
             signal[index] = (total(feed["data"] + step) - total(feed["data"] - step)) / 2e-5
-    numpy.testing.assert_allclose(out.grads["z/W"], _grad_of_weights(signal, feed["data"]), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(out.grads["z/W"], _grad_of_weights(signal, feed["data"]), rtol=1e-3, atol=1e-4)
 
 
 def test_a_segment_without_a_path_has_no_loss() -> None:
     net = _network({"output": _softmax("fast_bw", {"sprint_opts": _options("loop")})})
     out = net.run(_feed(["ab", "abcd", "a"]), with_grad=True)  # the second has 3 frames
-    assert out.losses["output"] > 0 and numpy.isfinite(out.grads["z/W"]).all()
-    alone = {**_feed(["abcd"]), "data/size0": numpy.array([3], "int32")}
+    assert out.losses["output"] > 0 and np.isfinite(out.grads["z/W"]).all()
+    alone = {**_feed(["abcd"]), "data/size0": np.array([3], "int32")}
     out = net.run(alone, with_grad=True)
     assert out.losses["output"] == 0 and not out.grads["z/W"].any()
 
 
 def test_the_error_is_that_of_the_frames() -> None:
-    labels = numpy.random.default_rng(1).integers(0, DIM, size=(3, 5)).astype("int32")
+    labels = np.random.default_rng(1).integers(0, DIM, size=(3, 5)).astype("int32")
     extern = {"classes": {"dim": DIM, "sparse": True}}
     net = _network({"output": _softmax("sprint", {"sprint_opts": _options("iter")}, target="classes")}, extern)
     feed = _feed(classes=labels, **{"classes/size0": LENS})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -29,14 +29,14 @@ def _full(net: Any, feed: dict[str, Any]) -> float:
     x = valid(feed["data"]).astype("float64")
     values = net.get_param_values()
     z = x @ values["output/W"].T + values["output/b"]
-    return float(-log_softmax(z)[numpy.arange(12), valid(feed["classes"])].sum())
+    return float(-log_softmax(z)[np.arange(12), valid(feed["classes"])].sum())
 
 
 @pytest.mark.parametrize("train, full", [(False, False), (False, True), (True, True)])
 def test_full_softmax_outside_of_training(train: bool, full: bool) -> None:
     net, feed = _net(train, num_sampled=2, use_full_softmax=full), _feed()
     out = net.run(feed)
-    numpy.testing.assert_allclose(out.losses["output"], _full(net, feed), rtol=1e-4)
+    np.testing.assert_allclose(out.losses["output"], _full(net, feed), rtol=1e-4)
     assert "output" in out.errors
 
 
@@ -49,8 +49,8 @@ def test_many_samples(sampler: str, splits: int) -> None:
     out = net.run(feed, with_grad=True)
     assert "output" not in out.errors
     counted = _if_drawn_as_expected(net, feed, sampler, args, 20000)
-    numpy.testing.assert_allclose(out.losses["output"], counted, rtol=0.02)
-    assert numpy.isfinite(out.grads["output/W"]).all()
+    np.testing.assert_allclose(out.losses["output"], counted, rtol=0.02)
+    assert np.isfinite(out.grads["output/W"]).all()
 
 
 def _if_drawn_as_expected(net: Any, feed: dict[str, Any], sampler: str, args: Any, count: int) -> float:
@@ -59,12 +59,12 @@ def _if_drawn_as_expected(net: Any, feed: dict[str, Any], sampler: str, args: An
     values = net.get_param_values()
     z = x @ values["output/W"].T + values["output/b"]
     _, log_prob = SAMPLERS[sampler](CLASSES, **(args or {}))
-    q = numpy.exp(log_prob(tf.range(CLASSES)).numpy())
+    q = np.exp(log_prob(tf.range(CLASSES)).numpy())
     total = 0.0
     for scores, label in zip(z, labels):
-        others = sum(numpy.exp(scores[k]) for k in range(CLASSES) if k != label)
-        true = numpy.exp(scores[label]) / (count * q[label])
-        total += -numpy.log(true / (true + others))
+        others = sum(np.exp(scores[k]) for k in range(CLASSES) if k != label)
+        true = np.exp(scores[label]) / (count * q[label])
+        total += -np.log(true / (true + others))
     return total
 
 
@@ -87,15 +87,15 @@ def test_in_a_loop(train: bool, full: bool, beside_a_loop: bool) -> None:
     loop = {"class": "rec", "from": "data", "target": "classes", "unit": {"s": s, "output": layer}}
     net, feed = network_of(loop, extern_data=EXTERN, train=True), _feed()
     out = net.run(feed, with_grad=True, train=train)
-    assert numpy.abs(out.grads["output/rec/output/W"]).sum() > 0
+    assert np.abs(out.grads["output/rec/output/W"]).sum() > 0
     if train and not full:
-        assert numpy.isfinite(out.losses["output/output"]) and "output/output" not in out.errors
+        assert np.isfinite(out.losses["output/output"]) and "output/output" not in out.errors
         return
     values = net.get_param_values()
-    data = numpy.cumsum(feed["data"], axis=1) if beside_a_loop else 2 * feed["data"]
+    data = np.cumsum(feed["data"], axis=1) if beside_a_loop else 2 * feed["data"]
     z = valid(data).astype("float64") @ values["output/rec/output/W"].T + values["output/rec/output/b"]
-    wanted = -log_softmax(z)[numpy.arange(12), valid(feed["classes"])].sum()
-    numpy.testing.assert_allclose(out.losses["output/output"], wanted, rtol=1e-4)
+    wanted = -log_softmax(z)[np.arange(12), valid(feed["classes"])].sum()
+    np.testing.assert_allclose(out.losses["output/output"], wanted, rtol=1e-4)
 
 
 def test_values_in_a_loop_are_those_outside() -> None:
@@ -109,7 +109,7 @@ def test_values_in_a_loop_are_those_outside() -> None:
     feed = _feed()
     outside = _net(True, **opts)
     outside.set_param_values({k.replace("output/rec/", ""): v for k, v in net.get_param_values().items()})
-    numpy.testing.assert_allclose(net.run(feed).losses["output/output"], outside.run(feed).losses["output"], rtol=0.03)
+    np.testing.assert_allclose(net.run(feed).losses["output/output"], outside.run(feed).losses["output"], rtol=0.03)
 
 
 def test_other_layers_with_weights_by_label() -> None:
@@ -121,7 +121,7 @@ def test_other_layers_with_weights_by_label() -> None:
     layer = {**LINEAR, "use_transposed_weights": True, "reuse_params": {"map": {"W": "emb", "b": None}}}
     net = network_of({**layer, "loss_opts": {"num_sampled": 5}}, others=others, extern_data=EXTERN, train=True)
     out = net.run(_feed(), with_grad=True)
-    assert numpy.isfinite(out.losses["output"]) and set(out.grads) == {"emb/W", "output/b"}
+    assert np.isfinite(out.losses["output"]) and set(out.grads) == {"emb/W", "output/b"}
 
 
 def test_full_softmax_has_no_demand_on_the_weights() -> None:
@@ -130,7 +130,7 @@ def test_full_softmax_has_no_demand_on_the_weights() -> None:
     )
     same = network_of({**LINEAR, "activation": "softmax", "loss": "ce"}, extern_data=EXTERN, train=True)
     same.set_param_values(net.get_param_values())
-    numpy.testing.assert_allclose(net.run(_feed()).losses["output"], same.run(_feed()).losses["output"], rtol=1e-5)
+    np.testing.assert_allclose(net.run(_feed()).losses["output"], same.run(_feed()).losses["output"], rtol=1e-5)
 
 
 def test_learned_unigram_counts_the_labels() -> None:
@@ -142,11 +142,11 @@ def test_learned_unigram_counts_the_labels() -> None:
 
     for _ in range(200):
         drawn, of_labels, of_drawn = step(tf.constant([2, 2, 2, 5]))
-    counts = numpy.bincount(drawn.numpy(), minlength=CLASSES)
+    counts = np.bincount(drawn.numpy(), minlength=CLASSES)
     assert counts[2] > counts[5] > 20 * counts[[0, 1, 3, 4, 6]].max()
-    numpy.testing.assert_allclose(numpy.exp(of_labels.numpy()), [0.75, 0.75, 0.75, 0.25], rtol=0.05)
+    np.testing.assert_allclose(np.exp(of_labels.numpy()), [0.75, 0.75, 0.75, 0.25], rtol=0.05)
     net, feed = _net(True, num_sampled=10, sampler="learned_unigram"), _feed()
-    assert numpy.isfinite(net.run(feed).losses["output"])
+    assert np.isfinite(net.run(feed).losses["output"])
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_new_labels_in_every_step_and_the_same_in_the_same_step() -> None:
 @pytest.mark.parametrize("name", sorted(SAMPLERS))
 def test_samplers_draw_what_they_say(name: str) -> None:
     draw, log_prob = SAMPLERS[name](CLASSES, unigrams=[9, 1, 0, 3, 3, 1, 2], distortion=0.5)
-    probs = numpy.exp(log_prob(tf.range(CLASSES)).numpy())
-    numpy.testing.assert_allclose(probs.sum(), 1.0, rtol=1e-5)
+    probs = np.exp(log_prob(tf.range(CLASSES)).numpy())
+    np.testing.assert_allclose(probs.sum(), 1.0, rtol=1e-5)
     drawn = draw(tf.random.stateless_uniform([200000], [1, 2])).numpy()
-    numpy.testing.assert_allclose(numpy.bincount(drawn, minlength=CLASSES) / 200000, probs, atol=0.01)
+    np.testing.assert_allclose(np.bincount(drawn, minlength=CLASSES) / 200000, probs, atol=0.01)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -40,10 +40,10 @@ def distance(a: Any, b: Any) -> int:
 def expected(found: Any, arrays: Any, *, norm: bool, divide: bool, subtract: bool) -> float:
     total = 0.0
     for b, hyps in enumerate(found):
-        scores = numpy.array([score for score, _ in hyps], "float64")
+        scores = np.array([score for score, _ in hyps], "float64")
         reference = arrays["labels"][b, : arrays["labels/size0"][b]].tolist()
-        losses = numpy.array([distance(labels, reference) for _, labels in hyps], "float64")
-        weights = numpy.exp(scores)
+        losses = np.array([distance(labels, reference) for _, labels in hyps], "float64")
+        weights = np.exp(scores)
         if norm:
             weights /= weights.sum()
         if subtract:
@@ -58,14 +58,14 @@ def test_expected_loss(norm: bool, divide: bool, subtract: bool) -> None:
     net = risk_net(norm_scores=norm, divide_beam_size=divide, subtract_average_loss=subtract)
     out = net.run(feed(), with_grad=True)
     value = expected(hypotheses(out.layers["hyps"]), feed(), norm=norm, divide=divide, subtract=subtract)
-    numpy.testing.assert_allclose(out.losses["output"], value, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(out.losses["output"], value, rtol=1e-4, atol=1e-5)
     assert abs(out.grads["loop/rec/p/W"]).max() > 1e-3
 
 
-def by_differences(net: Any, name: str, loss: str) -> numpy.ndarray:
+def by_differences(net: Any, name: str, loss: str) -> np.ndarray:
     start, step = net.params[name].numpy(), 1e-2
-    result = numpy.zeros_like(start)
-    for i in numpy.ndindex(start.shape):
+    result = np.zeros_like(start)
+    for i in np.ndindex(start.shape):
         values = []
         for sign in (1, -1):
             changed = start.copy()
@@ -80,7 +80,7 @@ def by_differences(net: Any, name: str, loss: str) -> numpy.ndarray:
 def test_gradient_of_expected_loss() -> None:
     net = risk_net(norm_scores_stop_gradient=False)
     out = net.run(feed(), with_grad=True)
-    numpy.testing.assert_allclose(
+    np.testing.assert_allclose(
         out.grads["loop/rec/p/b"], by_differences(net, "loop/rec/p/b", "output"), rtol=0.02, atol=2e-3
     )
 
@@ -89,8 +89,8 @@ def test_correction_of_the_gradient_only() -> None:
     plain = risk_net(subtract_average_loss=False).run(feed(), with_grad=True)
     corrected = risk_net().run(feed(), with_grad=True)
     both = risk_net(loss_correction_grad_only=True).run(feed(), with_grad=True)
-    numpy.testing.assert_allclose(both.losses["output"], plain.losses["output"], rtol=1e-5)
-    numpy.testing.assert_allclose(both.grads["loop/rec/p/W"], corrected.grads["loop/rec/p/W"], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(both.losses["output"], plain.losses["output"], rtol=1e-5)
+    np.testing.assert_allclose(both.grads["loop/rec/p/W"], corrected.grads["loop/rec/p/W"], rtol=1e-4, atol=1e-6)
     assert abs(plain.losses["output"] - corrected.losses["output"]) > 1e-3
 
 
@@ -103,9 +103,9 @@ def test_search_score() -> None:
     net = search_net(network, train=True, search=False)
     out = net.run(feed(), with_grad=True)
     scores = out.layers["all"].beam_scores
-    numpy.testing.assert_allclose(out.losses["all"], -scores.sum(), rtol=1e-5)
-    numpy.testing.assert_allclose(out.losses["output"], -scores.max(axis=1).sum(), rtol=1e-5)
-    numpy.testing.assert_allclose(
+    np.testing.assert_allclose(out.losses["all"], -scores.sum(), rtol=1e-5)
+    np.testing.assert_allclose(out.losses["output"], -scores.max(axis=1).sum(), rtol=1e-5)
+    np.testing.assert_allclose(
         out.grads["loop/rec/p/b"], by_differences(net, "loop/rec/p/b", "output"), rtol=0.02, atol=2e-3
     )
 

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-import numpy
+import numpy as np
 import pytest
 
 from tests.layers.losses.single import LENS, feed_of, frames, linear, network_of, valid
 
 
-def _sigmoid(z: numpy.ndarray) -> numpy.ndarray:
-    return 1 / (1 + numpy.exp(-z))
+def _sigmoid(z: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-z))
 
 
-def _cos(y: numpy.ndarray, t: numpy.ndarray) -> numpy.ndarray:
-    return 1 - (y * t).sum(1) / numpy.linalg.norm(y, axis=1) / numpy.linalg.norm(t, axis=1)
+def _cos(y: np.ndarray, t: np.ndarray) -> np.ndarray:
+    return 1 - (y * t).sum(1) / np.linalg.norm(y, axis=1) / np.linalg.norm(t, axis=1)
 
 
-def _bin_ce(z: numpy.ndarray, t: numpy.ndarray, weight: float = 1.0) -> numpy.ndarray:
+def _bin_ce(z: np.ndarray, t: np.ndarray, weight: float = 1.0) -> np.ndarray:
     s = _sigmoid(z)
-    return -(weight * t * numpy.log(s) + (1 - t) * numpy.log(1 - s)).mean(1)
+    return -(weight * t * np.log(s) + (1 - t) * np.log(1 - s)).mean(1)
 
 
-CASES: dict[str, Callable[[numpy.ndarray, numpy.ndarray], numpy.ndarray]] = {
+CASES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "mse": lambda y, t: ((y - t) ** 2).mean(1),
-    "l1": lambda y, t: numpy.abs(y - t).sum(1),
-    "mean_l1": lambda y, t: numpy.abs(y - t).mean(1),
+    "l1": lambda y, t: np.abs(y - t).sum(1),
+    "mean_l1": lambda y, t: np.abs(y - t).mean(1),
     "cos": _cos,
     "bin_ce": _bin_ce,
 }
@@ -38,12 +38,12 @@ def _check(loss: str, func: Any, target: str = "target", **opts: Any) -> Any:
     feed["target"] = (feed["target"] > 0).astype("float32") if loss == "bin_ce" else feed["target"]
     out = net.run(feed, with_grad=True)
     _, y = frames(net, feed)
-    t = numpy.eye(3)[valid(feed["classes"])] if target == "classes" else valid(feed["target"]).astype("float64")
-    numpy.testing.assert_allclose(out.losses["output"], func(y, t).sum(), rtol=1e-4)
+    t = np.eye(3)[valid(feed["classes"])] if target == "classes" else valid(feed["target"]).astype("float64")
+    np.testing.assert_allclose(out.losses["output"], func(y, t).sum(), rtol=1e-4)
     eps = 1e-5
-    for k, bump in enumerate(numpy.eye(3) * eps):
+    for k, bump in enumerate(np.eye(3) * eps):
         slope = (func(y + bump, t).sum() - func(y - bump, t).sum()) / (2 * eps)
-        numpy.testing.assert_allclose(out.grads["output/b"][k], slope, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(out.grads["output/b"][k], slope, rtol=1e-3, atol=1e-3)
     return out, y, t
 
 
@@ -51,7 +51,7 @@ def _check(loss: str, func: Any, target: str = "target", **opts: Any) -> Any:
 def test_value_and_gradient(loss: str) -> None:
     out, y, t = _check(loss, CASES[loss])
     if loss == "bin_ce":
-        numpy.testing.assert_allclose(out.errors["output"], ((y > 0) != (t > 0.5)).mean(1).sum(), rtol=1e-5)
+        np.testing.assert_allclose(out.errors["output"], ((y > 0) != (t > 0.5)).mean(1).sum(), rtol=1e-5)
     else:
         assert out.errors["output"] == (y.argmax(1) != t.argmax(1)).sum()
 
@@ -80,20 +80,20 @@ def test_junk_in_the_padding(loss: str) -> None:
     net = network_of(layer, others=others, extern_data={"data": {"dim": 3}, "target": {"dim": 3}})
     feed = {k: v for k, v in feed_of(dim=3).items() if not k.startswith("classes")}
     before = net.run(feed, with_grad=True)
-    padded = (numpy.arange(5) >= LENS[:, None])[..., None]
+    padded = (np.arange(5) >= LENS[:, None])[..., None]
     for key in ("data", "target"):
-        feed[key] = numpy.where(padded, numpy.nan, feed[key]).astype("float32")
+        feed[key] = np.where(padded, np.nan, feed[key]).astype("float32")
     after = net.run(feed, with_grad=True)
-    numpy.testing.assert_allclose(after.losses["output"], before.losses["output"], rtol=1e-6)
-    numpy.testing.assert_allclose(after.grads["bias/bias"], before.grads["bias/bias"], rtol=1e-5)
+    np.testing.assert_allclose(after.losses["output"], before.losses["output"], rtol=1e-6)
+    np.testing.assert_allclose(after.grads["bias/bias"], before.grads["bias/bias"], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
     "activation, func, slope",
     [
         ("sigmoid", _sigmoid, lambda z: 1 - _sigmoid(z)),
-        ("exp", numpy.exp, numpy.ones_like),
-        (None, lambda z: numpy.maximum(z, 1e-20), lambda z: 1 / numpy.maximum(z, 1e-20)),
+        ("exp", np.exp, np.ones_like),
+        (None, lambda z: np.maximum(z, 1e-20), lambda z: 1 / np.maximum(z, 1e-20)),
     ],
 )
 @pytest.mark.parametrize("scale", [1.0, 0.5])
@@ -109,20 +109,18 @@ def test_generic_ce(activation: Any, func: Any, slope: Any, scale: float) -> Non
     y = func(z)
     p = y / y.sum(axis=1, keepdims=True)
     out = net.run(feed, with_grad=True)
-    numpy.testing.assert_allclose(out.losses["output"], -numpy.log(p[numpy.arange(12), labels]).sum(), rtol=1e-4)
-    numpy.testing.assert_allclose(out.total_loss, out.losses["output"] * scale, rtol=1e-5)
-    numpy.testing.assert_allclose(
-        out.grads["output/W"], x.T @ (slope(z) * (p - numpy.eye(3)[labels])), rtol=1e-3, atol=1e-4
-    )
+    np.testing.assert_allclose(out.losses["output"], -np.log(p[np.arange(12), labels]).sum(), rtol=1e-4)
+    np.testing.assert_allclose(out.total_loss, out.losses["output"] * scale, rtol=1e-5)
+    np.testing.assert_allclose(out.grads["output/W"], x.T @ (slope(z) * (p - np.eye(3)[labels])), rtol=1e-3, atol=1e-4)
 
 
 def test_as_is_counts_valid_frames_and_all_features() -> None:
     feed = feed_of()
     layer = {"class": "copy", "loss": "as_is"}
     out = network_of(layer).run(feed)
-    numpy.testing.assert_allclose(out.losses["output"], valid(feed["data"]).sum(), rtol=1e-4)
+    np.testing.assert_allclose(out.losses["output"], valid(feed["data"]).sum(), rtol=1e-4)
     out = network_of({**layer, "loss_opts": {"use_flatten_frames": False}}).run(feed)
-    numpy.testing.assert_allclose(out.losses["output"], valid(feed["data"]).sum(), rtol=1e-4)
+    np.testing.assert_allclose(out.losses["output"], valid(feed["data"]).sum(), rtol=1e-4)
     out = network_of({"class": "copy", "from": "data:classes", "loss": "as_is", "loss_opts": {"as_error": True}}).run(
         feed
     )
@@ -138,17 +136,17 @@ def test_as_is_of_whole_numbers_has_no_gradient(dtype: str) -> None:
     out = net.run(feed, with_grad=True, fetch=["z"])
     expected = valid(out.layers["z"].value).astype(dtype).astype("float64").sum()
     squares = sum((value.astype("float64") ** 2).sum() for value in net.get_param_values().values())
-    numpy.testing.assert_allclose(out.losses["output"], expected)
-    numpy.testing.assert_allclose(out.total_loss, 2 * expected + 0.5 * squares, rtol=1e-5)
-    numpy.testing.assert_allclose(out.grads["z/W"], net.get_param_values()["z/W"], rtol=1e-5)
+    np.testing.assert_allclose(out.losses["output"], expected)
+    np.testing.assert_allclose(out.total_loss, 2 * expected + 0.5 * squares, rtol=1e-5)
+    np.testing.assert_allclose(out.grads["z/W"], net.get_param_values()["z/W"], rtol=1e-5)
 
 
 def test_constraints_count_without_a_loss() -> None:
     net = network_of({"class": "linear", "activation": None, "n_out": 3, "L2": 0.5})
     out = net.run(feed_of(), with_grad=True)
     weights = net.get_param_values()["output/W"].astype("float64")
-    numpy.testing.assert_allclose(out.total_loss, 0.5 * (weights**2).sum(), rtol=1e-5)
-    numpy.testing.assert_allclose(out.grads["output/W"], weights, rtol=1e-5)
+    np.testing.assert_allclose(out.total_loss, 0.5 * (weights**2).sum(), rtol=1e-5)
+    np.testing.assert_allclose(out.grads["output/W"], weights, rtol=1e-5)
     assert network_of({"class": "linear", "activation": None, "n_out": 3}).run(feed_of()).total_loss is None
 
 

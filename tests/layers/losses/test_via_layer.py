@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -17,19 +17,19 @@ BW = {"class": "fast_bw", "align_target": "ctc", "align_target_key": "classes", 
 
 
 def _feed() -> dict[str, Any]:
-    rng = numpy.random.default_rng(3)
+    rng = np.random.default_rng(3)
     return {
         "data": rng.normal(size=(3, 5, 3)).astype("float32"),
         "data/size0": LENS,
         "classes": rng.integers(0, 2, size=(3, 1)).astype("int32"),
-        "classes/size0": numpy.ones([3], "int32"),
+        "classes/size0": np.ones([3], "int32"),
     }
 
 
 def _run(opts: dict[str, Any], scale: float = 1.0, fetch: Any = ("bw",), **others: Any) -> Any:
     layer = {"class": "copy", "from": "p", "loss": "via_layer", "loss_scale": scale, "loss_opts": opts}
     net = network_of(layer, others={"z": Z, "p": P, "bw": BW, **others}, extern_data=EXTERN)
-    net.set_param_values({"z/W": numpy.eye(3), "z/b": numpy.zeros([3])})
+    net.set_param_values({"z/W": np.eye(3), "z/b": np.zeros([3])})
     return net.run(_feed(), with_grad=True, fetch=fetch)
 
 
@@ -45,22 +45,22 @@ def test_full_sum_training_has_the_gradient_of_ctc(scale: float) -> None:
         "loss_scale": scale,
     }
     net = network_of(ctc, others={"z": Z}, extern_data=EXTERN)
-    net.set_param_values({"z/W": numpy.eye(3), "z/b": numpy.zeros([3])})
+    net.set_param_values({"z/W": np.eye(3), "z/b": np.zeros([3])})
     expected = net.run(_feed(), with_grad=True)
-    numpy.testing.assert_allclose(out.losses["output"], expected.losses["output"], rtol=1e-5)
-    numpy.testing.assert_allclose(out.grads["z/W"], expected.grads["z/W"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(out.losses["output"], expected.losses["output"], rtol=1e-5)
+    np.testing.assert_allclose(out.grads["z/W"], expected.grads["z/W"], rtol=1e-4, atol=1e-5)
     assert out.counts["output"] == 12
 
 
 def test_gradient_wrt_the_output_goes_on_through_the_softmax() -> None:
     out = _run({"align_layer": "bw"})
     p, a, x = out.layers["output"].value, out.layers["bw"].value, _feed()["data"]
-    grad = numpy.zeros([3, 3])
+    grad = np.zeros([3, 3])
     for b, n in enumerate(LENS):
         for t in range(n):
             error = p[b, t] - a[b, t]
-            grad += numpy.outer(x[b, t], p[b, t] * (error - (error * p[b, t]).sum()))
-    numpy.testing.assert_allclose(out.grads["z/W"], grad, rtol=1e-4, atol=1e-5)
+            grad += np.outer(x[b, t], p[b, t] * (error - (error * p[b, t]).sum()))
+    np.testing.assert_allclose(out.grads["z/W"], grad, rtol=1e-4, atol=1e-5)
 
 
 def test_error_signal_by_an_eval_layer() -> None:
@@ -68,7 +68,7 @@ def test_error_signal_by_an_eval_layer() -> None:
     out = _run({"error_signal_layer": "signal", "loss_wrt_to_act_in": True}, signal=signal)
     a, x = out.layers["bw"].value, _feed()["data"]
     grad = sum(x[b, :n].T @ (2 * a[b, :n]) for b, n in enumerate(LENS))
-    numpy.testing.assert_allclose(out.grads["z/W"], grad, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(out.grads["z/W"], grad, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

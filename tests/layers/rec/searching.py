@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.config import Config
 from returnn_tf.network.network import Network
@@ -53,7 +53,7 @@ def search_net(
     """Return the network with random parameters."""
     config = Config({"extern_data": EXTERN_DATA, "network": network, "behavior_version": 21})
     net = Network.from_config(config, train=train, search=search)
-    rng = numpy.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     values = {name: rng.normal(size=value.shape) * scale for name, value in net.get_param_values().items()}
     net.set_param_values({name: value.astype("float32") for name, value in values.items()})
     return net

@@ -1,6 +1,6 @@
 """`get_rec_accumulated`, `rec_last_output` and `rec_unstack`."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -25,7 +25,7 @@ def test_accumulated_is_the_layer_for_all_steps():
         "output": {"class": "copy", "from": "loop/h"},
     }
     out = run(network)
-    numpy.testing.assert_array_equal(out["acc"].value, out["output"].value)
+    np.testing.assert_array_equal(out["acc"].value, out["output"].value)
     assert out["acc"].value.shape == (3, 4, 3)
     assert out["acc"].sizes[1].tolist() == LENS.tolist()
 
@@ -39,13 +39,13 @@ def test_last_step(moved, lens):
         "all": {"class": "copy", "from": "loop/h", "is_output_layer": True},
     }
     arrays = feed()
-    arrays["data/size0"] = numpy.array(lens, "int32")
+    arrays["data/size0"] = np.array(lens, "int32")
     net = net_of(network)
     out = net.run(arrays).layers
     assert out["output"].value.shape == (3, 3)
     for b, length in enumerate(lens):
-        expected = out["all"].value[b, length - 1] if length else numpy.zeros(3)
-        numpy.testing.assert_allclose(out["output"].value[b], expected, rtol=1e-6)
+        expected = out["all"].value[b, length - 1] if length else np.zeros(3)
+        np.testing.assert_allclose(out["output"].value[b], expected, rtol=1e-6)
 
 
 def test_gradient_through_the_last_step():
@@ -60,7 +60,7 @@ def test_gradient_through_the_last_step():
     # Frames behind the end have no influence.
     arrays = feed()
     arrays["data"][1, LENS[1] :] = 7.0
-    numpy.testing.assert_allclose(net.run(arrays, with_grad=True).grads["loop/rec/h/W"], grads["loop/rec/h/W"])
+    np.testing.assert_allclose(net.run(arrays, with_grad=True).grads["loop/rec/h/W"], grads["loop/rec/h/W"])
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,10 @@ def test_unstack_is_the_source_of_the_loop(moved, x):
     network["loop"]["from"] = "data"
     network["loop"]["unit"]["x"] = {"class": "copy", "from": "data:source"}
     expected = net_of(network).run(feed(), with_grad=True)
-    numpy.testing.assert_allclose(got.layers["output"].value, expected.layers["output"].value, rtol=1e-6)
+    np.testing.assert_allclose(got.layers["output"].value, expected.layers["output"].value, rtol=1e-6)
     assert got.layers["output"].sizes[1].tolist() == LENS.tolist()
     for name, grad in expected.grads.items():
-        numpy.testing.assert_allclose(got.grads[name], grad, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(got.grads[name], grad, rtol=1e-5, atol=1e-6)
 
 
 def test_unstack_beside_a_source():
@@ -113,7 +113,7 @@ def test_unstack_beside_a_source():
     network["loop"]["unit"]["output"] = {"class": "combine", "kind": "add", "from": ["x", "data:source"]}
     out = run(network)["output"].value
     arrays = feed()
-    numpy.testing.assert_allclose(out[0], arrays["wide"][0] + arrays["data"][0][:, None], rtol=1e-6)
+    np.testing.assert_allclose(out[0], arrays["wide"][0] + arrays["data"][0][:, None], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_axis_of_the_loop_says_how_many_steps(moved):
     expected = run(network)["output"]
     network["loop"]["axis"] = TIME
     got = run(network)["output"]
-    numpy.testing.assert_allclose(got.value, expected.value, rtol=1e-6)
+    np.testing.assert_allclose(got.value, expected.value, rtol=1e-6)
     network["loop"]["unit"] = {"output": {"class": "combine", "kind": "add", "from": [":i", "prev:output"]}}
     network["loop"]["unit"]["output"]["initial_output"] = 0
     del network["loss"]

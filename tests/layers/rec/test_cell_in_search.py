@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config
@@ -33,11 +33,11 @@ def _search(beams: Any, known: bool) -> Any:
         "network": network, "behavior_version": 21,
     })  # fmt: skip
     net = Network.from_config(config, search=True)
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     net.set_param_values({name: rng.normal(size=p.shape).astype("float32") for name, p in sorted(net.params.items())})
     feed = {
-        "data": rng.normal(size=(3, 4, 2)).astype("float32"), "data/size0": numpy.array([4, 2, 3], "int32"),
-        "classes": numpy.zeros([3, 4], "int32"), "classes/size0": numpy.array([4, 2, 3], "int32"),
+        "data": rng.normal(size=(3, 4, 2)).astype("float32"), "data/size0": np.array([4, 2, 3], "int32"),
+        "classes": np.zeros([3, 4], "int32"), "classes/size0": np.array([4, 2, 3], "int32"),
     }  # fmt: skip
     return net.run(feed).layers["output"]
 
@@ -46,5 +46,5 @@ def _search(beams: Any, known: bool) -> Any:
 def test_input_projected_before_the_loop(beams: Any) -> None:
     """The same hypotheses as where the input is copied in each step, also if the beam changes within a step."""
     known, copied = _search(beams, True), _search(beams, False)
-    numpy.testing.assert_allclose(known.beam_scores, copied.beam_scores, rtol=1e-5)
-    numpy.testing.assert_array_equal(known.value, copied.value)
+    np.testing.assert_allclose(known.beam_scores, copied.beam_scores, rtol=1e-5)
+    np.testing.assert_array_equal(known.value, copied.value)

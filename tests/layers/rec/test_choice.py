@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -29,7 +29,7 @@ def run_loop(network: dict[str, Any], arrays: Any = None, **options: Any) -> Any
 def same(found: list[Any], others: list[Any]) -> None:
     for (score, labels), (other_score, other_labels) in zip(found, others):
         assert labels == other_labels
-        numpy.testing.assert_allclose(score, other_score, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(score, other_score, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -60,14 +60,14 @@ def test_scores_are_means_over_the_own_steps() -> None:
         for score, labels in found:
             total, before = 0.0, 0
             for label in labels:
-                hidden = numpy.tanh(params["loop/rec/emb/W"][before] + params["loop/rec/emb/b"])
-                z = numpy.concatenate([hidden, mean]) @ params["loop/rec/p/W"] + params["loop/rec/p/b"]
-                total += z[label] - numpy.log(numpy.exp(z).sum())
+                hidden = np.tanh(params["loop/rec/emb/W"][before] + params["loop/rec/emb/b"])
+                z = np.concatenate([hidden, mean]) @ params["loop/rec/p/W"] + params["loop/rec/p/b"]
+                total += z[label] - np.log(np.exp(z).sum())
                 before = label
-            numpy.testing.assert_allclose(score, total / len(labels) ** 0.5, rtol=1e-4)
+            np.testing.assert_allclose(score, total / len(labels) ** 0.5, rtol=1e-4)
 
 
-def feed_means() -> list[numpy.ndarray]:
+def feed_means() -> list[np.ndarray]:
     return [feed()["data"][b, :n].mean(axis=0) for b, n in enumerate(LENS)]
 
 
@@ -90,14 +90,14 @@ def test_an_ended_hypothesis_repeats_its_last_label() -> None:
 # --- recombination ---
 
 
-def collapsed_scores(log_probs: numpy.ndarray, blank: int, kind: str) -> dict[Any, float]:
+def collapsed_scores(log_probs: np.ndarray, blank: int, kind: str) -> dict[Any, float]:
     """Return all label strings without blanks, with the sum or maximum over their alignments."""
     result: dict[Any, list[float]] = {}
     steps, labels = log_probs.shape
     for path in itertools.product(range(labels), repeat=steps):
         string = tuple(label for label in path if label != blank)
         result.setdefault(string, []).append(float(sum(log_probs[t, label] for t, label in enumerate(path))))
-    merge = numpy.logaddexp.reduce if kind == "sum" else numpy.max
+    merge = np.logaddexp.reduce if kind == "sum" else np.max
     return {string: float(merge(scores)) for string, scores in result.items()}
 
 
@@ -127,12 +127,12 @@ def test_recombination_is_exact_with_a_large_beam(kind: str, by_layer: bool) -> 
     found = hypotheses(net.run(arrays).layers["output"])
     for b, hyps in enumerate(found):
         z = arrays["data"][b, : LENS[b]] @ params["loop/rec/p/W"] + params["loop/rec/p/b"]
-        exact = collapsed_scores(z - numpy.log(numpy.exp(z).sum(axis=1, keepdims=True)), 2, kind)
+        exact = collapsed_scores(z - np.log(np.exp(z).sum(axis=1, keepdims=True)), 2, kind)
         strings = [tuple(label for label in labels if label != 2) for _, labels in hyps]
         scores: dict[Any, float] = {}
         for (score, _), string in zip(hyps, strings):
-            if numpy.isfinite(score):
-                merged = numpy.logaddexp if kind == "sum" else max
+            if np.isfinite(score):
+                merged = np.logaddexp if kind == "sum" else max
                 # By a layer, what gets the same in the last step is not merged any more.
                 assert by_layer or string not in scores
                 scores[string] = float(merged(scores[string], score)) if string in scores else float(score)
@@ -140,10 +140,10 @@ def test_recombination_is_exact_with_a_large_beam(kind: str, by_layer: bool) -> 
         assert by_layer or set(scores) == set(exact)
         if not by_layer:
             for string, score in scores.items():
-                numpy.testing.assert_allclose(score, exact[string], rtol=1e-4, atol=1e-4)
+                np.testing.assert_allclose(score, exact[string], rtol=1e-4, atol=1e-4)
         else:
             best = max(exact, key=exact.__getitem__)
-            numpy.testing.assert_allclose(scores[best], exact[best], rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(scores[best], exact[best], rtol=1e-4, atol=1e-4)
 
 
 # --- several sources ---
@@ -172,13 +172,13 @@ def test_all_combinations_of_two_sources() -> None:
         for (score, labels), (_, others) in zip(found, seconds[b]):
             total, before, other_before = 0.0, 0, 0
             for frame, label, other in zip(feed()["data"][b], labels, others):
-                hidden = numpy.tanh(params["loop/rec/emb/W"][before] + params["loop/rec/emb/b"])
+                hidden = np.tanh(params["loop/rec/emb/W"][before] + params["loop/rec/emb/b"])
                 both = params["loop/rec/both/W"][other_before] + params["loop/rec/both/b"]
-                z = numpy.concatenate([hidden, frame, both]) @ params["loop/rec/p/W"] + params["loop/rec/p/b"]
+                z = np.concatenate([hidden, frame, both]) @ params["loop/rec/p/W"] + params["loop/rec/p/b"]
                 z2 = frame @ params["loop/rec/p2/W"] + params["loop/rec/p2/b"]
-                total += z[label] - numpy.log(numpy.exp(z).sum()) + z2[other] - numpy.log(numpy.exp(z2).sum())
+                total += z[label] - np.log(np.exp(z).sum()) + z2[other] - np.log(np.exp(z2).sum())
                 before, other_before = label, other
-            numpy.testing.assert_allclose(score, total, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(score, total, rtol=1e-4, atol=1e-4)
         assert len({(tuple(x), tuple(y)) for (_, x), (_, y) in zip(found, seconds[b])}) == len(found)
 
 
@@ -194,7 +194,7 @@ def test_two_targets_are_followed_in_training() -> None:
     }
     out = search_net(network, train=True, search=False).run(feed()).layers
     for name in ("output", "second"):
-        numpy.testing.assert_array_equal(out[name].value, feed()["labels"])
+        np.testing.assert_array_equal(out[name].value, feed()["labels"])
 
 
 # --- scheduled sampling and random search ---
@@ -205,22 +205,22 @@ def sampled(train: bool, **options: Any) -> Any:
 
 
 def valid(array: Any) -> Any:
-    return numpy.concatenate([row[:n] for row, n in zip(array, LENS)])
+    return np.concatenate([row[:n] for row, n in zip(array, LENS)])
 
 
 def test_scheduled_sampling() -> None:
     gold = valid(feed()["labels"])
-    numpy.testing.assert_array_equal(valid(sampled(True).value), gold)
-    numpy.testing.assert_array_equal(valid(sampled(False, scheduled_sampling=True).value), gold)
-    numpy.testing.assert_array_equal(valid(sampled(True, scheduled_sampling={"gold_mixin_prob": 1.0}).value), gold)
+    np.testing.assert_array_equal(valid(sampled(True).value), gold)
+    np.testing.assert_array_equal(valid(sampled(False, scheduled_sampling=True).value), gold)
+    np.testing.assert_array_equal(valid(sampled(True, scheduled_sampling={"gold_mixin_prob": 1.0}).value), gold)
     assert (valid(sampled(True, scheduled_sampling=True).value) != gold).sum() >= 3
 
 
 @pytest.mark.parametrize("given, share", [(0.25, 0.8), ({"gold_mixin_prob": 0.5}, 0.6)])
 def test_share_of_the_target(given: Any, share: float) -> None:
-    many = {"data": numpy.zeros((400, 4, 3)), "labels": numpy.full((400, 4), 2)}
+    many = {"data": np.zeros((400, 4, 3)), "labels": np.full((400, 4), 2)}
     arrays = {key: value.astype("float32" if key == "data" else "int32") for key, value in many.items()}
-    arrays.update({key + "/size0": numpy.full(400, 4, "int32") for key in many})
+    arrays.update({key + "/size0": np.full(400, 4, "int32") for key in many})
     layer = run_loop(frame_loop({"scheduled_sampling": given}), arrays, train=True, search=False, scale=0.0)
     # The others are drawn from five labels, of which one is the target.
     assert abs((layer.value == 2).mean() - share) < 0.05
@@ -231,7 +231,7 @@ def test_random_search_differs_and_keeps_the_target_in_search_without_search() -
     assert (plain.value != noisy.value).any()
     kept = run_loop(frame_loop({"search": False}))
     assert kept.beam_scores is None
-    numpy.testing.assert_array_equal(valid(kept.value), valid(feed()["labels"]))
+    np.testing.assert_array_equal(valid(kept.value), valid(feed()["labels"]))
 
 
 def test_function_of_the_scores_sees_the_choices_before() -> None:
@@ -242,9 +242,7 @@ def test_function_of_the_scores_sees_the_choices_before() -> None:
         return scores_in + scores_base
 
     choice = {"custom_score_combine": combine, "explicit_search_sources": ["prev:output"]}
-    numpy.testing.assert_allclose(
-        run_loop(frame_loop(choice)).beam_scores, run_loop(frame_loop()).beam_scores, rtol=1e-5
-    )
+    np.testing.assert_allclose(run_loop(frame_loop(choice)).beam_scores, run_loop(frame_loop()).beam_scores, rtol=1e-5)
     assert seen and seen[0] == [1]
 
 
@@ -308,7 +306,7 @@ def test_an_end_which_does_not_depend_on_the_choice() -> None:
 
 
 def test_target_in_a_loop_that_finds_its_end() -> None:
-    arrays = feed(labels=numpy.array([[3, 1, 0, 2], [2, 0, 4, 4], [1, 2, 3, 4]]))
+    arrays = feed(labels=np.array([[3, 1, 0, 2], [2, 0, 4, 4], [1, 2, 3, 4]]))
     layer = run_loop(free_loop(), arrays, train=True, search=False)
     assert [row[:n].tolist() for row, n in zip(layer.value, layer.sizes[1])] == [[3, 1], [2], [1, 2, 3]]
 
@@ -328,7 +326,7 @@ def test_a_target_with_fewer_labels_than_steps(source: str, steps: int) -> None:
         assert [dim.as_kind(DimKind.LOOP) for dim in choice.layer.followed_dims] == [choice.output.dims[-1]]
         net.run(arrays)
         return
-    arrays.update({"other": numpy.zeros((3, steps, 3), "float32"), "other/size0": numpy.array([steps, 2, 3], "int32")})
+    arrays.update({"other": np.zeros((3, steps, 3), "float32"), "other/size0": np.array([steps, 2, 3], "int32")})
     with pytest.raises(tf.errors.InvalidArgumentError, match="the target has fewer labels than the loop has steps"):
         net.run(arrays)
 
@@ -343,15 +341,15 @@ def test_kept_hypotheses_start_with_the_best_labels_and_continue_each_by_its_bes
     arrays = one_sequence(0)
     (found,) = hypotheses(net.run(arrays).layers["output"])
 
-    def log_probs(before: int, frame: numpy.ndarray) -> numpy.ndarray:
-        hidden = numpy.tanh(params["loop/rec/emb/W"][before] + params["loop/rec/emb/b"])
-        z = numpy.concatenate([hidden, frame]) @ params["loop/rec/p/W"] + params["loop/rec/p/b"]
-        return z - numpy.log(numpy.exp(z).sum())
+    def log_probs(before: int, frame: np.ndarray) -> np.ndarray:
+        hidden = np.tanh(params["loop/rec/emb/W"][before] + params["loop/rec/emb/b"])
+        z = np.concatenate([hidden, frame]) @ params["loop/rec/p/W"] + params["loop/rec/p/b"]
+        return z - np.log(np.exp(z).sum())
 
     frames = arrays["data"][0]
     first = log_probs(0, frames[0])
     expected = []
-    for label in numpy.argsort(-first)[:3]:
+    for label in np.argsort(-first)[:3]:
         labels, score = [int(label)], first[label]
         for frame in frames[1:]:
             scores = log_probs(labels[-1], frame)
@@ -360,7 +358,7 @@ def test_kept_hypotheses_start_with_the_best_labels_and_continue_each_by_its_bes
         expected.append((score, labels))
     expected.sort(key=lambda entry: -entry[0])
     assert [labels for _, labels in found] == [labels for _, labels in expected]
-    numpy.testing.assert_allclose([s for s, _ in found], [s for s, _ in expected], rtol=1e-4)
+    np.testing.assert_allclose([s for s, _ in found], [s for s, _ in expected], rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -390,8 +388,8 @@ def with_end(max_seq_len: Any = 4, **options: Any) -> dict[str, Any]:
 
 def longer(arrays: dict[str, Any], steps: int) -> dict[str, Any]:
     """Return the feed with the source prolonged, so that no loop runs past it."""
-    data = numpy.concatenate([arrays["data"], numpy.ones([len(arrays["data"]), steps, 3], "float32")], axis=1)
-    return {**arrays, "data": data, "data/size0": numpy.full(len(data), data.shape[1], "int32")}
+    data = np.concatenate([arrays["data"], np.ones([len(arrays["data"]), steps, 3], "float32")], axis=1)
+    return {**arrays, "data": data, "data/size0": np.full(len(data), data.shape[1], "int32")}
 
 
 @pytest.mark.parametrize("include_eos", [False, True])
@@ -405,7 +403,7 @@ def test_end_decides_although_there_is_a_source(include_eos: bool) -> None:
     lens = found.layers["loop"].sizes[1]
     assert len(set(lens.tolist())) > 1 and lens.max() <= 4
     for row, n in zip(found.layers["loop"].value, lens):
-        ended = numpy.flatnonzero(row == 0)
+        ended = np.flatnonzero(row == 0)
         assert n == (min(ended[0] + include_eos, 4) if len(ended) else 4)
     # The same loop without a source, with the frames gathered by the step.
     unit = dict(network["loop"]["unit"])
@@ -416,9 +414,9 @@ def test_end_decides_although_there_is_a_source(include_eos: bool) -> None:
     same_net.set_param_values(from_inside.get_param_values())
     expected = same_net.run(arrays, fetch=["loop"])
     for name in ("loop", "output"):
-        numpy.testing.assert_array_equal(found.layers[name].sizes[1], expected.layers[name].sizes[1])
-        numpy.testing.assert_array_equal(found.layers[name].value, expected.layers[name].value)
-        numpy.testing.assert_allclose(found.layers[name].beam_scores, expected.layers[name].beam_scores, rtol=1e-5)
+        np.testing.assert_array_equal(found.layers[name].sizes[1], expected.layers[name].sizes[1])
+        np.testing.assert_array_equal(found.layers[name].value, expected.layers[name].value)
+        np.testing.assert_allclose(found.layers[name].beam_scores, expected.layers[name].beam_scores, rtol=1e-5)
 
 
 @pytest.mark.parametrize("max_seq_len", [None, 20])
@@ -452,4 +450,4 @@ def test_a_loop_with_source_and_end_but_no_target() -> None:
     params = net.get_param_values()
     frames = arrays["data"] @ params["loop/rec/h/W"] + params["loop/rec/h/b"]
     assert layer.sizes[1].tolist() == [2] * len(LENS)
-    numpy.testing.assert_allclose(layer.value, frames.cumsum(axis=1)[:, :2], rtol=1e-5)
+    np.testing.assert_allclose(layer.value, frames.cumsum(axis=1)[:, :2], rtol=1e-5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError
@@ -13,8 +13,8 @@ from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.tensor import FeatureDim, SpatialDim
 
 LABELS, FRAMES, LENS = 4, 6, [6, 3, 5]
-REFERENCE, REFERENCE_LENS = numpy.array([[1, 2, 2, 3], [3, 1, 0, 0], [2, 0, 1, 0]], "int32"), [4, 2, 3]
-HYPOTHESES = numpy.random.default_rng(5).integers(0, LABELS + 1, (3, FRAMES)).astype("int32")
+REFERENCE, REFERENCE_LENS = np.array([[1, 2, 2, 3], [3, 1, 0, 0], [2, 0, 1, 0]], "int32"), [4, 2, 3]
+HYPOTHESES = np.random.default_rng(5).integers(0, LABELS + 1, (3, FRAMES)).astype("int32")
 
 
 def _config(inside: bool = True, **options: Any) -> Config:
@@ -64,13 +64,13 @@ def test_table_and_completions(blank: Optional[int], inside: bool) -> None:
     for i, (n, m) in enumerate(zip(LENS, REFERENCE_LENS)):
         reference = REFERENCE[i, :m].tolist()
         rows = _rows(HYPOTHESES[i, :n].tolist(), reference, blank)
-        numpy.testing.assert_array_equal(layers["rows"].value[i, :n, : m + 1], rows[1:])
+        np.testing.assert_array_equal(layers["rows"].value[i, :n, : m + 1], rows[1:])
         # What remains possible after a label is the minimum of the row that it leads to.
         best = [
             [min(_rows([*HYPOTHESES[i, :t].tolist(), label], reference, blank)[-1]) for label in range(count)]
             for t in range(n)
         ]
-        numpy.testing.assert_array_equal(layers["output"].value[i, :n], best)
+        np.testing.assert_array_equal(layers["output"].value[i, :n], best)
 
 
 def test_dims_of_the_results() -> None:

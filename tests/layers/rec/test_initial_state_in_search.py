@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 
 from returnn_tf.config import Config
 from returnn_tf.network.network import Network
@@ -28,13 +28,13 @@ def decoded(initial_state: Any) -> Any:
     }
     extern_data = {"data": {"dim": 4}, "classes": {"dim": 5, "sparse": True}}
     config = Config({"behavior_version": 21, "extern_data": extern_data, "network": network})
-    data = numpy.random.default_rng(1).normal(size=(2, 3, 4)).astype("float32") * 5
+    data = np.random.default_rng(1).normal(size=(2, 3, 4)).astype("float32") * 5
     net = Network.from_config(config, search=True)
-    return net.run({"data": data, "data/size0": numpy.array([3, 2], "int32")}).layers["output"]
+    return net.run({"data": data, "data/size0": np.array([3, 2], "int32")}).layers["output"]
 
 
 def test_the_state_is_repeated_for_each_hypothesis() -> None:
     """As the layers with its tensors are: along the batch axis of the state, which is another one in the output."""
     got, expected = decoded("base:enc"), decoded({"h": "base:h", "c": "base:c"})
-    numpy.testing.assert_array_equal(got.value, expected.value)
-    numpy.testing.assert_allclose(got.beam_scores, expected.beam_scores, rtol=1e-5)
+    np.testing.assert_array_equal(got.value, expected.value)
+    np.testing.assert_allclose(got.beam_scores, expected.beam_scores, rtol=1e-5)

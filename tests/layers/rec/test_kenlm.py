@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError, DataError
@@ -45,20 +45,20 @@ BY_HAND = [
 
 @pytest.mark.parametrize("text, expected", BY_HAND)
 def test_scores_by_hand(text: str, expected: float) -> None:
-    numpy.testing.assert_allclose(total(ArpaModel(ARPA), text.split()), expected, rtol=1e-6)
+    np.testing.assert_allclose(total(ArpaModel(ARPA), text.split()), expected, rtol=1e-6)
 
 
 @pytest.mark.skipif(not ngram.has_kenlm(), reason="the optional package kenlm is not installed")
 @pytest.mark.parametrize("text, expected", BY_HAND)
 def test_the_library_gives_the_same(text: str, expected: float) -> None:
-    numpy.testing.assert_allclose(total(KenLmModel(ARPA), text.split()), expected, rtol=1e-5)
+    np.testing.assert_allclose(total(KenLmModel(ARPA), text.split()), expected, rtol=1e-5)
 
 
 def test_a_word_may_have_a_space_of_unicode(tmp_path: pathlib.Path) -> None:
     (tmp_path / "x").write_text(
         "\\data\\\nngram 1=2\n\n\\1-grams:\n-0.5\tNew\u00a0York\n-1.0\t<unk>\n\n\\end\\\n", "utf8"
     )
-    numpy.testing.assert_allclose(total(ArpaModel(str(tmp_path / "x")), ["New\u00a0York", "York"]), -1.5)
+    np.testing.assert_allclose(total(ArpaModel(str(tmp_path / "x")), ["New\u00a0York", "York"]), -1.5)
 
 
 def test_a_file_that_changed_is_read_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,9 +117,9 @@ def test_pieces_of_words_are_scored_when_the_word_is_complete() -> None:
     labels = (FILES / "bpe.vocab").read_text().split()
     scorer = LabelScorer(ArpaModel(ARPA), labels, "UNK", "@@")
     words = LabelScorer(ArpaModel(ARPA), WORDS, "UNK", "")
-    numpy.testing.assert_allclose(scorer.total((1, 2, 3, 4)), words.total((1, 2, 3)))
+    np.testing.assert_allclose(scorer.total((1, 2, 3, 4)), words.total((1, 2, 3)))
     assert scorer.total((1, 2)) == scorer.total((1,))
-    numpy.testing.assert_allclose(scorer.next_scores((1, 2))[3], words.next_scores((1,))[2])
+    np.testing.assert_allclose(scorer.next_scores((1, 2))[3], words.next_scores((1,))[2])
     assert scorer.next_scores((1,))[2] == 0.0
 
 
@@ -154,11 +154,11 @@ def test_in_a_search() -> None:
     model = ArpaModel(ARPA)
     for frames, hyps in zip(feed()["data"], found):
         z = frames @ params["loop/rec/am/W"] + params["loop/rec/am/b"]
-        log_probs = z - numpy.log(numpy.exp(z).sum(axis=1, keepdims=True))
+        log_probs = z - np.log(np.exp(z).sum(axis=1, keepdims=True))
         for score, labels in hyps:
             expected = sum(log_probs[t, label] for t, label in enumerate(labels))
             expected += 0.5 * total(model, words_of(labels)) * math.log(10)
-            numpy.testing.assert_allclose(score, expected, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(score, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_label_itself_where_the_target_is_given() -> None:
@@ -167,7 +167,7 @@ def test_the_label_itself_where_the_target_is_given() -> None:
     scores = search_net(network, train=True, search=False).run(feed()).layers["output"].value
     assert scores.shape == (3, 4)
     for labels, row, n in zip(feed()["labels"], scores, feed()["data/size0"]):
-        numpy.testing.assert_allclose(
+        np.testing.assert_allclose(
             row[:n].sum() / math.log(10), total(ArpaModel(ARPA), words_of(labels[:n])), rtol=1e-5
         )
 

@@ -1,6 +1,6 @@
 """`get_last_hidden_state` of loops and of their cells, from outside."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config
@@ -27,14 +27,14 @@ def test_state_after_the_last_step(moved, source, key, start):
         del unit["m"]
     loop = {"class": "rec", "from": "data", "unit": unit, "optimize_move_layers_out": moved}
     net = net_of({"loop": loop, "output": {"class": "get_last_hidden_state", "from": source, "key": key}})
-    arrays, lens = feed(), numpy.array([4, 0, 3], "int32")
+    arrays, lens = feed(), np.array([4, 0, 3], "int32")
     arrays.update({name: lens for name in arrays if name.endswith("size0")})
     got = net.run(arrays).layers["output"].value
-    states = lstm_states(net, numpy.moveaxis(feed()["data"], 0, 1), start=start)
+    states = lstm_states(net, np.moveaxis(feed()["data"], 0, 1), start=start)
     part = {"*": slice(0, 6), "c": slice(0, 3), "h": slice(3, 6)}[key]
     for b, length in enumerate(lens):
-        expected = states[length - 1, b] if length else numpy.full([6], start)
-        numpy.testing.assert_allclose(got[b], expected[part], rtol=1e-4, atol=1e-6)
+        expected = states[length - 1, b] if length else np.full([6], start)
+        np.testing.assert_allclose(got[b], expected[part], rtol=1e-4, atol=1e-6)
 
 
 def test_state_of_hypotheses():
@@ -52,17 +52,17 @@ def test_state_of_hypotheses():
         "h": {"class": "get_last_hidden_state", "from": "output/s", "key": "h", "is_output_layer": True},
     }
     config = Config({"network": network, "extern_data": {"data": {"dim": 3}, "classes": {"dim": 3, "sparse": True}}})
-    rng = numpy.random.default_rng(1)
-    arrays = {"data": rng.normal(size=(3, 4, 3)).astype("float32"), "data/size0": numpy.array([4, 2, 3], "int32")}
-    arrays.update({"classes": numpy.zeros([3, 1], "int32"), "classes/size0": numpy.ones([3], "int32")})
+    rng = np.random.default_rng(1)
+    arrays = {"data": rng.normal(size=(3, 4, 3)).astype("float32"), "data/size0": np.array([4, 2, 3], "int32")}
+    arrays.update({"classes": np.zeros([3, 1], "int32"), "classes/size0": np.ones([3], "int32")})
     net = Network.from_config(config, search=True)
     net.set_param_values({k: 2 * v for k, v in net.get_param_values().items()})
     layers = net.run(arrays).layers
     values, lens = layers["output/s"].value, layers["output"].sizes[1]
     assert len(set(lens)) > 1
     for row, length in enumerate(lens):
-        expected = values[row, length - 1] if length else numpy.zeros(3)
-        numpy.testing.assert_allclose(layers["h"].value[row], expected, rtol=1e-5, atol=1e-6)
+        expected = values[row, length - 1] if length else np.zeros(3)
+        np.testing.assert_allclose(layers["h"].value[row], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_decoder_that_starts_from_the_state_of_a_loop():
@@ -80,4 +80,4 @@ def test_decoder_that_starts_from_the_state_of_a_loop():
         "output": {"class": "combine", "kind": "sub", "from": ["decoder", "other"]},
     }  # fmt: skip
     net = net_of(network)
-    numpy.testing.assert_allclose(net.run(feed()).layers["output"].value, numpy.zeros([3, 4, 3]), atol=1e-6)
+    np.testing.assert_allclose(net.run(feed()).layers["output"].value, np.zeros([3, 4, 3]), atol=1e-6)

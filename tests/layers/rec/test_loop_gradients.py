@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config
@@ -50,12 +50,12 @@ def _run(unit: dict[str, Any], **options: Any) -> Any:
         "network": network, "behavior_version": 21,
     })  # fmt: skip
     net = Network.from_config(config, train=True)
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     net.set_param_values({name: rng.normal(size=p.shape).astype("float32") for name, p in net.params.items()})
-    lens = numpy.array([4, 2], "int32")
+    lens = np.array([4, 2], "int32")
     feed = {
         "data": rng.normal(size=(2, 4, 2)).astype("float32"), "data/size0": lens,
-        "other": rng.normal(size=(2, 3, 3)).astype("float32"), "other/size0": numpy.array([3, 2], "int32"),
+        "other": rng.normal(size=(2, 3, 3)).astype("float32"), "other/size0": np.array([3, 2], "int32"),
         "classes": rng.normal(size=(2, 4, 2)).astype("float32"), "classes/size0": lens,
     }  # fmt: skip
     return net.run(feed, with_grad=True)
@@ -70,7 +70,7 @@ def test_checkpoint_steps_changes_nothing(unit: dict[str, Any], moved: bool) -> 
     assert plain.total_loss == pytest.approx(again.total_loss, rel=1e-6)
     assert set(plain.grads) == set(again.grads)
     for name, grad in plain.grads.items():
-        numpy.testing.assert_allclose(again.grads[name], grad, rtol=1e-4, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(again.grads[name], grad, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def test_swap_memory_is_accepted() -> None:
@@ -85,4 +85,4 @@ def test_back_prop_false_stops_at_the_loop() -> None:
     assert plain.total_loss == stopped.total_loss
     assert "loop/rec/cell/rec/lstm_cell/kernel" in plain.grads
     assert set(stopped.grads) == {"output/W", "output/b"}
-    numpy.testing.assert_allclose(stopped.grads["output/W"], plain.grads["output/W"], rtol=1e-5)
+    np.testing.assert_allclose(stopped.grads["output/W"], plain.grads["output/W"], rtol=1e-5)

@@ -1,6 +1,6 @@
 """`masked_computation` and `unmask`: the same values in the loop, before it and outside of loops, and against numpy."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -54,7 +54,7 @@ def results(network, arrays=None, with_grad=False, **config):
     net = net_of(network, **config)
     out = net.run(feed() if arrays is None else arrays, with_grad=with_grad)
     value = out.layers["output"].value  # batch first
-    return numpy.moveaxis(value, 0, 1), out.grads if with_grad else {}, net
+    return np.moveaxis(value, 0, 1), out.grads if with_grad else {}, net
 
 
 def valid(value, lens=LENS):
@@ -88,10 +88,10 @@ def test_in_loop_as_for_all_steps_at_once(unit, options):
     expected, expected_grads, other = results(loop(UNITS[unit], **options, moved=False), with_grad=True)
     assert {n: v.shape for n, v in net.params.items()} == {n: v.shape for n, v in other.params.items()}
     for a, b in zip(valid(got), valid(expected)):
-        numpy.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     assert set(grads) == set(expected_grads)
     for name, grad in grads.items():
-        numpy.testing.assert_allclose(grad, expected_grads[name], rtol=1e-4, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(grad, expected_grads[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -102,11 +102,11 @@ def test_keeps_the_last_value(moved, initial, first):
     params = numpy_params(net)
     data = feed()["data"]
     for b, length in enumerate(LENS):
-        last = numpy.full([3], first)
+        last = np.full([3], first)
         for t in range(length):
             if data[b, t].sum() > 0:
-                last = numpy.tanh(data[b, t] @ params["loop/rec/mc/W"] + params["loop/rec/mc/b"])
-            numpy.testing.assert_allclose(got[t, b], last, rtol=1e-5, atol=1e-6)
+                last = np.tanh(data[b, t] @ params["loop/rec/mc/W"] + params["loop/rec/mc/b"])
+            np.testing.assert_allclose(got[t, b], last, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -116,12 +116,12 @@ def test_initial_output_that_is_learned(moved, initial):
     if initial == "var":
         assert net.params["loop/rec/mc/init_mc_var"].shape == (3,)
         assert set(grads) >= {"loop/rec/mc/init_mc_var"}
-        expected = numpy.zeros([3, 3])
+        expected = np.zeros([3, 3])
     else:
         data = feed()["data"]
-        expected = numpy.stack([data[b, :length].mean(axis=0) for b, length in enumerate(LENS)])
+        expected = np.stack([data[b, :length].mean(axis=0) for b, length in enumerate(LENS)])
     for b, frames in enumerate(valid(got)):
-        numpy.testing.assert_allclose(frames, numpy.tile(expected[b], (LENS[b], 1)), rtol=1e-5)
+        np.testing.assert_allclose(frames, np.tile(expected[b], (LENS[b], 1)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -130,8 +130,8 @@ def test_prev_is_the_kept_value(moved):
     got, _, _ = results(loop(LSTM, moved=moved, more=more, initial_output=0.25))
     now, _, _ = results(loop(LSTM, moved=moved, initial_output=0.25))
     for a, b in zip(valid(got), valid(now)):
-        numpy.testing.assert_allclose(a[0], 0.25)
-        numpy.testing.assert_allclose(a[1:], b[:-1], rtol=1e-5)
+        np.testing.assert_allclose(a[0], 0.25)
+        np.testing.assert_allclose(a[1:], b[:-1], rtol=1e-5)
 
 
 def test_mask_of_the_loop_itself():
@@ -149,12 +149,12 @@ def test_mask_of_the_loop_itself():
     params = numpy_params(net)
     data = feed()["data"]
     for b, length in enumerate(LENS):
-        last = numpy.zeros([3])
+        last = np.zeros([3])
         for t in range(length):
             if last.sum() < 0.1:
-                x = numpy.concatenate([data[b, t], last])
-                last = numpy.tanh(x @ params["loop/rec/mc/W"] + params["loop/rec/mc/b"])
-            numpy.testing.assert_allclose(got[t, b], last, rtol=1e-5, atol=1e-6)
+                x = np.concatenate([data[b, t], last])
+                last = np.tanh(x @ params["loop/rec/mc/W"] + params["loop/rec/mc/b"])
+            np.testing.assert_allclose(got[t, b], last, rtol=1e-5, atol=1e-6)
 
 
 def outside(unit, **unmask):
@@ -173,13 +173,13 @@ def test_outside_of_loops():
     packed = out["mc"]
     for b, length in enumerate(LENS):
         frames = [t for t in range(length) if data[b, t].sum() > 0]
-        expected = numpy.tanh(data[b, frames] @ params["mc/W"] + params["mc/b"])
+        expected = np.tanh(data[b, frames] @ params["mc/W"] + params["mc/b"])
         assert packed.sizes[1][b] == len(frames)
-        numpy.testing.assert_allclose(packed.value[b, : len(frames)], expected, rtol=1e-5)
+        np.testing.assert_allclose(packed.value[b, : len(frames)], expected, rtol=1e-5)
         for t in range(length):
             count = sum(f <= t for f in frames)
-            want = expected[count - 1] if count else numpy.zeros([3])
-            numpy.testing.assert_allclose(out["output"].value[b, t], want, rtol=1e-5)
+            want = expected[count - 1] if count else np.zeros([3])
+            np.testing.assert_allclose(out["output"].value[b, t], want, rtol=1e-5)
 
 
 @pytest.mark.parametrize("unit", ["linear", "lstm", "gru", "initial state"])
@@ -188,9 +188,9 @@ def test_unmask_outside_as_in_a_loop(unit):
     net = net_of(outside(UNITS[unit]))
     for name, var in net.params.items():
         var.assign(other.params["loop/rec/" + name])
-    got = numpy.moveaxis(net.run(feed()).layers["output"].value, 0, 1)
+    got = np.moveaxis(net.run(feed()).layers["output"].value, 0, 1)
     for a, b in zip(valid(got), valid(expected)):
-        numpy.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("skip,first", [(False, 0.0), (True, None)])
@@ -198,8 +198,8 @@ def test_skip_initial(skip, first):
     arrays = feed()
     arrays["data"][0] = [[-1, -1, -1], [1, 2, 3], [-1, -1, -1], [3, 2, 1]]
     out = net_of(outside({"class": "copy"}, skip_initial=skip)).run(arrays).layers["output"].value
-    numpy.testing.assert_allclose(out[0, 0], [1, 2, 3] if skip else [0, 0, 0])
-    numpy.testing.assert_allclose(out[0, 1:], [[1, 2, 3], [1, 2, 3], [3, 2, 1]])
+    np.testing.assert_allclose(out[0, 0], [1, 2, 3] if skip else [0, 0, 0])
+    np.testing.assert_allclose(out[0, 1:], [[1, 2, 3], [1, 2, 3], [3, 2, 1]])
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -224,9 +224,9 @@ def test_masked_from(moved, task_in_loop):
     plain = {**network, "loop": {**network["loop"], "unit": {**unit, "mc": {**unit["mc"], "masked_from": None}}}}
     expected, expected_grads, _ = results(plain, with_grad=True)
     for a, b in zip(valid(got), valid(expected)):
-        numpy.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     for name, grad in grads.items():
-        numpy.testing.assert_allclose(grad, expected_grads[name], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(grad, expected_grads[name], rtol=1e-4, atol=1e-5)
 
 
 def test_states_inside_a_subnetwork_of_the_loop():
@@ -258,11 +258,11 @@ def test_states_inside_a_subnetwork_of_the_loop():
         "loop/rec/sub/output/output/W": (6, 3), "loop/rec/sub/output/output/b": (3,)
     }  # fmt: skip
     for b, length in enumerate(LENS):
-        last = numpy.zeros([3])
+        last = np.zeros([3])
         for t in range(length):
             if data[b, t].sum() > 0:
-                last = numpy.tanh(numpy.concatenate([data[b, t], last]) @ params["loop/rec/sub/output/output/W"])
-            numpy.testing.assert_allclose(got[t, b], last, rtol=1e-5, atol=1e-6)
+                last = np.tanh(np.concatenate([data[b, t], last]) @ params["loop/rec/sub/output/output/W"])
+            np.testing.assert_allclose(got[t, b], last, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -274,11 +274,11 @@ def test_sparse_source_and_single_sequence(moved):
     arrays = {k: v[:1] for k, v in feed().items()}
     got, _, net = results(network, arrays)
     params = numpy_params(net)
-    last = numpy.zeros([3])
+    last = np.zeros([3])
     for t in range(LENS[0]):
         if arrays["data"][0, t].sum() > 0:
-            last = numpy.tanh(params["loop/rec/mc/W"][arrays["labels"][0, t]] + params["loop/rec/mc/b"])
-        numpy.testing.assert_allclose(got[t, 0], last, rtol=1e-5, atol=1e-6)
+            last = np.tanh(params["loop/rec/mc/W"][arrays["labels"][0, t]] + params["loop/rec/mc/b"])
+        np.testing.assert_allclose(got[t, 0], last, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -288,14 +288,14 @@ def test_unit_never_sees_labels_that_are_not_picked(moved):
     network["small"] = {"class": "reinterpret_data", "set_sparse_dim": 2, "from": "data:labels"}
     network["loop"]["unit"]["label"] = {"class": "rec_unstack", "from": "base:small"}
     network["loop"]["unit"]["mc"]["from"] = "label"
-    labels = numpy.array([[4, 1, 3, 0], [3, 3, 4, 4], [1, 4, 4, 4]])
+    labels = np.array([[4, 1, 3, 0], [3, 3, 4, 4], [1, 4, 4, 4]])
     got, _, net = results(network, feed(labels=labels))
     params = numpy_params(net)
-    known = numpy.tanh(params["loop/rec/mc/W"] + params["loop/rec/mc/b"])
-    none = numpy.zeros([3])
+    known = np.tanh(params["loop/rec/mc/W"] + params["loop/rec/mc/b"])
+    none = np.zeros([3])
     expected = [[none, known[1], known[1], known[0]], [none, none], [known[1]] * 3]
     for frames, values in zip(valid(got), expected):
-        numpy.testing.assert_allclose(frames, values, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(frames, values, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_behind_a_search():
         "output": {"class": "decide", "from": "mc"},
     }
     net = Network.from_config(config_of(network), search=True)
-    rng = numpy.random.default_rng(1)
+    rng = np.random.default_rng(1)
     net.set_param_values({name: rng.normal(size=p.shape).astype("float32") for name, p in net.params.items()})
     layers = net.run(feed()).layers
     everything = layers["loop"].value.reshape(3, 4, -1)[:, 0]
@@ -392,8 +392,8 @@ def test_masked_from_needs_neither_source_nor_mask():
         "loop": {"class": "rec", "from": "data:other", "target": "labels", "unit": unit},
         "output": {"class": "copy", "from": "loop/prob"},
     }
-    arrays = feed(other=numpy.random.default_rng(5).normal(size=(3, 7, 3)))
-    arrays["other/size0"] = numpy.array([7, 6, 5], "int32")
+    arrays = feed(other=np.random.default_rng(5).normal(size=(3, 7, 3)))
+    arrays["other/size0"] = np.array([7, 6, 5], "int32")
     out = net_of(network).run(arrays).layers["output"]
     assert out.value.shape == (3, 7, 5, 6)
     assert out.sizes[1].tolist() == [7, 6, 5]

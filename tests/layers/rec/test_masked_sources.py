@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -25,9 +25,9 @@ def masked(unit: dict[str, Any], **options: Any) -> dict[str, Any]:
     return {"class": "masked_computation", "mask": "mask", "from": [], "unit": unit, **options}
 
 
-def params_of(net: Any) -> tuple[numpy.ndarray, numpy.ndarray]:
+def params_of(net: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return random weights for the only matrix and bias."""
-    rng = numpy.random.default_rng(4)
+    rng = np.random.default_rng(4)
     values = {name: rng.normal(size=old.shape).astype("float32") for name, old in net.get_param_values().items()}
     net.set_param_values(values)
     (w,) = [value for name, value in values.items() if name.endswith("/W")]
@@ -50,11 +50,11 @@ def test_in_loops(unit: str, moved: bool, written: bool) -> None:
     arrays = feed()
     value = net.run(arrays).layers["output"].value
     for row, n in enumerate(LENS):
-        expected = numpy.zeros(3)
+        expected = np.zeros(3)
         for t in range(n):
             x = arrays["data"][row, t]
-            expected = numpy.tanh(2 * x @ w + b) if x.sum() > 0 else expected
-            numpy.testing.assert_allclose(value[row, t], expected, rtol=1e-4, atol=1e-5)
+            expected = np.tanh(2 * x @ w + b) if x.sum() > 0 else expected
+            np.testing.assert_allclose(value[row, t], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("moved", [True, False])
@@ -69,8 +69,8 @@ def test_feedback(moved: bool) -> None:
     value = net.run(arrays).layers["output"].value
     for row, n in enumerate(LENS):
         x = arrays["data"][row, :n]
-        expected = numpy.cumsum(numpy.where(x.sum(axis=-1, keepdims=True) > 0, x, 0.0), axis=0)
-        numpy.testing.assert_allclose(value[row, :n], expected, rtol=1e-4, atol=1e-5)
+        expected = np.cumsum(np.where(x.sum(axis=-1, keepdims=True) > 0, x, 0.0), axis=0)
+        np.testing.assert_allclose(value[row, :n], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -91,11 +91,11 @@ def test_outside_of_loops(unit: str) -> None:
     for row, n in enumerate(LENS):
         x = arrays["data"][row, :n]
         picked = x.sum(axis=-1) > 0
-        expected = numpy.tanh(2 * x[picked] @ w + b)
+        expected = np.tanh(2 * x[picked] @ w + b)
         assert out["masked"].sizes[1][row] == picked.sum()
-        numpy.testing.assert_allclose(out["masked"].value[row, : picked.sum()], expected, rtol=1e-4, atol=1e-5)
-        numpy.testing.assert_allclose(out["output"].value[row], expected.sum(axis=0), rtol=1e-4, atol=1e-5)
-        numpy.testing.assert_allclose(out["back"].value[row, :n][picked], expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(out["masked"].value[row, : picked.sum()], expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(out["output"].value[row], expected.sum(axis=0), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(out["back"].value[row, :n][picked], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_unit_can_name_the_new_dim() -> None:
@@ -110,8 +110,8 @@ def test_the_unit_can_name_the_new_dim() -> None:
     value = net_of(network).run(arrays).layers["output"].value
     for row, n in enumerate(LENS):
         x = arrays["data"][row, :n]
-        expected = numpy.cumsum(x[x.sum(axis=-1) > 0], axis=0)
-        numpy.testing.assert_allclose(value[row, : len(expected)], expected, rtol=1e-4, atol=1e-5)
+        expected = np.cumsum(x[x.sum(axis=-1) > 0], axis=0)
+        np.testing.assert_allclose(value[row, : len(expected)], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("options", "match"), [

@@ -1,7 +1,7 @@
 """Units of `masked_computation` with a memory, under random masks: step by step, for all steps at once and outside of
 loops."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.tensor import SpatialDim
@@ -67,15 +67,15 @@ UNITS = {
 @pytest.mark.parametrize("unit", sorted(UNITS))
 def test_random_masks(unit, seed):
     """The third sequence may have no picked frame at all."""
-    arrays = feed(data=numpy.random.default_rng(seed).normal(size=(3, 4, 3)) - numpy.array([0, -0.5, 1])[:, None, None])
+    arrays = feed(data=np.random.default_rng(seed).normal(size=(3, 4, 3)) - np.array([0, -0.5, 1])[:, None, None])
     got, grads, net = results(loop(UNITS[unit]), arrays, with_grad=True)
     step, step_grads, other = results(loop(UNITS[unit], moved=False), arrays, with_grad=True)
     assert {n: v.shape for n, v in net.params.items()} == {n: v.shape for n, v in other.params.items()}
     for a, b in zip(valid(got), valid(step)):
-        numpy.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     for name, grad in grads.items():
         # layer_norm of nearly equal features magnifies roundings: a thousandth also between two forms in TensorFlow
-        numpy.testing.assert_allclose(grad, step_grads[name], rtol=1e-2, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(grad, step_grads[name], rtol=1e-2, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("unit", ["self attention", "transformer", "history"])
@@ -88,10 +88,10 @@ def test_only_the_picked_frames_matter(unit):
         if frames:
             alone = {name: value[b : b + 1] for name, value in arrays.items()}
             alone["data"] = arrays["data"][b : b + 1, frames]
-            alone.update({name: numpy.array([len(frames)], "int32") for name in alone if name.endswith("size0")})
+            alone.update({name: np.array([len(frames)], "int32") for name in alone if name.endswith("size0")})
             alone["other"] = arrays["other"][b : b + 1, frames]
             expected, _, _ = results(loop(UNITS[unit], moved=False), alone)
-            numpy.testing.assert_allclose(got[frames, b], expected[:, 0], rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(got[frames, b], expected[:, 0], rtol=1e-4, atol=1e-6)
 
 
 def test_unmasked_outside():
@@ -99,9 +99,9 @@ def test_unmasked_outside():
     net = net_of(outside(UNITS["self attention"]))
     for name, var in net.params.items():
         var.assign(other.params["loop/rec/" + name])
-    got = numpy.moveaxis(net.run(feed()).layers["output"].value, 0, 1)
+    got = np.moveaxis(net.run(feed()).layers["output"].value, 0, 1)
     for a, b in zip(valid(got), valid(expected)):
-        numpy.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -109,16 +109,16 @@ def test_unmasked_outside():
 def test_unit_on_zeros_before_the_first_picked_frame(unit, moved):
     """As if a frame of zeros had been picked, of which no state knows."""
     options = {"initial_output": "apply(0)"}
-    arrays = feed(data=-numpy.abs(feed()["data"]))
+    arrays = feed(data=-np.abs(feed()["data"]))
     network = loop(UNITS.get(unit, LINEAR), moved=moved, **options)
     net = net_of(network)
     net.set_param_values({k: v + 0.1 for k, v in net.get_param_values().items()})
-    got = numpy.moveaxis(net.run(arrays).layers["output"].value, 0, 1)
+    got = np.moveaxis(net.run(arrays).layers["output"].value, 0, 1)
     always = loop(UNITS.get(unit, LINEAR), moved=moved, mask={
         "sum": {"class": "reduce", "mode": "sum", "axes": "F", "from": "data:source"},
         "m": {"class": "compare", "kind": "less", "value": 1e6, "from": "sum"}})  # fmt: skip
     other = net_of(always)
     other.set_param_values(net.get_param_values())
-    expected = other.run(feed(data=numpy.zeros([3, 4, 3]))).layers["output"].value[:, 0]
+    expected = other.run(feed(data=np.zeros([3, 4, 3]))).layers["output"].value[:, 0]
     for b, frames in enumerate(valid(got)):
-        numpy.testing.assert_allclose(frames, numpy.tile(expected[b], (LENS[b], 1)), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(frames, np.tile(expected[b], (LENS[b], 1)), rtol=1e-4, atol=1e-6)

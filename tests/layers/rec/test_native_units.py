@@ -1,6 +1,6 @@
 """Units that run as native ops compute what their loops in plain TensorFlow compute, through the whole compiler."""
 
-import numpy
+import numpy as np
 import pytest
 
 import returnn_tf
@@ -43,9 +43,9 @@ def run(options, monkeypatch, native):
         }
     )
     net = returnn_tf.Network.from_config(config, train=True)
-    rng = numpy.random.RandomState(5)
+    rng = np.random.RandomState(5)
     net.set_param_values({name: rng.normal(0, 0.4, param.shape) for name, param in sorted(net.params.items())})
-    lengths = numpy.array([6, 2, 4], "int32")
+    lengths = np.array([6, 2, 4], "int32")
     feed = {
         "data": rng.normal(0, 1, (3, 6, 3)).astype("float32"),
         "data/size0": lengths,
@@ -61,7 +61,7 @@ def test_same_as_plain_tensorflow(options, monkeypatch):
     assert native.total_loss == pytest.approx(plain.total_loss, rel=1e-6)
     assert native.grads.keys() == plain.grads.keys()
     for name, gradient in native.grads.items():
-        numpy.testing.assert_allclose(gradient, plain.grads[name], atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(gradient, plain.grads[name], atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("unit, module, op", [("lstm", lstm, "native_lstm"), ("gru", gru, "native_gru")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -12,29 +12,29 @@ from returnn_tf.tensor import single_step_dim
 from tests.layers.nets import LENS, TIME, feed, net_of, template
 
 N = 2
-Value = numpy.ndarray
+Value = np.ndarray
 State = tuple[Value, ...]
 
 
 def sigmoid(x: Value) -> Value:
     """Return the logistic function."""
-    return 1 / (1 + numpy.exp(-x))
+    return 1 / (1 + np.exp(-x))
 
 
 def lstm(params: dict[str, Value], x: Value, state: State) -> State:
     """Return (c, h) after a step of an LSTM with the gates j, i, f, o."""
-    j, i, f, o = numpy.split(x @ params["W"] + state[1] @ params["W_re"] + params["b"], 4, axis=-1)
-    c = sigmoid(f) * state[0] + sigmoid(i) * numpy.tanh(j)
-    return c, sigmoid(o) * numpy.tanh(c)
+    j, i, f, o = np.split(x @ params["W"] + state[1] @ params["W_re"] + params["b"], 4, axis=-1)
+    c = sigmoid(f) * state[0] + sigmoid(i) * np.tanh(j)
+    return c, sigmoid(o) * np.tanh(c)
 
 
 def gru(params: dict[str, Value], x: Value, state: State) -> State:
     """Return (h,) after a step of a GRU."""
     (h,) = state
-    gates = sigmoid(numpy.concatenate([x, h], -1) @ params["gru_cell/gates/kernel"] + params["gru_cell/gates/bias"])
-    r, u = numpy.split(gates, 2, axis=-1)
+    gates = sigmoid(np.concatenate([x, h], -1) @ params["gru_cell/gates/kernel"] + params["gru_cell/gates/bias"])
+    r, u = np.split(gates, 2, axis=-1)
     kernel, bias = params["gru_cell/candidate/kernel"], params["gru_cell/candidate/bias"]
-    return (u * h + (1 - u) * numpy.tanh(numpy.concatenate([x, r * h], -1) @ kernel + bias),)
+    return (u * h + (1 - u) * np.tanh(np.concatenate([x, r * h], -1) @ kernel + bias),)
 
 
 UNITS: dict[str, Any] = {"lstm": (lstm, ("c", "h")), "gru": (gru, (None,))}
@@ -42,7 +42,7 @@ UNITS: dict[str, Any] = {"lstm": (lstm, ("c", "h")), "gru": (gru, (None,))}
 
 def random_params(net: Any) -> dict[str, Value]:
     """Set all parameters to random values."""
-    rng = numpy.random.default_rng(7)
+    rng = np.random.default_rng(7)
     values = {name: rng.normal(size=old.shape).astype("float32") for name, old in net.get_param_values().items()}
     net.set_param_values(values)
     return values
@@ -53,7 +53,7 @@ def initial(unit: str, params: dict[str, Value], scope: str, given: Any, shape: 
     start: list[Any] = [0.0 if given in (None, "zeros") else 1.0] * len(UNITS[unit][1])
     if given == "var":
         start = [params["%sinitial_%s" % (scope, key or "var")] for key in UNITS[unit][1]]
-    return tuple(numpy.broadcast_to(value, shape) for value in start)
+    return tuple(np.broadcast_to(value, shape) for value in start)
 
 
 def relative(params: dict[str, Value], scope: str) -> dict[str, Value]:
@@ -80,11 +80,11 @@ def test_outside_of_loops(unit: str, given: Any, key: str, axis: Any) -> None:
     out = net.run(arrays).layers
     x = arrays.get(key)
     if x is None:
-        x = numpy.stack([arrays["data"][b, :n].mean(axis=0) for b, n in enumerate(LENS)])
+        x = np.stack([arrays["data"][b, :n].mean(axis=0) for b, n in enumerate(LENS)])
     start = initial(unit, params, "cell/rec/", given, (*x.shape[:-1], N))
     state = UNITS[unit][0](relative(params, "cell/rec/"), x, start)
-    numpy.testing.assert_allclose(out["output"].value, state[-1], rtol=1e-4, atol=1e-5)
-    numpy.testing.assert_allclose(out["state"].value, numpy.concatenate(state, -1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(out["output"].value, state[-1], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(out["state"].value, np.concatenate(state, -1), rtol=1e-4, atol=1e-5)
 
 
 def test_the_features_become_last_and_labels_are_looked_up() -> None:
@@ -101,12 +101,12 @@ def test_the_features_become_last_and_labels_are_looked_up() -> None:
     out = net.run(arrays).layers
     assert out["first"].axes == ("B", "F", "T")
     assert out["a"].axes == out["output"].axes == ("B", "T", "F")
-    zeros = (numpy.zeros((3, 4, N)),) * 2
+    zeros = (np.zeros((3, 4, N)),) * 2
     expected = lstm(relative(params, "a/rec/"), arrays["data"], zeros)[1]
-    numpy.testing.assert_allclose(out["a"].value, expected, rtol=1e-4, atol=1e-5)
-    one_hot = numpy.eye(5)[arrays["labels"]]
+    np.testing.assert_allclose(out["a"].value, expected, rtol=1e-4, atol=1e-5)
+    one_hot = np.eye(5)[arrays["labels"]]
     expected = lstm(relative(params, "output/rec/"), one_hot, zeros)[1]
-    numpy.testing.assert_allclose(out["output"].value, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(out["output"].value, expected, rtol=1e-4, atol=1e-5)
 
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -145,9 +145,9 @@ def test_in_loops(form: str, key: str, unit: str, moved: bool) -> None:
         state = initial(unit, params, names, "var", (*x.shape[1:-1], N))
         for t in range(n):
             before, state = state, UNITS[unit][0](relative(params, scope), x[t], state)
-            expected = numpy.concatenate([state[-1], before[-1]], -1)
-            numpy.testing.assert_allclose(out["output"].value[b, t], expected, rtol=1e-4, atol=1e-5)
-        numpy.testing.assert_allclose(out["last"].value[b], numpy.concatenate(state, -1), rtol=1e-4, atol=1e-5)
+            expected = np.concatenate([state[-1], before[-1]], -1)
+            np.testing.assert_allclose(out["output"].value[b, t], expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(out["last"].value[b], np.concatenate(state, -1), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("moved", [True, False])
@@ -178,15 +178,15 @@ def test_given_state(form: str, moved: bool) -> None:
     arrays = feed()
     out = net.run(arrays).layers
     for b, n in enumerate(LENS):
-        state: State = (numpy.zeros(N),) * 2
+        state: State = (np.zeros(N),) * 2
         for t in range(n):
             if form == "dict":
                 state = (out["m"].value[b],) * 2
             elif form == "outside":
-                state = tuple(numpy.split(out["first"].value[b], 2))
+                state = tuple(np.split(out["first"].value[b], 2))
             state = lstm(relative(params, "output/rec/cell/rec/"), arrays["data"][b, t], state)
-            expected = numpy.concatenate(state[::-1]) if form == "explicit" else state[1]
-            numpy.testing.assert_allclose(out["output"].value[b, t], expected, rtol=1e-4, atol=1e-5)
+            expected = np.concatenate(state[::-1]) if form == "explicit" else state[1]
+            np.testing.assert_allclose(out["output"].value[b, t], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_given_state_outside_of_loops() -> None:
@@ -200,7 +200,7 @@ def test_given_state_outside_of_loops() -> None:
     arrays = feed()
     out = net.run(arrays).layers
     expected = gru(relative(params, "output/rec/"), arrays["data"], (out["h"].value,))[0]
-    numpy.testing.assert_allclose(out["output"].value, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(out["output"].value, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("options", "match"), [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -27,7 +27,7 @@ def states_of(name: str) -> dict[str, Any]:
 
 def tail_of(value: Any, start: int) -> list[Any]:
     """Return the valid frames of each sequence from frame ``start`` on."""
-    frames = value if value.shape[0] == len(LENS) else numpy.moveaxis(value, 0, 1)
+    frames = value if value.shape[0] == len(LENS) else np.moveaxis(value, 0, 1)
     return [row[max(0, start) : length] for row, length in zip(frames, LENS)]
 
 
@@ -47,9 +47,9 @@ def test_begins_where_another_ended(given: str) -> None:
     }  # fmt: skip
     layers = net_of(network).run(feed()).layers
     output = layers["output"].value
-    output = output if output.shape[0] == len(LENS) else numpy.moveaxis(output, 0, 1)
+    output = output if output.shape[0] == len(LENS) else np.moveaxis(output, 0, 1)
     for row, expected in zip(output, tail_of(layers["whole"].value, 2)):
-        numpy.testing.assert_allclose(row[: len(expected)], expected, atol=1e-5)
+        np.testing.assert_allclose(row[: len(expected)], expected, atol=1e-5)
     assert layers["all"].value.shape == (3, sum(SIZES.values()))
 
 
@@ -75,8 +75,8 @@ def test_single_step_from_states() -> None:
     layers = net_of(network).run(feed()).layers
     two = layers["two"].value
     second = two[:, 1] if two.shape[0] == len(LENS) else two[1]
-    numpy.testing.assert_allclose(layers["output"].value, second, atol=1e-5)
-    numpy.testing.assert_allclose(layers["after"].value, layers["expected"].value, atol=1e-5)
+    np.testing.assert_allclose(layers["output"].value, second, atol=1e-5)
+    np.testing.assert_allclose(layers["after"].value, layers["expected"].value, atol=1e-5)
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -98,19 +98,19 @@ def test_under_a_mask(moved: bool) -> None:
     for name, param in plain.params.items():
         param.assign(net.params["loop/rec/s/rec/" + name.rpartition("rec/")[2]])
     data, got = feed()["data"], net.run(feed()).layers["output"].value
-    got = got if got.shape[0] == len(LENS) else numpy.moveaxis(got, 0, 1)
+    got = got if got.shape[0] == len(LENS) else np.moveaxis(got, 0, 1)
     for b, length in enumerate(LENS):
         chosen = [t for t in range(length) if data[b, t].sum() > 0]
         if not chosen:
             assert not got[b, :length].any()
             continue
-        arrays = {"data": data[b : b + 1, chosen], "data/size0": numpy.array([len(chosen)], "int32")}
+        arrays = {"data": data[b : b + 1, chosen], "data/size0": np.array([len(chosen)], "int32")}
         expected = plain.run({**feed(), **arrays}, fetch=["output"]).layers["output"].value.reshape(len(chosen), 3)
-        held = numpy.zeros(3)
+        held = np.zeros(3)
         for t in range(length):
-            numpy.testing.assert_allclose(got[b, t, 3:], held, atol=1e-5)
+            np.testing.assert_allclose(got[b, t, 3:], held, atol=1e-5)
             held = expected[chosen.index(t)] if t in chosen else held
-            numpy.testing.assert_allclose(got[b, t, :3], held, atol=1e-5)
+            np.testing.assert_allclose(got[b, t, :3], held, atol=1e-5)
 
 
 OTHER = {"a": {**REC, "unit_opts": {"headdim": 3, "d_state": 4}}, "l": {**REC, "unit": "lstm", "unit_opts": None}}

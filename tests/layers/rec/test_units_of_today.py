@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import Config
@@ -56,7 +56,7 @@ def params_of(cell: Any, rng: Any) -> dict[str, Any]:
     """Return values near the initial ones, and none that is 0."""
     values = {}
     for spec in cell.param_specs():
-        start = numpy.zeros(spec.shape) if spec.default is None else get_initializer(spec.default)(spec.shape, rng)
+        start = np.zeros(spec.shape) if spec.default is None else get_initializer(spec.default)(spec.shape, rng)
         values[spec.name] = start + rng.normal(0, 0.5 if spec.default is None else 0.1, spec.shape)
     return values
 
@@ -65,7 +65,7 @@ class Forms:
     """The parallel form of a unit and the loop over its steps, on a ragged batch; eager, as tracing is slow."""
 
     def __init__(self, unit: str, n_out: int, unit_opts: dict[str, Any], dtype: str) -> None:
-        rng = numpy.random.RandomState(1)
+        rng = np.random.RandomState(1)
         self.rng, self.cell = rng, unit_class(unit)(n_out, IN, unit_opts=unit_opts)
         self.steps = unit_class(unit)(n_out, IN, unit_opts=unit_opts)
         for form in ("native_kernel", "parallel_kernel", "loop_kernel"):
@@ -98,9 +98,9 @@ def test_parallel_form_is_that_of_the_steps(unit: str, n_out: int, unit_opts: di
     for direction in (1, -1):
         parallel, steps = (forms.run(cell, forms.args, direction) for cell in (forms.cell, forms.steps))
         for values, expected in zip(tf.nest.flatten(parallel), tf.nest.flatten(steps)):
-            numpy.testing.assert_allclose(values, expected, atol=1e-5, rtol=1e-5)
+            np.testing.assert_allclose(values, expected, atol=1e-5, rtol=1e-5)
         assert not parallel[0].numpy()[3:, 1].any(), "padding"
-        numpy.testing.assert_allclose(parallel[1][0][2], forms.args[2][0][2], atol=1e-6)  # no frames
+        np.testing.assert_allclose(parallel[1][0][2], forms.args[2][0][2], atol=1e-6)  # no frames
 
 
 @each_form
@@ -146,9 +146,9 @@ def test_in_a_loop(unit: str, n_out: int, unit_opts: dict[str, Any]) -> None:
     result = net_of(network, train=True).run(feed(), with_grad=True)
     output, last, of_loop = (result.layers[name].value for name in ("output", "last", "last_of_loop"))
     for row, length in zip(output, feed()["data/size0"]):
-        numpy.testing.assert_allclose(row[:length, :n_out], row[:length, n_out:], atol=1e-5)
-    numpy.testing.assert_allclose(last, of_loop, atol=1e-5)
-    assert all(numpy.isfinite(gradient).all() for gradient in result.grads.values())
+        np.testing.assert_allclose(row[:length, :n_out], row[:length, n_out:], atol=1e-5)
+    np.testing.assert_allclose(last, of_loop, atol=1e-5)
+    assert all(np.isfinite(gradient).all() for gradient in result.grads.values())
     assert result.grads["loop/rec/back/W"].any()
 
 
@@ -176,15 +176,15 @@ def test_in_beam_search(unit: str, n_out: int, unit_opts: dict[str, Any]) -> Non
         "behavior_version": 21,
     })  # fmt: skip
     search, scoring = Network.from_config(config, search=True), Network.from_config(config, train=True)
-    rng = numpy.random.RandomState(2)
+    rng = np.random.RandomState(2)
     values = {name: p.numpy() + rng.normal(0, 0.7, p.shape) for name, p in sorted(search.params.items())}
     for net in (search, scoring):
         net.set_param_values({name: value.astype("float32") for name, value in values.items()})
-    lengths = numpy.full([3], 4, "int32")
+    lengths = np.full([3], 4, "int32")
     arrays = {"data": rng.normal(size=(3, 4, 2)).astype("float32"), "data/size0": lengths, "classes/size0": lengths}
-    found = search.run({**arrays, "classes": numpy.zeros([3, 4], "int32")}).layers["output"]
+    found = search.run({**arrays, "classes": np.zeros([3, 4], "int32")}).layers["output"]
     beam = found.beam_scores.shape[1]
-    labels = numpy.asarray(found.value).reshape(3, beam, -1)
+    labels = np.asarray(found.value).reshape(3, beam, -1)
     for rank in range(beam):
         given = scoring.run({**arrays, "classes": labels[:, rank].astype("int32")})
         assert given.total_loss == pytest.approx(-found.beam_scores[:, rank].sum(), rel=1e-4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Callable, Optional
 
-import numpy
+import numpy as np
 
 from tests.native.cuda.memory import HostMemory
 
@@ -49,7 +49,7 @@ class Calls:
         given, keep = self._scores(scores, lens)
         labels, counts = _ints(labels), _ints(label_lens)
         ctc = Ctc(labels.shape[1], labels.ctypes.data, counts.ctypes.data, **options)
-        out = self.memory.empty((given.batch,)), self.memory.empty(numpy.shape(scores))
+        out = self.memory.empty((given.batch,)), self.memory.empty(np.shape(scores))
         keep = (keep, labels, counts)
         return self._run("rtf_ctc", "rtf_chain", given, ctc, out, keep, states=2 * labels.shape[1] + 1)
 
@@ -57,7 +57,7 @@ class Calls:
         """Return (posteriors or path, total); chain: the fields of `Chains`."""
         given, keep = self._scores(scores, lens)
         classes, counts = _ints(chain["classes"]), _ints(chain["num_states"])
-        arrays = [classes, counts, *(numpy.array(chain[name], "uint8") for name in ("loop", "skip"))]
+        arrays = [classes, counts, *(np.array(chain[name], "uint8") for name in ("loop", "skip"))]
         chains = Chains(classes.shape[1], *(x.ctypes.data for x in arrays), chain["optional_ends"])
         name = "rtf_chain_best" if best else "rtf_chain_soft"
         sizes = "rtf_chain_best" if best else "rtf_chain"
@@ -77,7 +77,7 @@ class Calls:
     def transducer(self, scores: Any, lens: Any, labels: Any, label_lens: Any, **options: Any) -> tuple[Any, Any]:
         """Return (loss, gradient); options: the last fields of `Transducer`."""
         values, ints = self.memory.upload(scores), [_ints(x) for x in (lens, labels, label_lens)]
-        batch, frames, rows, classes = numpy.shape(scores)
+        batch, frames, rows, classes = np.shape(scores)
         pointers = [self.memory.pointer(values), *(x.ctypes.data for x in ints)]
         given = Transducer(batch, frames, rows - 1, classes, *pointers, **options)
         out = self.memory.empty((batch,)), self.memory.empty((batch, frames, rows, classes))
@@ -85,11 +85,11 @@ class Calls:
 
     def _scores(self, scores: Any, lens: Any) -> tuple[Any, Any]:
         values, lens = self.memory.upload(scores), _ints(lens)
-        given = Scores(*numpy.shape(scores), self.memory.pointer(values), lens.ctypes.data)
+        given = Scores(*np.shape(scores), self.memory.pointer(values), lens.ctypes.data)
         return given, (values, lens)
 
     def _aligned(self, scores: Any, best: bool) -> tuple[Any, Any]:
-        shape = numpy.shape(scores)
+        shape = np.shape(scores)
         first = self.memory.empty(shape[:2], "int32") if best else self.memory.empty(shape)
         return first, self.memory.empty(shape[1:2])
 
@@ -136,5 +136,5 @@ class Calls:
         raise AttributeError(name)
 
 
-def _ints(x: Any) -> numpy.ndarray:
-    return numpy.ascontiguousarray(x, "int32")
+def _ints(x: Any) -> np.ndarray:
+    return np.ascontiguousarray(x, "int32")

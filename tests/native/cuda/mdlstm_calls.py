@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
-import numpy
+import numpy as np
 
 from tests.native.cuda.memory import HostMemory
 
@@ -39,12 +39,12 @@ RESULTS = ("h", "c", "gates", "dz", "before")
 class Images(NamedTuple):
     """Sizes and inputs: of each direction z [B, Y, X, 5 n], r [2 n, 5 n] and dh [B, Y, X, n]."""
 
-    heights: numpy.ndarray
-    widths: numpy.ndarray
+    heights: np.ndarray
+    widths: np.ndarray
     flips: Sequence[tuple[bool, bool]]
-    z: list[numpy.ndarray]
-    r: list[numpy.ndarray]
-    dh: list[numpy.ndarray]
+    z: list[np.ndarray]
+    r: list[np.ndarray]
+    dh: list[np.ndarray]
 
     def shape(self, stable: bool) -> Any:
         """Return the shape for the kernels."""
@@ -77,7 +77,7 @@ class _Arrays:
         pointers = [[self.memory.pointer(mine[name]) for name in names] for mine in self.arrays]
         return (one * self.count)(*(one(*flips, *each) for flips, each in zip(self.images.flips, pointers)))
 
-    def results(self, names: Sequence[str] = RESULTS) -> dict[str, list[numpy.ndarray]]:
+    def results(self, names: Sequence[str] = RESULTS) -> dict[str, list[np.ndarray]]:
         """Return what is in the arrays of each direction now."""
         self.memory.finish()
         return {name: [self.memory.download(mine[name], self.dtype) for mine in self.arrays] for name in names}
@@ -140,7 +140,7 @@ class CpuRun(_Arrays):
         self._threads = Threads(_RUN(self._run), None, threads)
         library.rtf_mdlstm_scratch_size.restype = _LONG
         size = library.rtf_mdlstm_scratch_size(_LONG(self.shape.units), _LONG(self.count))
-        self._scratch = numpy.empty(size, "float32")
+        self._scratch = np.empty(size, "float32")
 
     def _run(self, _: Any, n_tasks: int, task: Any, arg: Any) -> None:
         list(self._pool.map(lambda index: task(arg, index), range(n_tasks)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy
+import numpy as np
 
 
 class HostMemory:
@@ -14,14 +14,14 @@ class HostMemory:
     def upload(self, x: Any, dtype: str = "float32") -> Any:
         """Return a copy of an array."""
         if dtype != "bfloat16":
-            return numpy.array(x, dtype, order="C")
-        bits = numpy.array(x, "float32", order="C").view("uint32")
+            return np.array(x, dtype, order="C")
+        bits = np.array(x, "float32", order="C").view("uint32")
         rounded = bits + 0x7FFF + (bits >> 16 & 1)
-        return numpy.where(numpy.isnan(x), 0x7FC0, rounded >> 16).astype("uint16")
+        return np.where(np.isnan(x), 0x7FC0, rounded >> 16).astype("uint16")
 
     def empty(self, shape: Sequence[int], dtype: str = "float32") -> Any:
         """Return an array that a kernel has to write: all bits are set, so that its numbers are NaN."""
-        x = numpy.empty(shape, "uint16" if dtype == "bfloat16" else dtype)
+        x = np.empty(shape, "uint16" if dtype == "bfloat16" else dtype)
         x.reshape(-1).view("uint8")[:] = 255
         return x
 
@@ -29,11 +29,11 @@ class HostMemory:
         """Return the pointer to the first entry."""
         return x.ctypes.data
 
-    def download(self, x: Any, dtype: str = "float32") -> numpy.ndarray:
+    def download(self, x: Any, dtype: str = "float32") -> np.ndarray:
         """As an array of numpy that no kernel changes; bfloat16 becomes float32."""
         if dtype == "bfloat16":
             return (x.astype("uint32") << 16).view("float32")
-        return numpy.array(x)
+        return np.array(x)
 
     def finish(self) -> None:
         """Wait for what was launched."""
@@ -50,7 +50,7 @@ class GpuMemory:
 
     def upload(self, x: Any, dtype: str = "float32") -> Any:
         """Return a copy of an array."""
-        return self._torch.from_numpy(numpy.ascontiguousarray(x)).to("cuda", getattr(self._torch, dtype))
+        return self._torch.from_numpy(np.ascontiguousarray(x)).to("cuda", getattr(self._torch, dtype))
 
     def empty(self, shape: Sequence[int], dtype: str = "float32") -> Any:
         """Return an array that a kernel has to write: all bits are set, so that its numbers are NaN."""
@@ -62,7 +62,7 @@ class GpuMemory:
         """Return the pointer to the first entry."""
         return x.data_ptr()
 
-    def download(self, x: Any, dtype: str = "float32") -> numpy.ndarray:
+    def download(self, x: Any, dtype: str = "float32") -> np.ndarray:
         """As an array of numpy; bfloat16 becomes float32."""
         return (x.float() if dtype == "bfloat16" else x).cpu().numpy()
 

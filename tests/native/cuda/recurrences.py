@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Callable, Optional
 
-import numpy
+import numpy as np
 
 from tests.native import reference
 from tests.native.cuda.memory import HostMemory
 
-Array = numpy.ndarray
+Array = np.ndarray
 #: ``RtfNumbers``
 FLOAT, TF32, BFLOAT16, FLOAT16 = range(4)
 DTYPES = {FLOAT: "float32", TF32: "float32", BFLOAT16: "bfloat16", FLOAT16: "float16"}
@@ -95,18 +95,18 @@ class Kernels:
     ) -> list[Array]:
         """Run a pass in the emulator on floats; outputs are full of NaN before it."""
         memory = [to_memory(numbers, x) for x in inputs]
-        results = [to_memory(numbers, numpy.full(size, numpy.nan)) for size in outputs]
+        results = [to_memory(numbers, np.full(size, np.nan)) for size in outputs]
         self.call_on(shape, numbers, backward, memory + results)
         return [from_memory(numbers, x) for x in results]
 
     def call_on(self, shape: Sequences, numbers: int, backward: bool, arrays: Sequence[Array]) -> None:
         """Run a pass in the emulator on arrays in memory."""
         size = self.workspace_bytes(shape, numbers, backward)
-        workspace = numpy.full(size // 4 + 64, numpy.nan, "float32")
+        workspace = np.full(size // 4 + 64, np.nan, "float32")
         start = -workspace.ctypes.data % 256
         pointers = [x.ctypes.data for x in arrays]
         self.launch(shape, numbers, backward, pointers, workspace.ctypes.data + start)
-        assert numpy.isnan(workspace[(start + size) // 4 :]).all(), "the pass wrote beyond its workspace"
+        assert np.isnan(workspace[(start + size) // 4 :]).all(), "the pass wrote beyond its workspace"
 
 
 def each_step(
@@ -134,25 +134,25 @@ def lstm_case(draw: Callable[..., Array], size: tuple[int, int, int], lengths: A
     n_frames, batch, units = size
     z, w_re = draw(n_frames, batch, 4 * units), draw(units, 4 * units, scale=units**-0.5)
     c0, h0, dh, dc_last, dh_last = (draw(*s) for s in ((batch, units),) * 2 + (size,) + ((batch, units),) * 2)
-    gates, c = numpy.zeros(z.shape), numpy.zeros(size)
+    gates, c = np.zeros(z.shape), np.zeros(size)
     h, c_last, h_last = reference.lstm(z, w_re, c0, h0, lengths, reverse)
     shift = 1 if reverse else -1
-    dz, dc, dh_state = numpy.zeros(z.shape), dc_last.astype("float64"), dh_last.astype("float64")
+    dz, dc, dh_state = np.zeros(z.shape), dc_last.astype("float64"), dh_last.astype("float64")
 
     def forward(b: int, t: int, first: bool) -> None:
         c_before, h_before = (c0[b], h0[b]) if first else (c[t + shift, b], h[t + shift, b])
         a = z[t, b] + h_before @ w_re
-        gates[t, b] = numpy.concatenate([numpy.tanh(a[:units]), reference.sigmoid(a[units:])])
-        j, i, f, _ = numpy.split(gates[t, b], 4)
+        gates[t, b] = np.concatenate([np.tanh(a[:units]), reference.sigmoid(a[units:])])
+        j, i, f, _ = np.split(gates[t, b], 4)
         c[t, b] = f * c_before + i * j
 
     def backward(b: int, t: int, first: bool) -> None:
-        j, i, f, o = numpy.split(gates[t, b], 4)
-        dh_now, tanh_c = dh[t, b] + dh_state[b], numpy.tanh(c[t, b])
+        j, i, f, o = np.split(gates[t, b], 4)
+        dh_now, tanh_c = dh[t, b] + dh_state[b], np.tanh(c[t, b])
         dc_now = dc[b] + dh_now * o * (1 - tanh_c**2)
         c_before = c0[b] if first else c[t + shift, b]
         parts = [dc_now * i * (1 - j * j), dc_now * j * i * (1 - i), dc_now * c_before * f * (1 - f)]
-        dz[t, b] = numpy.concatenate([*parts, dh_now * tanh_c * o * (1 - o)])
+        dz[t, b] = np.concatenate([*parts, dh_now * tanh_c * o * (1 - o)])
         dc[b] = dc_now * f
         dh_state[b] = w_re @ dz[t, b]
 
@@ -172,24 +172,24 @@ def gru_case(draw: Callable[..., Array], size: tuple[int, int, int], lengths: Ar
     z, w_gates = draw(n_frames, batch, 3 * units), draw(units, 2 * units, scale=units**-0.5)
     w_candidate = draw(units, units, scale=units**-0.5)
     h0, dh, dh_last = draw(batch, units), draw(*size), draw(batch, units)
-    gates, h, h_last = numpy.zeros(z.shape), numpy.zeros(size), h0.astype("float64")
-    dz, reset_h, dh_state = numpy.zeros(z.shape), numpy.zeros(size), dh_last.astype("float64")
+    gates, h, h_last = np.zeros(z.shape), np.zeros(size), h0.astype("float64")
+    dz, reset_h, dh_state = np.zeros(z.shape), np.zeros(size), dh_last.astype("float64")
     shift = 1 if reverse else -1
 
     def forward(b: int, t: int, first: bool) -> None:
-        r, u = numpy.split(reference.sigmoid(z[t, b, : 2 * units] + h_last[b] @ w_gates), 2)
+        r, u = np.split(reference.sigmoid(z[t, b, : 2 * units] + h_last[b] @ w_gates), 2)
         reset_h[t, b] = r * h_last[b]
-        c = numpy.tanh(z[t, b, 2 * units :] + reset_h[t, b] @ w_candidate)
-        gates[t, b] = numpy.concatenate([r, u, c])
+        c = np.tanh(z[t, b, 2 * units :] + reset_h[t, b] @ w_candidate)
+        gates[t, b] = np.concatenate([r, u, c])
         h[t, b] = h_last[b] = u * h_last[b] + (1 - u) * c
 
     def backward(b: int, t: int, first: bool) -> None:
-        r, u, c = numpy.split(gates[t, b], 3)
+        r, u, c = np.split(gates[t, b], 3)
         before, dh_now = h0[b] if first else h[t + shift, b], dh[t, b] + dh_state[b]
         da_c = dh_now * (1 - u) * (1 - c * c)
         d_reset = w_candidate @ da_c
-        da_ru = numpy.concatenate([d_reset * before * r * (1 - r), dh_now * (before - c) * u * (1 - u)])
-        dz[t, b] = numpy.concatenate([da_ru, da_c])
+        da_ru = np.concatenate([d_reset * before * r * (1 - r), dh_now * (before - c) * u * (1 - u)])
+        dz[t, b] = np.concatenate([da_ru, da_c])
         dh_state[b] = dh_now * u + d_reset * r + w_gates @ da_ru
 
     each_step(lengths, reverse, forward)
@@ -207,7 +207,7 @@ CASES = {"lstm": lstm_case, "gru": gru_case}
 
 def ragged(n_frames: int, batch: int, seed: int = 1) -> Array:
     """Return the lengths: the first is whole, the second empty."""
-    lengths = numpy.random.RandomState(seed).randint(0, n_frames + 1, batch).astype("int32")
+    lengths = np.random.RandomState(seed).randint(0, n_frames + 1, batch).astype("int32")
     lengths[:1], lengths[1:2] = n_frames, 0
     return lengths
 
@@ -217,18 +217,18 @@ def run(
 ) -> tuple[list[Array], list[Array], list[Array]]:
     """Return both passes, with NaN in all padding: what they give, what is expected, how far they may be apart."""
     n_frames, batch, _ = size
-    rng = numpy.random.RandomState(seed)
+    rng = np.random.RandomState(seed)
 
     def draw(*shape: int, scale: float = 1.0) -> Array:
         return from_memory(numbers, to_memory(numbers, rng.normal(0, scale, shape)))
 
-    whole = numpy.full(batch, n_frames, "int32") if lengths is None else lengths
+    whole = np.full(batch, n_frames, "int32") if lengths is None else lengths
     case = CASES[kernels.name](draw, size, whole, reverse)
-    padded = numpy.arange(n_frames)[:, None] >= whole
+    padded = np.arange(n_frames)[:, None] >= whole
     shape = sequences(*size, lengths, reverse)
 
     def dirty(x: Array) -> Array:
-        return numpy.where(padded[..., None], numpy.nan, x) if x.shape[:2] == padded.shape and x.ndim == 3 else x
+        return np.where(padded[..., None], np.nan, x) if x.shape[:2] == padded.shape and x.ndim == 3 else x
 
     forward = kernels.call(shape, numbers, False, [dirty(x) for x in case.inputs], [x.shape for x in case.outputs])
     inputs = [dirty(x) for x in case.for_backward(forward)]
@@ -243,5 +243,5 @@ def check(kernels: Kernels, size: tuple[int, int, int], numbers: int = FLOAT, *,
         kernels, size, numbers, None if dense else ragged(*size[:2], seed), reverse, seed
     )
     for result, value, tolerance in zip(results, expected, tolerances):
-        numpy.testing.assert_allclose(result, value, atol=tolerance, rtol=tolerance)
+        np.testing.assert_allclose(result, value, atol=tolerance, rtol=tolerance)
     return results

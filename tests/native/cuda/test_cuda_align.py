@@ -2,7 +2,7 @@
 
 import os
 
-import numpy
+import numpy as np
 import pytest
 
 from tests.native import align_reference as reference
@@ -30,7 +30,7 @@ def cpu():
 
 def draw(frames, batch, classes, n_labels, blank=0, seed=1, scale=2.0):
     """Return the scores, lengths, labels, their lengths; a usual one, an empty one, one with too many labels."""
-    rng = numpy.random.RandomState(seed)
+    rng = np.random.RandomState(seed)
     scores = rng.normal(0, scale, (frames, batch, classes)).astype("float32")
     labels = rng.randint(0, classes - 1, (batch, n_labels))
     labels += labels >= blank
@@ -51,7 +51,7 @@ def ctc_options(blank, label_loop=True, normalized=False, softmax=False):
 
 def draw_chains(frames, batch, classes, states, optional_ends, seed=1):
     """Return the scores, lengths, and chains with any flags."""
-    rng = numpy.random.RandomState(seed)
+    rng = np.random.RandomState(seed)
     scores = rng.normal(0, 2, (frames, batch, classes)).astype("float32")
     chain = {
         "classes": rng.randint(0, classes, (batch, states)),
@@ -79,11 +79,11 @@ def test_ctc(gpu, size, label_loop, normalized):
         own = scores[:length, b]
         expected = value(own)
         assert not gradient[length:, b].any()
-        if not numpy.isfinite(expected):
+        if not np.isfinite(expected):
             assert loss[b] == 0 and not gradient[:, b].any()
             continue
         assert loss[b] == pytest.approx(expected, rel=1e-6, abs=1e-5)
-        direction = numpy.random.RandomState(b).normal(0, 1, own.shape)
+        direction = np.random.RandomState(b).normal(0, 1, own.shape)
         slope = float((gradient[:length, b] * direction).sum())
         assert slope == pytest.approx(reference.slope(value, own, direction), rel=2e-4, abs=2e-4)
 
@@ -95,7 +95,7 @@ def test_ctc_is_that_of_the_cpu(gpu, cpu, softmax, normalized):
     batch = draw(12, 7, 5, 6, 2)
     results = [calls.ctc(*batch, **ctc_options(2, True, normalized, softmax)) for calls in (gpu, cpu)]
     for a, b in zip(*results):
-        numpy.testing.assert_allclose(a, b, rtol=1e-6, atol=2e-6)
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=2e-6)
 
 
 # frames, batch, classes, states, ends; more frames than a part of the way back, more states than threads
@@ -110,14 +110,14 @@ def test_chains_are_those_of_the_cpu(gpu, cpu, size, shared, monkeypatch):
     scores, lens, chain = draw_chains(*size)
     if size[3] > 1000:  # short ways to the end
         chain["num_states"][:] = [7, 1033]
-        scores, lens = numpy.repeat(scores, 60, 0), lens * 60
+        scores, lens = np.repeat(scores, 60, 0), lens * 60
         chain["skip"][:] = 1
     if size[1] > 1:
-        scores[:, 1] = numpy.round(scores[:, 1])  # paths that are equally good
+        scores[:, 1] = np.round(scores[:, 1])  # paths that are equally good
     monkeypatch.setenv("RTF_EMULATION_SHARED", str(max(shared, 2300)))
     for best in (True, False) if shared or size[3] < 1000 else (True,):
         for a, b in zip(*(calls.chains(scores, lens, chain, best=best) for calls in (gpu, cpu))):
-            numpy.testing.assert_allclose(a, b, rtol=0 if best else 1e-6, atol=0 if best else 2e-6)
+            np.testing.assert_allclose(a, b, rtol=0 if best else 1e-6, atol=0 if best else 2e-6)
 
 
 def test_long_sequences_are_exact(gpu):
@@ -125,48 +125,48 @@ def test_long_sequences_are_exact(gpu):
     loss, gradient = gpu.ctc(scores, [700, 500], labels, [60, 31], **ctc_options(8))
     for b, (length, count) in enumerate([(700, 60), (500, 31)]):
         assert loss[b] == pytest.approx(reference.ctc_loss(scores[:length, b], labels[b, :count], 8), rel=3e-7)
-    numpy.testing.assert_allclose(gradient.sum(-1), 0.0, atol=1e-4)
+    np.testing.assert_allclose(gradient.sum(-1), 0.0, atol=1e-4)
 
 
-@pytest.mark.parametrize("low", [-1e3, -1e6, -1e9, -numpy.inf])
+@pytest.mark.parametrize("low", [-1e3, -1e6, -1e9, -np.inf])
 def test_forbidden_classes(gpu, cpu, low):
     """Scores far below all others, as masks give them, on all paths of some sequences."""
     scores, lens, chain = draw_chains(20, 5, 6, 9, 1)
     scores[3:9, :, 2:] = low
     results = [calls.chains(scores, lens, chain, best=False) for calls in (gpu, cpu)]
     for a, b in zip(*results):
-        numpy.testing.assert_allclose(a, b, rtol=1e-6, atol=2e-6)
-    assert numpy.isfinite(results[0][0]).all()
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=2e-6)
+    assert np.isfinite(results[0][0]).all()
 
 
 def test_padding_does_not_leak(gpu):
     scores, lens, labels, label_lens = draw(15, 6, 5, 4)
     dirty, dirty_labels = scores.copy(), labels.copy()
-    dirty[numpy.arange(15)[:, None] >= lens] = numpy.nan
-    dirty_labels[numpy.arange(4) >= label_lens[:, None]] = 99
+    dirty[np.arange(15)[:, None] >= lens] = np.nan
+    dirty_labels[np.arange(4) >= label_lens[:, None]] = 99
     for normalized in (False, True):
         options = ctc_options(0, normalized=normalized)
         clean = gpu.ctc(scores, lens, labels, label_lens, **options)
         seen = gpu.ctc(dirty, lens, dirty_labels, label_lens, **options)
         for a, b in zip(clean, seen):
-            numpy.testing.assert_array_equal(a, b)
+            np.testing.assert_array_equal(a, b)
     scores, lens, chain = draw_chains(15, 6, 5, 4, 1)
     dirty = scores.copy()
-    dirty[numpy.arange(15)[:, None] >= lens] = numpy.nan
+    dirty[np.arange(15)[:, None] >= lens] = np.nan
     for best in (False, True):
         for a, b in zip(*(gpu.chains(x, lens, chain, best=best) for x in (scores, dirty))):
-            numpy.testing.assert_array_equal(a, b)
+            np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("bad", [numpy.nan, numpy.inf])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_nan_is_seen(gpu, bad):
     """Numerical trouble must come through to the checks above."""
     scores, lens, labels, label_lens = draw(15, 6, 5, 4)
     label_lens[0] = 2
     scores[3, 0] = bad
     loss, gradient = gpu.ctc(scores, lens, labels, label_lens, **ctc_options(0))
-    assert numpy.isnan(loss[0]) and numpy.isnan(gradient[:, 0]).any()
-    assert numpy.isfinite(loss[1:]).all() and numpy.isfinite(gradient[:, 1:]).all()
+    assert np.isnan(loss[0]) and np.isnan(gradient[:, 0]).any()
+    assert np.isfinite(loss[1:]).all() and np.isfinite(gradient[:, 1:]).all()
 
 
 def test_order_of_threads_and_batch_do_not_matter(gpu, monkeypatch):
@@ -178,12 +178,12 @@ def test_order_of_threads_and_batch_do_not_matter(gpu, monkeypatch):
         monkeypatch.setenv("RTF_EMULATION_SEED", str(seed))
         monkeypatch.setenv("RTF_EMULATION_SMS", str(multiprocessors))
         for a, b in zip(together, gpu.ctc(scores, lens, labels, label_lens, **options)):
-            numpy.testing.assert_array_equal(a, b)
+            np.testing.assert_array_equal(a, b)
     for b in range(5):
         one = slice(b, b + 1)
         loss, gradient = gpu.ctc(scores[: lens[b], one], lens[one], labels[one], label_lens[one], **options)
-        numpy.testing.assert_array_equal(loss, together[0][one])
-        numpy.testing.assert_array_equal(gradient, together[1][: lens[b], one])
+        np.testing.assert_array_equal(loss, together[0][one])
+        np.testing.assert_array_equal(gradient, together[1][: lens[b], one])
 
 
 @pytest.mark.long

@@ -1,6 +1,6 @@
 """Alignments on a GPU, in the emulator: automata, transducers; against numpy in float64 and the CPU's kernels."""
 
-import numpy
+import numpy as np
 import pytest
 
 from tests.native import align_reference as reference
@@ -23,7 +23,7 @@ def cpu():
 
 def draw_transducer(batch, frames, n_labels, classes, seed=1):
     """A whole sequence, an empty one, one without labels, one without frames, then usual ones; the blank is 0."""
-    rng = numpy.random.RandomState(seed)
+    rng = np.random.RandomState(seed)
     scores = rng.normal(0, 2, (batch, frames, n_labels + 1, classes)).astype("float32")
     lens, label_lens = rng.randint(0, frames + 1, batch), rng.randint(0, n_labels + 1, batch)
     lens[:4] = [frames, 0, frames, 0][:batch]
@@ -39,8 +39,8 @@ def test_transducer(gpu, cpu, size, normalized, label_takes_frame):
     options = {"blank": 0, "normalized": normalized, "label_takes_frame": label_takes_frame}
     loss, gradient = gpu.transducer(*batch, **options)
     other, other_gradient = cpu.transducer(*batch, **options)
-    numpy.testing.assert_allclose(loss, other, rtol=1e-6, atol=1e-5)
-    numpy.testing.assert_allclose(gradient, other_gradient, atol=3e-6)
+    np.testing.assert_allclose(loss, other, rtol=1e-6, atol=1e-5)
+    np.testing.assert_allclose(gradient, other_gradient, atol=3e-6)
     scores, lens, labels, label_lens = batch
     for b, (length, count) in enumerate(zip(lens, label_lens)):
         own = (b, slice(length), slice(count + 1))
@@ -49,13 +49,13 @@ def test_transducer(gpu, cpu, size, normalized, label_takes_frame):
             return reference.transducer_loss(x, labels[b, :count], **options)
 
         expected = value(scores[own])
-        if not numpy.isfinite(expected):
+        if not np.isfinite(expected):
             assert loss[b] == 0 and not gradient[b].any()
             continue
         assert loss[b] == pytest.approx(expected, rel=1e-6, abs=1e-5)
         assert not gradient[b, length:].any() and not gradient[b, :, count + 1 :].any()
         if length * count <= 60:
-            direction = numpy.random.RandomState(b).normal(0, 1, scores[own].shape)
+            direction = np.random.RandomState(b).normal(0, 1, scores[own].shape)
             slope = float((gradient[own] * direction).sum())
             assert slope == pytest.approx(reference.slope(value, scores[own], direction), rel=2e-4, abs=2e-4)
 
@@ -64,11 +64,11 @@ def test_transducer(gpu, cpu, size, normalized, label_takes_frame):
 def test_padding_of_a_transducer_does_not_leak(gpu, label_takes_frame):
     scores, lens, labels, label_lens = draw_transducer(7, 8, 5, 4)
     dirty = scores.copy()
-    outside = (numpy.arange(8)[:, None] >= lens[:, None, None]) | (numpy.arange(6) > label_lens[:, None, None])
-    dirty[outside] = numpy.nan
+    outside = (np.arange(8)[:, None] >= lens[:, None, None]) | (np.arange(6) > label_lens[:, None, None])
+    dirty[outside] = np.nan
     options = {"blank": 0, "normalized": False, "label_takes_frame": label_takes_frame}
     for a, b in zip(*(gpu.transducer(x, lens, labels, label_lens, **options) for x in (scores, dirty))):
-        numpy.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, b)
 
 
 def test_more_labels_than_threads(gpu, cpu, monkeypatch):
@@ -79,16 +79,16 @@ def test_more_labels_than_threads(gpu, cpu, monkeypatch):
     for shared in (232448, 4096):
         monkeypatch.setenv("RTF_EMULATION_SHARED", str(shared))
         for a, b in zip(gpu.transducer(*batch, **options), other):
-            numpy.testing.assert_allclose(a, b, rtol=1e-6, atol=3e-6)
+            np.testing.assert_allclose(a, b, rtol=1e-6, atol=3e-6)
 
 
 def draw_acceptors(batch, frames, classes, states, edges, seed=2):
     """Return random graphs with a chain to the end, such that some have a path; the last has no edge at all."""
-    rng = numpy.random.RandomState(seed)
+    rng = np.random.RandomState(seed)
     counts = rng.randint(1, states + 1, batch)
-    arcs = rng.randint(0, 2**30, (batch, edges, 3)) % numpy.stack([counts, counts, 0 * counts + classes], 1)[:, None]
+    arcs = rng.randint(0, 2**30, (batch, edges, 3)) % np.stack([counts, counts, 0 * counts + classes], 1)[:, None]
     for b, count in enumerate(counts):
-        chain = numpy.arange(min(count - 1, edges))
+        chain = np.arange(min(count - 1, edges))
         arcs[b, chain, 0], arcs[b, chain, 1] = chain, chain + 1
     arcs[rng.uniform(size=arcs.shape[:2]) < 0.1] = -1
     arcs[-1:] = -1
@@ -108,11 +108,11 @@ def test_acceptors_are_those_of_the_cpu(gpu, cpu, size, shared, monkeypatch):
     monkeypatch.setenv("RTF_EMULATION_SHARED", str(shared))
     scores, lens, arcs, costs, counts = draw_acceptors(*size)
     for a, b in zip(*(calls.acceptors(scores, lens, arcs, costs, counts, best=False) for calls in (gpu, cpu))):
-        numpy.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
     for some in (slice(None), slice(0, None, 2)):
-        scores[:, some], costs[some] = numpy.round(scores[:, some]), numpy.round(costs[some])
+        scores[:, some], costs[some] = np.round(scores[:, some]), np.round(costs[some])
         for a, b in zip(*(calls.acceptors(scores, lens, arcs, costs, counts, best=True) for calls in (gpu, cpu))):
-            numpy.testing.assert_array_equal(a, b)
+            np.testing.assert_array_equal(a, b)
 
 
 def test_padding_and_trouble_of_acceptors(gpu, monkeypatch):
@@ -120,14 +120,14 @@ def test_padding_and_trouble_of_acceptors(gpu, monkeypatch):
     scores, lens, arcs, costs, counts = draw_acceptors(7, 9, 5, 4, 12)
     lens[0] = 9
     dirty = scores.copy()
-    dirty[numpy.arange(9)[:, None] >= lens] = numpy.nan
+    dirty[np.arange(9)[:, None] >= lens] = np.nan
     for best in (False, True):
         clean = gpu.acceptors(scores, lens, arcs, costs, counts, best=best)
         monkeypatch.setenv("RTF_EMULATION_SEED", "5")
         for a, b in zip(clean, gpu.acceptors(dirty, lens, arcs, costs, counts, best=best)):
-            numpy.testing.assert_array_equal(a, b)
-        assert numpy.isfinite(clean[1][0])
+            np.testing.assert_array_equal(a, b)
+        assert np.isfinite(clean[1][0])
         bad = scores.copy()
-        bad[2, 0] = numpy.nan
+        bad[2, 0] = np.nan
         total = gpu.acceptors(bad, lens, arcs, costs, counts, best=best)[1]
-        assert numpy.isnan(total[0]) and not numpy.isnan(total[1:]).any()
+        assert np.isnan(total[0]) and not np.isnan(total[1:]).any()

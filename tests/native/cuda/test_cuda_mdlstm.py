@@ -1,6 +1,6 @@
 """The kernels of the MDLSTM for GPUs, in the emulator: against numpy in float64 and the kernels for CPU."""
 
-import numpy
+import numpy as np
 import pytest
 
 from tests.native import reference
@@ -42,7 +42,7 @@ def multiprocessors(monkeypatch):
 
 def draw(batch, height, width, n, count, seed=1):
     """The first image is whole, one is empty if there are several; NaN in the padding."""
-    rng = numpy.random.RandomState(seed)
+    rng = np.random.RandomState(seed)
     heights, widths = (rng.randint(0, size + 1, batch).astype("int32") for size in (height, width))
     heights[:1], widths[:1], widths[1:2] = height, width, 0
     z, r, dh = (
@@ -55,12 +55,12 @@ def draw(batch, height, width, n, count, seed=1):
     )
     images = calls.Images(heights, widths, FLIPS[-count:], z, r, dh)
     for x in z + dh:
-        x[padded(images)] = numpy.nan
+        x[padded(images)] = np.nan
     return images
 
 
 def padded(images):
-    rows, columns = (numpy.arange(size) for size in images.z[0].shape[1:3])
+    rows, columns = (np.arange(size) for size in images.z[0].shape[1:3])
     return (rows[:, None] >= images.heights[:, None, None]) | (columns >= images.widths[:, None, None])
 
 
@@ -93,9 +93,9 @@ def test_as_numpy_and_the_cpu(library, for_cpu, size, way, stable):
     got = run(library, images, stable, limits=WAYS[way](size[3]), in_place=size[0] % 2 == 0)
     other = on_cpu(for_cpu, images, stable)
     for k in range(size[4]):
-        numpy.testing.assert_allclose(got["h"][k], expected_h(images, k, stable), atol=1e-5)
+        np.testing.assert_allclose(got["h"][k], expected_h(images, k, stable), atol=1e-5)
         for name in calls.RESULTS:
-            numpy.testing.assert_allclose(got[name][k], other[name][k], atol=1e-4, rtol=1e-4, err_msg=name)
+            np.testing.assert_allclose(got[name][k], other[name][k], atol=1e-4, rtol=1e-4, err_msg=name)
             assert not got[name][k][padded(images)].any(), name
 
 
@@ -105,7 +105,7 @@ def test_more_tiles_than_warps(library, for_cpu, size):
     images = draw(*size)
     got, other = run(library, images, limits=calls.Limits(1, 227 << 10)), on_cpu(for_cpu, images)
     for name in calls.RESULTS:
-        numpy.testing.assert_allclose(got[name][0], other[name][0], atol=1e-4, rtol=1e-4, err_msg=name)
+        np.testing.assert_allclose(got[name][0], other[name][0], atol=1e-4, rtol=1e-4, err_msg=name)
 
 
 def test_all_ways_are_taken(library):
@@ -135,7 +135,7 @@ def test_all_ways_are_taken(library):
 def test_plans_for_an_h200(library, size, on_chip):
     """How many of both passes keep their weights on the chip; and many multiprocessors are busy."""
     batch, rows, columns, units, count = size
-    sizes = [numpy.full(batch, n, "int32") for n in (rows, columns)]
+    sizes = [np.full(batch, n, "int32") for n in (rows, columns)]
     shape = calls.Shape(batch, rows, columns, units, *(x.ctypes.data for x in sizes), 1)
     limits = calls.Limits(132, 227 << 10)
     plans = [calls.plan(library, shape, count, backward, limits) for backward in (False, True)]
@@ -152,12 +152,12 @@ def test_gradient_of_the_weights(library, way):
     images = draw(2, 4, 5, 9, 2)
     got = run(library, images, limits=WAYS[way](9))
     for k, r in enumerate(images.r):
-        gradient = numpy.einsum("bijm,bijn->mn", got["before"][k].astype("float64"), got["dz"][k])
-        direction = numpy.random.RandomState(k).normal(0, 1, r.shape)
+        gradient = np.einsum("bijm,bijn->mn", got["before"][k].astype("float64"), got["dz"][k])
+        direction = np.random.RandomState(k).normal(0, 1, r.shape)
         values = []
         for step in (1e-5, -1e-5):
             moved = images._replace(r=[x.astype("float64") + step * direction for x in images.r])
-            values.append((expected_h(moved, k) * numpy.nan_to_num(images.dh[k])).sum())
+            values.append((expected_h(moved, k) * np.nan_to_num(images.dh[k])).sum())
         slope = (values[0] - values[1]) / 2e-5
         assert float((gradient * direction).sum()) == pytest.approx(slope, rel=1e-4, abs=1e-4)
 
@@ -171,7 +171,7 @@ def test_same_bits_whichever_thread_is_faster(library, monkeypatch, way):
         got = run(library, images, limits=WAYS[way](20))
         for name in calls.RESULTS:
             for one, other in zip(got[name], first[name]):
-                numpy.testing.assert_array_equal(one, other, err_msg=name)
+                np.testing.assert_array_equal(one, other, err_msg=name)
 
 
 def test_images_do_not_depend_on_the_batch(library):
@@ -183,7 +183,7 @@ def test_images_do_not_depend_on_the_batch(library):
         alone = run(library, images._replace(heights=images.heights[one], widths=images.widths[one], **cut))
         for name in calls.RESULTS:
             for x, y in zip(alone[name], together[name]):
-                numpy.testing.assert_allclose(x, y[one, :height, :width], atol=2e-6, err_msg=name)
+                np.testing.assert_allclose(x, y[one, :height, :width], atol=2e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("dtype, digits", [("bfloat16", 8), ("float16", 11)])
@@ -197,7 +197,7 @@ def test_other_types(library, for_cpu, way, dtype, digits):
     for name in calls.RESULTS:
         for one, exact in zip(got[name], other[name]):
             assert not one[padded(images)].any()
-            assert 0 < numpy.abs(one.astype("float64") - exact).max() < 4 * 2.0**-digits * (1 + numpy.abs(exact).max())
+            assert 0 < np.abs(one.astype("float64") - exact).max() < 4 * 2.0**-digits * (1 + np.abs(exact).max())
 
 
 @pytest.mark.parametrize("size", [(0, 2, 3), (2, 0, 3), (2, 3, 0), (1, 0, 0)], ids=str)
@@ -208,17 +208,15 @@ def test_no_pixels(library, size):
 def test_all_images_are_empty(library):
     images = draw(3, 2, 3, 4, 2)
     images.heights[:] = 0
-    images = images._replace(
-        **{name: [numpy.full_like(x, numpy.nan) for x in getattr(images, name)] for name in ("z", "dh")}
-    )
+    images = images._replace(**{name: [np.full_like(x, np.nan) for x in getattr(images, name)] for name in ("z", "dh")})
     assert not any(x.any() for values in run(library, images).values() for x in values)
 
 
 def test_nan_in_weights_is_seen(library):
     images = draw(2, 3, 4, 20, 1)
-    images.r[0][3, 5] = numpy.nan
+    images.r[0][3, 5] = np.nan
     got = run(library, images)
-    assert numpy.isnan(got["h"][0]).any() and numpy.isnan(got["dz"][0]).any()
+    assert np.isnan(got["h"][0]).any() and np.isnan(got["dz"][0]).any()
 
 
 @pytest.mark.parametrize(
@@ -227,7 +225,7 @@ def test_nan_in_weights_is_seen(library):
      (1, 20000, "more pixels or weights than a GPU kernel can count")],
 )  # fmt: skip
 def test_wrong_sizes(library, count, units, message):
-    sizes = numpy.array([3], "int32")
+    sizes = np.array([3], "int32")
     shape = calls.Shape(1, 3, 3, units, sizes.ctypes.data, sizes.ctypes.data, 1)
     with pytest.raises(RuntimeError, match=message):
         calls.plan(library, shape, count, False)

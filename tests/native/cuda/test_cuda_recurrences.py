@@ -2,7 +2,7 @@
 
 import re
 
-import numpy
+import numpy as np
 import pytest
 
 from tests.native.cuda import recurrences
@@ -34,7 +34,7 @@ def test_any_number_of_multiprocessors(kernels, monkeypatch, multiprocessors, se
     monkeypatch.setenv("RTF_EMULATION_SMS", str(multiprocessors))
     monkeypatch.setenv("RTF_EMULATION_SEED", str(seed))
     for result, value in zip(check(kernels, SEVERAL_TILES, seed=7), expected):
-        numpy.testing.assert_array_equal(result, value)
+        np.testing.assert_array_equal(result, value)
 
 
 @pytest.mark.parametrize("multiprocessors", [1, 5])
@@ -57,19 +57,19 @@ def test_more_sequences_than_a_launch_takes(kernels):
 
 
 def test_only_empty_sequences(kernels):
-    results, expected, _ = recurrences.run(kernels, (3, 4, 5), FLOAT, numpy.zeros(4, "int32"), False)
+    results, expected, _ = recurrences.run(kernels, (3, 4, 5), FLOAT, np.zeros(4, "int32"), False)
     for result, value in zip(results, expected):
-        numpy.testing.assert_array_equal(result, value)
+        np.testing.assert_array_equal(result, value)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_dense(kernels, reverse):
     """Without lengths as with lengths that are all the same."""
-    whole = numpy.full(5, 4, "int32")
+    whole = np.full(5, 4, "int32")
     without, _, _ = recurrences.run(kernels, (4, 5, 9), FLOAT, None, reverse)
     with_lengths, _, _ = recurrences.run(kernels, (4, 5, 9), FLOAT, whole, reverse)
     for result, value in zip(without, with_lengths):
-        numpy.testing.assert_array_equal(result, value)
+        np.testing.assert_array_equal(result, value)
     check(kernels, (4, 5, 9), dense=True, reverse=reverse)
 
 

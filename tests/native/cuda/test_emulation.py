@@ -3,7 +3,7 @@
 import ctypes
 import os
 
-import numpy
+import numpy as np
 import pytest
 
 from tests.native.cuda.build import HERE, SANITIZERS, build_emulated, compile_for_gpu, run_sanitized
@@ -25,28 +25,28 @@ def seed(request, monkeypatch):
 def call(function, *args):
     """Call a function with arrays and integers; the text of its error, or ""."""
     function.restype = ctypes.c_char_p
-    converted = [ctypes.c_void_p(x.ctypes.data) if isinstance(x, numpy.ndarray) else ctypes.c_int(x) for x in args]
+    converted = [ctypes.c_void_p(x.ctypes.data) if isinstance(x, np.ndarray) else ctypes.c_int(x) for x in args]
     return (function(*converted) or b"").decode()
 
 
 def random(*shape):
-    return numpy.random.RandomState(1).normal(0, 1, shape).astype("float32")
+    return np.random.RandomState(1).normal(0, 1, shape).astype("float32")
 
 
 def test_barrier(kernels, seed):
-    x, y = random(100), numpy.zeros(100, "float32")
+    x, y = random(100), np.zeros(100, "float32")
     assert call(kernels.test_reverse, x, y, 100, 128, 400, 1) == ""
     assert (y == x[::-1]).all()
 
 
 def test_missing_barrier(kernels, seed):
-    x, y = random(100), numpy.zeros(100, "float32")
+    x, y = random(100), np.zeros(100, "float32")
     assert call(kernels.test_reverse, x, y, 100, 128, 400, 0) == ""
-    assert numpy.isnan(y).any()
+    assert np.isnan(y).any()
 
 
 def test_deadlock(kernels, seed, capfd):
-    x, y = random(32), numpy.zeros(32, "float32")
+    x, y = random(32), np.zeros(32, "float32")
     message = call(kernels.test_deadlock, x, y)
     assert message.startswith("deadlock: all threads that are left wait for others")
     assert "thread (0, 0, 0) waits in __shfl_sync at" in message and "(and 15 more)" in message
@@ -56,7 +56,7 @@ def test_deadlock(kernels, seed, capfd):
 
 @pytest.mark.parametrize("cooperative", [0, 1])
 def test_endless(kernels, seed, cooperative, capfd):
-    message = call(kernels.test_endless, numpy.zeros(1, "uint32"), cooperative)
+    message = call(kernels.test_endless, np.zeros(1, "uint32"), cooperative)
     assert "waits in spin_pause at" in message and "deadlock" in message
     assert ("ordinary launch" in message) == (not cooperative)
 
@@ -64,22 +64,22 @@ def test_endless(kernels, seed, cooperative, capfd):
 @pytest.mark.parametrize("blocks, threads", [(1, 1), (4, 32), (16, 64), (5, 256)])
 def test_grid_barrier(kernels, seed, blocks, threads):
     n_steps, x = 7, random(blocks)
-    y = numpy.full((n_steps + 1, blocks), numpy.nan, "float32")
+    y = np.full((n_steps + 1, blocks), np.nan, "float32")
     y[0] = 0
-    counter = numpy.zeros(1, "uint32")
+    counter = np.zeros(1, "uint32")
     assert call(kernels.test_steps, x, y, counter, n_steps, blocks, threads, 1) == ""
-    expected = numpy.zeros(blocks)
+    expected = np.zeros(blocks)
     for step in range(1, n_steps + 1):
         expected = x + 0.5 * expected.sum()
-        numpy.testing.assert_allclose(y[step], expected, rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(y[step], expected, rtol=1e-5, atol=1e-4)
     assert counter[0] == n_steps * blocks
 
 
 def test_missing_grid_barrier(kernels, seed):
-    y = numpy.full((8, 4), numpy.nan, "float32")
+    y = np.full((8, 4), np.nan, "float32")
     y[0] = 0
-    assert call(kernels.test_steps, random(4), y, numpy.zeros(1, "uint32"), 7, 4, 32, 0) == ""
-    assert numpy.isnan(y).any()
+    assert call(kernels.test_steps, random(4), y, np.zeros(1, "uint32"), 7, 4, 32, 0) == ""
+    assert np.isnan(y).any()
 
 
 @pytest.mark.parametrize("buffers", [2, 1])
@@ -88,10 +88,10 @@ def test_slow_threads(kernels, monkeypatch, buffers):
     x, n_rounds, wrong = random(96), 3, 0
     expected = x
     for _ in range(n_rounds):
-        expected = numpy.float32(0.5) * (expected + numpy.roll(expected, -40))
+        expected = np.float32(0.5) * (expected + np.roll(expected, -40))
     for number in range(8):
         monkeypatch.setenv("RTF_EMULATION_SEED", str(number))
-        y = numpy.zeros(96, "float32")
+        y = np.zeros(96, "float32")
         assert call(kernels.test_rounds, x, y, n_rounds, 96, buffers) == ""
         wrong += not (y == expected).all()
     assert wrong == 0 if buffers == 2 else wrong >= 2
@@ -100,8 +100,8 @@ def test_slow_threads(kernels, monkeypatch, buffers):
 @pytest.mark.parametrize("sms, blocks, fits", [(1, 8, True), (1, 9, False), (2, 16, True), (4, 33, False)])
 def test_cooperative_launch_fits(kernels, monkeypatch, sms, blocks, fits):
     monkeypatch.setenv("RTF_EMULATION_SMS", str(sms))
-    y = numpy.zeros((2, blocks), "float32")
-    message = call(kernels.test_steps, random(blocks), y, numpy.zeros(1, "uint32"), 1, blocks, 256, 1)
+    y = np.zeros((2, blocks), "float32")
+    message = call(kernels.test_steps, random(blocks), y, np.zeros(1, "uint32"), 1, blocks, 256, 1)
     assert message == ("" if fits else "too many blocks in cooperative launch")
 
 
@@ -111,66 +111,66 @@ def test_cooperative_launch_fits(kernels, monkeypatch, sms, blocks, fits):
      (32, 228 * 1024, "invalid argument"), (1024, 227 * 1024, "")],
 )  # fmt: skip
 def test_limits(kernels, threads, shared_bytes, message):
-    assert call(kernels.test_reverse, random(1), numpy.zeros(1, "float32"), 1, threads, shared_bytes, 1) == message
+    assert call(kernels.test_reverse, random(1), np.zeros(1, "float32"), 1, threads, shared_bytes, 1) == message
 
 
 def test_warps(kernels, seed):
-    x, y = random(32), numpy.zeros((32, 11), "float32")
+    x, y = random(32), np.zeros((32, 11), "float32")
     assert call(kernels.test_warps, x, y) == ""
-    lane = numpy.arange(32)
+    lane = np.arange(32)
     sources = [
-        numpy.full(32, 5),
+        np.full(32, 5),
         lane // 8 * 8 + 3,
-        numpy.where(lane >= 2, lane - 2, lane),
-        numpy.where(lane % 8 >= 2, lane - 2, lane),
-        numpy.where(lane + 3 < 32, lane + 3, lane),
-        numpy.where(lane % 16 + 3 < 16, lane + 3, lane),
+        np.where(lane >= 2, lane - 2, lane),
+        np.where(lane % 8 >= 2, lane - 2, lane),
+        np.where(lane + 3 < 32, lane + 3, lane),
+        np.where(lane % 16 + 3 < 16, lane + 3, lane),
         lane ^ 4,
     ]
     for column, source in enumerate(sources):
         assert (y[:, column] == x[source]).all()
-    numpy.testing.assert_allclose(y[:, 7], x.sum(), rtol=1e-5)
+    np.testing.assert_allclose(y[:, 7], x.sum(), rtol=1e-5)
     assert (y[:, 8] == (x > 0).sum()).all()
     assert (y[:, 9] == (x > 1.5).any()).all() and (y[:, 10] == (x > -1.5).all()).all()
 
 
 @pytest.mark.parametrize("which, k, bits", [(0, 8, 10), (1, 16, 7), (2, 16, 10)], ids=["tf32", "bf16", "f16"])
 def test_tensor_cores(kernels, seed, which, k, bits):
-    a, b, d = random(16, k), random(k, 8), numpy.full((16, 8), numpy.nan, "float32")
+    a, b, d = random(16, k), random(k, 8), np.full((16, 8), np.nan, "float32")
     assert call(kernels.test_product, which, a, b, d) == ""
     rounded = [_round(x.astype("float64"), bits) for x in (a, b)]
-    numpy.testing.assert_allclose(d, rounded[0] @ rounded[1], rtol=1e-6, atol=1e-6)
-    assert numpy.abs(d - a @ b).max() > 1e-5  # it is less exact than float
+    np.testing.assert_allclose(d, rounded[0] @ rounded[1], rtol=1e-6, atol=1e-6)
+    assert np.abs(d - a @ b).max() > 1e-5  # it is less exact than float
 
 
 def _round(x, bits):
-    mantissa, exponent = numpy.frexp(x)
-    return numpy.ldexp(numpy.rint(numpy.ldexp(mantissa, bits + 1)), exponent - bits - 1)
+    mantissa, exponent = np.frexp(x)
+    return np.ldexp(np.rint(np.ldexp(mantissa, bits + 1)), exponent - bits - 1)
 
 
 @pytest.mark.parametrize("n", [1, 4, 127, 128, 1000])
 def test_copies(kernels, seed, n):
-    x, y = random(n + 3), numpy.full(n + 3, numpy.nan, "float32")
+    x, y = random(n + 3), np.full(n + 3, np.nan, "float32")
     assert call(kernels.test_copy, x, y, n, 32, 1) == ""
-    assert (y[:n] == x[:n]).all() and numpy.isnan(y[n:]).all()
+    assert (y[:n] == x[:n]).all() and np.isnan(y[n:]).all()
 
 
 def test_copies_without_waiting(kernels, seed):
-    x, y = random(1000), numpy.zeros(1000, "float32")
+    x, y = random(1000), np.zeros(1000, "float32")
     assert call(kernels.test_copy, x, y, 1000, 32, 0) == ""
     assert (y != x).any()
 
 
 def test_atomics(kernels, seed):
-    x = numpy.random.RandomState(1).randint(0, 7, 1000).astype("int32")
-    counts, most = numpy.zeros(7, "int32"), numpy.zeros(1, "int32")
+    x = np.random.RandomState(1).randint(0, 7, 1000).astype("int32")
+    counts, most = np.zeros(7, "int32"), np.zeros(1, "int32")
     assert call(kernels.test_count, x, counts, most, 1000, 3, 64) == ""
-    assert (counts == numpy.bincount(x)).all() and most[0] == 6
+    assert (counts == np.bincount(x)).all() and most[0] == 6
 
 
 def test_places_beyond_32_bits(kernels):
     """Of the states of the MDLSTM: more than 2^31 numbers are 8 GiB."""
-    places = numpy.zeros(2, "int64")
+    places = np.zeros(2, "int64")
     assert call(kernels.test_far_places, 3 << 20, 1028, (3 << 20) - 1, places) == ""
     assert places.tolist() == [((3 << 20) - 1) * 1028, ((6 << 20) - 1) * 1028]
 
@@ -188,8 +188,8 @@ def test_counters_beyond_32_bits(kernels):
         (0, 3, 0),
         (1 << 31, 9, 1),
     ]
-    counters, numbers = (numpy.array(column, "uint32") for column in list(zip(*cases))[:2])
-    reached = numpy.zeros(len(cases), "int32")
+    counters, numbers = (np.array(column, "uint32") for column in list(zip(*cases))[:2])
+    reached = np.zeros(len(cases), "int32")
     assert call(kernels.test_counters, counters, numbers, reached, len(cases)) == ""
     assert reached.tolist() == [case[2] for case in cases]
 
@@ -198,9 +198,9 @@ def test_same_seed_same_run(kernels, monkeypatch):
     results = []
     for seed in (3, 3, 4, 5):
         monkeypatch.setenv("RTF_EMULATION_SEED", str(seed))
-        y = numpy.zeros(100, "float32")
+        y = np.zeros(100, "float32")
         call(kernels.test_reverse, random(100), y, 100, 128, 400, 0)
-        results.append(numpy.isnan(y).tolist())
+        results.append(np.isnan(y).tolist())
     assert results[0] == results[1]
     assert results[0] != results[2] or results[0] != results[3]
 

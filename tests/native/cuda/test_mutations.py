@@ -4,7 +4,7 @@ import itertools
 import os
 import shutil
 
-import numpy
+import numpy as np
 import pytest
 
 from tests.native.cuda.align_calls import Calls
@@ -70,10 +70,10 @@ def test_memory_of_the_host(tmp_path, text, by, message):
     replace(tmp_path / "align" / "staging.h", text, by)
     calls = Calls(build_emulated(str(tmp_path / "align" / "chain_cuda.cu")))
     options = {"blank": 0, "label_loop": 1, "normalized": 0, "softmax_without_alignment": 0}
-    scores, labels = numpy.zeros((3, 2, 4), "float32"), numpy.array([[1, 2], [3, 1]])
+    scores, labels = np.zeros((3, 2, 4), "float32"), np.array([[1, 2], [3, 1]])
     calls.ctc(scores, [3, 2], labels, [2, 1], **options)
     if message is None:
-        calls.ctc(scores, [2, 1], numpy.ones_like(labels), [1, 0], **options)
+        calls.ctc(scores, [2, 1], np.ones_like(labels), [1, 0], **options)
     else:
         with pytest.raises(AssertionError, match=message):
-            calls.ctc(scores, [2, 1], numpy.ones_like(labels), [1, 0], **options)
+            calls.ctc(scores, [2, 1], np.ones_like(labels), [1, 0], **options)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.tensor import Data
 from tests.feeds import random_feed
@@ -35,7 +35,7 @@ class Case:
         """Return two sequences of different lengths."""
         result = random_feed(extern_data, batch=2, longest=self.longest)
         for key in LABELS & set(extern_data):
-            lens = numpy.minimum(result[key + "/size0"], self.labels - numpy.arange(2))
+            lens = np.minimum(result[key + "/size0"], self.labels - np.arange(2))
             result.update({key: result[key][:, : max(lens)], key + "/size0": lens.astype("int32")})
         return result
 

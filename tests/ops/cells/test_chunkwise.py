@@ -1,6 +1,6 @@
 """Decaying sums of outer products, chunk by chunk, against numpy frame by frame."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -14,19 +14,19 @@ HEADS, KEYS, VALUES = 2, 3, 4
 
 def in_numpy(q, k, v, g, state, lengths, reverse, bonus):
     """Return the outputs and last states by the recurrence itself."""
-    o, last = numpy.zeros(v.shape), numpy.array(state)
+    o, last = np.zeros(v.shape), np.array(state)
     for b, length in enumerate(lengths):
         for t in range(length)[:: -1 if reverse else 1]:
-            added = numpy.einsum("hk,hv->hkv", k[t, b], v[t, b])
+            added = np.einsum("hk,hv->hkv", k[t, b], v[t, b])
             before = last[b].copy()
-            last[b] = numpy.exp(g[t, b])[..., None] * before + added
+            last[b] = np.exp(g[t, b])[..., None] * before + added
             seen = last[b] if bonus is None else before + bonus[..., None] * added
-            o[t, b] = numpy.einsum("hk,hkv->hv", q[t, b], seen)
+            o[t, b] = np.einsum("hk,hkv->hv", q[t, b], seen)
     return o, last
 
 
 def example(decays, lengths=LENGTHS, seed=1):
-    rng = numpy.random.RandomState(seed)
+    rng = np.random.RandomState(seed)
     frames = (max(lengths), len(lengths), HEADS)
     q, k, v = (rng.normal(size=(*frames, d)) for d in (KEYS, KEYS, VALUES))
     g = -rng.gamma(0.3, size=(*frames, decays))
@@ -42,13 +42,13 @@ def test_as_frame_by_frame(decays, reverse, with_bonus):
     expected = in_numpy(*arrays, state, LENGTHS, reverse, bonus)
     for x in arrays:
         for b, length in enumerate(LENGTHS):
-            x[length:, b] = numpy.nan
+            x[length:, b] = np.nan
     result = chunkwise(
         *map(tf.constant, arrays), tf.constant(state), lengths=tf.constant(LENGTHS), reverse=reverse, chunk=8,
         bonus=bonus if bonus is None else tf.constant(bonus),
     )  # fmt: skip
     for got, want in zip(result, expected):
-        numpy.testing.assert_allclose(got, want, atol=1e-12)
+        np.testing.assert_allclose(got, want, atol=1e-12)
 
 
 @pytest.mark.parametrize("frames", [1, 8, 13])
@@ -57,7 +57,7 @@ def test_any_number_of_frames(frames):
     expected = in_numpy(*arrays, state, [frames] * 2, True, None)
     result = chunkwise(*map(tf.constant, arrays), tf.constant(state), reverse=True, chunk=8)
     for got, want in zip(result, expected):
-        numpy.testing.assert_allclose(got, want, atol=1e-12)
+        np.testing.assert_allclose(got, want, atol=1e-12)
 
 
 @pytest.mark.parametrize("decays", [1, KEYS], ids="{} decays".format)
@@ -72,15 +72,15 @@ def test_strong_decays_in_float32(decays):
         tape.watch(args)
         result = chunkwise(*args, lengths=tf.constant([40, 33]), chunk=32)
     for got, want in zip(result, expected):
-        numpy.testing.assert_allclose(got, want, atol=1e-5)
-    assert all(numpy.isfinite(x).all() for x in tape.gradient(result, args))
+        np.testing.assert_allclose(got, want, atol=1e-5)
+    assert all(np.isfinite(x).all() for x in tape.gradient(result, args))
 
 
 @pytest.mark.parametrize("decays,with_bonus", [(1, False), (KEYS, True)])
 def test_gradient(decays, with_bonus):
     """Against differences along random directions."""
     args = [tf.constant(x) for x in example(decays, [13, 9])]
-    rng = numpy.random.RandomState(2)
+    rng = np.random.RandomState(2)
     weights = [tf.constant(rng.normal(size=shape)) for shape in ((13, 2, HEADS, VALUES), args[4].shape)]
 
     def score(*args):
@@ -95,7 +95,7 @@ def test_gradient(decays, with_bonus):
     for i, (x, gradient) in enumerate(zip(args, gradients)):
         move = tf.constant(rng.normal(size=x.shape))
         ends = [score(*args[:i], x + sign * move, *args[i + 1 :]) for sign in (1e-5, -1e-5)]
-        numpy.testing.assert_allclose(tf.reduce_sum(gradient * move), (ends[0] - ends[1]) / 2e-5, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(tf.reduce_sum(gradient * move), (ends[0] - ends[1]) / 2e-5, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("unit, allowed", [("gla", [4, 8, 16, 32, 64, 128, 256]), ("rwkv7", [4, 8, 16, 32, 64, 128])])

@@ -6,7 +6,7 @@ import contextlib
 from contextlib import AbstractContextManager
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.native.portable import portable_ops
@@ -38,12 +38,12 @@ def _ops(graph: Any) -> set[str]:
 def test_equals_the_loop(name: str, lengths: Optional[list[int]], direction: int) -> None:
     """Outputs, and the states at the end of each sequence, from initial states; padding is no number."""
     unit, opts, fused = RUNS_FUSED[name]
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     cell = unit_class(unit)(5, 3, unit_opts=opts)
     params = {s.name: tf.constant(rng.normal(0, 0.5, s.shape).astype("float32")) for s in cell.param_specs()}
     x = rng.normal(size=[6, 4, 3]).astype("float32")
     for seq, length in enumerate(lengths or ()):
-        x[length:, seq] = numpy.nan
+        x[length:, seq] = np.nan
     ends = None if lengths is None else tf.constant(lengths)
     state = tuple(tf.constant(rng.normal(0, 0.3, [4, size]).astype("float32")) for size in cell.state_sizes())
     graphs = []
@@ -58,10 +58,10 @@ def test_equals_the_loop(name: str, lengths: Optional[list[int]], direction: int
     assert (("BlockLSTMV2" in _ops(graphs[1])), "While" in str(_ops(graphs[1]))) == (fused, not fused)
     for steps in (6, 0) if lengths is None else (6,):
         (expected, last), (got, got_last) = (graph(tf.constant(x[:steps]), *state) for graph in graphs)
-        assert got.shape == (steps, 4, 5) and numpy.isfinite(got).all()
-        numpy.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+        assert got.shape == (steps, 4, 5) and np.isfinite(got).all()
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
         for one, other in zip(got_last, last):
-            numpy.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 def test_many_units_run_in_the_loop() -> None:

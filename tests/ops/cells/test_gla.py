@@ -1,6 +1,6 @@
 """Gated linear attention against numpy."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -16,10 +16,10 @@ def test_as_in_numpy(norm, direction):
         alpha = sigmoid(x @ p["W_alpha_1"] @ p["W_alpha_2"] + p["b_alpha"]) ** (1 / 2.0)
         q, k, v, alpha = (part.reshape(HEADS, -1) for part in (x @ p["W_q"], x @ p["W_k"], x @ p["W_v"], alpha))
         s = alpha[:, :, None] * state[0].reshape(HEADS, 2, 4) + k[:, :, None] * v[:, None]
-        o = numpy.einsum("hk,hkv->hv", q, s) / numpy.sqrt(2)
+        o = np.einsum("hk,hkv->hv", q, s) / np.sqrt(2)
         if norm == "layer":
             o = o - o.mean(1, keepdims=True)
-        o = o / numpy.sqrt((o * o).mean(1, keepdims=True) + 1e-5) * p["norm/scale"] + p.get("norm/bias", 0)
+        o = o / np.sqrt((o * o).mean(1, keepdims=True) + 1e-5) * p["norm/scale"] + p.get("norm/bias", 0)
         return (silu(x @ p["W_r"] + p["b_r"]) * o.reshape(-1)) @ p["W_o"], [s]
 
     opts = {"num_heads": HEADS, "gate_rank": 3, "gate_temperature": 2.0, "norm": norm, "chunk": 8}

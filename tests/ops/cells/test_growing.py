@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 from numpy.typing import NDArray
 
@@ -50,7 +50,7 @@ def cell_of(unit: str, n_out: int, opts: dict[str, Any], in_dim: int = INPUTS) -
 
 def copied(values: NDArray[Any], shape: tuple[int, ...], old: tuple[Parts, ...], new: tuple[Parts, ...]) -> Any:
     """Return an array of zeros with the values of each part in its place."""
-    result = numpy.zeros(shape, "float32")
+    result = np.zeros(shape, "float32")
     for blocks in itertools.product(*(common_blocks(a, b) for a, b in zip(old, new))):
         result[tuple(to for _, to in blocks)] = values[tuple(place for place, _ in blocks)]
     return result
@@ -58,14 +58,14 @@ def copied(values: NDArray[Any], shape: tuple[int, ...], old: tuple[Parts, ...],
 
 def grown(small: Cell, large: Cell) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return random parameters of a cell, and those of a larger one, 0 where nothing is copied."""
-    rng = numpy.random.default_rng(3)
+    rng = np.random.default_rng(3)
     shapes = {spec.name: spec.shape for spec in large.param_specs()}
     old_axes, new_axes = small.param_axes(), large.param_axes()
     before = {spec.name: rng.normal(0, 0.5, spec.shape).astype("float32") for spec in small.param_specs()}
     assert list(before) == list(shapes)
     after = {name: copied(before[name], shapes[name], old_axes[name], new_axes[name]) for name in shapes}
     for name, values in before.items():  # nothing is lost
-        assert numpy.count_nonzero(after[name]) == values.size, name
+        assert np.count_nonzero(after[name]) == values.size, name
     return before, after
 
 
@@ -80,14 +80,14 @@ def test_a_larger_cell_computes_the_same(unit: str, old: dict[str, Any], new: di
     """Where all that is new is 0, the old channels keep their values."""
     small, large = cell_of(unit, 8, old), cell_of(unit, 16, new)
     before, after = grown(small, large)
-    x = numpy.random.default_rng(1).normal(size=(5, 2, INPUTS)).astype("float32")
+    x = np.random.default_rng(1).normal(size=(5, 2, INPUTS)).astype("float32")
     expected, found = outputs(small, before, x), outputs(large, after, x)
-    moved = numpy.zeros_like(found)
+    moved = np.zeros_like(found)
     for place, to in common_blocks(small.output_parts(), large.output_parts()):
         moved[..., to] = expected[..., place]
-    assert numpy.abs(expected).max() > 0.1
+    assert np.abs(expected).max() > 0.1
     kept = moved != 0
-    numpy.testing.assert_allclose(found[kept], moved[kept], rtol=2e-4, atol=2e-5)
+    np.testing.assert_allclose(found[kept], moved[kept], rtol=2e-4, atol=2e-5)
 
 
 HEADS = {"num_heads": 2}
@@ -117,8 +117,8 @@ def test_the_parts_of_mamba2() -> None:
     """Gate, x, B, C and step size are columns of one matrix, and grow apart from each other."""
     small, large = (cell_of("mamba2", n, {"headdim": 4, "d_state": 3, "d_conv": 2}, 2) for n in (2, 4))
     blocks = common_blocks(small.param_axes()["in_proj"][1], large.param_axes()["in_proj"][1])
-    numbers = numpy.concatenate([numpy.arange(to.start, to.stop) for _, to in blocks])
-    numpy.testing.assert_array_equal(numbers, [*range(4), *range(8, 12), *range(16, 22), 22])
+    numbers = np.concatenate([np.arange(to.start, to.stop) for _, to in blocks])
+    np.testing.assert_array_equal(numbers, [*range(4), *range(8, 12), *range(16, 22), 22])
 
 
 @pytest.mark.parametrize("unit", unit_names())

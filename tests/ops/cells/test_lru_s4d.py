@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -16,18 +16,18 @@ IN, N_OUT, N_FRAMES, LENGTHS = 3, 4, 70, [70, 37, 0, 64, 1]
 
 
 def lru(p: Any, x: Any, h: Any, opts: Any) -> Any:
-    factor = numpy.exp(-numpy.exp(p["nu_log"]) + 1j * numpy.exp(p["theta_log"]))
-    h = factor * h + numpy.exp(p["gamma_log"]) * (x @ (p["B_re"] + 1j * p["B_im"]))
+    factor = np.exp(-np.exp(p["nu_log"]) + 1j * np.exp(p["theta_log"]))
+    h = factor * h + np.exp(p["gamma_log"]) * (x @ (p["B_re"] + 1j * p["B_im"]))
     return (h @ (p["C_re"] + 1j * p["C_im"])).real + x @ p["D"], h
 
 
 def s4d(p: Any, x: Any, h: Any, opts: Any) -> Any:
     u = x @ p["W"] + p["b"]
-    a, step = -numpy.exp(p["A_log_re"]) + 1j * p["A_im"], numpy.exp(p["log_step"])
+    a, step = -np.exp(p["A_log_re"]) + 1j * p["A_im"], np.exp(p["log_step"])
     if opts.get("discretization") == "bilinear":
         factor, weight = (1 + step * a / 2) / (1 - step * a / 2), step / (1 - step * a / 2)
     else:
-        factor, weight = numpy.exp(step * a), (numpy.exp(step * a) - 1) / a
+        factor, weight = np.exp(step * a), (np.exp(step * a) - 1) / a
     h = factor * h.reshape(a.shape) + u
     return 2 * (weight * (p["C_re"] + 1j * p["C_im"]) * h).sum(0).real + p["D"] * u, h.ravel()
 
@@ -45,7 +45,7 @@ CASES = [
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_as_in_numpy(formula: Any, opts: dict[str, Any], direction: int, dtype: str) -> None:
     """Over more frames than a chunk of s4d; sequences end within chunks and between them."""
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     cell = unit_class(formula.__name__)(N_OUT, IN, unit_opts=opts)
     params = initial(cell, rng)
     x = rng.normal(size=(N_FRAMES, len(LENGTHS), IN))
@@ -59,9 +59,9 @@ def test_as_in_numpy(formula: Any, opts: dict[str, Any], direction: int, dtype: 
         h = h0[0, b] + 1j * h0[1, b]
         for t in range(length)[::direction]:
             y, h = formula(params, x[t, b], h, opts)
-            numpy.testing.assert_allclose(out[t, b], y, **limit)
-        numpy.testing.assert_allclose(last[0][b], h.real, **limit)
-        numpy.testing.assert_allclose(last[1][b], h.imag, **limit)
+            np.testing.assert_allclose(out[t, b], y, **limit)
+        np.testing.assert_allclose(last[0][b], h.real, **limit)
+        np.testing.assert_allclose(last[1][b], h.imag, **limit)
         assert not out[length:, b].numpy().any()
 
 
@@ -75,22 +75,22 @@ def initial(cell: Any, rng: Any) -> Any:
 def test_ring() -> None:
     """The initial states of lru decay at rates between the radii, and their variance does not depend on the rate."""
     cell = unit_class("lru")(200, IN, unit_opts={"r_min": 0.5, "r_max": 0.9, "max_phase": 0.3})
-    start = initial(cell, numpy.random.default_rng(1))
-    radii, phases = numpy.exp(-numpy.exp(start["nu_log"])), numpy.exp(start["theta_log"])
+    start = initial(cell, np.random.default_rng(1))
+    radii, phases = np.exp(-np.exp(start["nu_log"])), np.exp(start["theta_log"])
     assert 0.5 < radii.min() < 0.503 and 0.897 < radii.max() < 0.9 and phases.max() <= 0.3
-    assert numpy.mean(radii**2) == pytest.approx((0.25 + 0.81) / 2)
-    numpy.testing.assert_allclose(numpy.exp(2 * start["gamma_log"]), 1 - radii**2)
+    assert np.mean(radii**2) == pytest.approx((0.25 + 0.81) / 2)
+    np.testing.assert_allclose(np.exp(2 * start["gamma_log"]), 1 - radii**2)
 
 
 def test_initial_frequencies() -> None:
     lin, inv = (
-        initial(unit_class("s4d")(2, IN, unit_opts={"d_state": 4, "init": init}), numpy.random.default_rng(1))
+        initial(unit_class("s4d")(2, IN, unit_opts={"d_state": 4, "init": init}), np.random.default_rng(1))
         for init in ("lin", "inv")
     )
-    numpy.testing.assert_allclose(lin["A_im"][:, 1], [0, numpy.pi])
-    numpy.testing.assert_allclose(inv["A_im"][:, 0], [4 / numpy.pi * 3, 4 / numpy.pi / 3])
-    numpy.testing.assert_allclose(numpy.exp(lin["A_log_re"]), 0.5)
-    assert 0.001 <= numpy.exp(lin["log_step"]).min() <= numpy.exp(lin["log_step"]).max() <= 0.1
+    np.testing.assert_allclose(lin["A_im"][:, 1], [0, np.pi])
+    np.testing.assert_allclose(inv["A_im"][:, 0], [4 / np.pi * 3, 4 / np.pi / 3])
+    np.testing.assert_allclose(np.exp(lin["A_log_re"]), 0.5)
+    assert 0.001 <= np.exp(lin["log_step"]).min() <= np.exp(lin["log_step"]).max() <= 0.1
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -21,20 +21,20 @@ LENGTHS = [6, 2, 0]
 
 
 def silu(x: Any) -> Any:
-    return x / (1 + numpy.exp(-x))
+    return x / (1 + np.exp(-x))
 
 
 def mamba(p: Any, frames: Any, h: Any, past: Any) -> Any:
     """Return one sequence: outputs, and the states after it."""
     outputs = []
     for frame in frames:
-        x, g = numpy.split(frame @ p["in_proj"], 2)
-        past = numpy.concatenate([past, x[None]])
+        x, g = np.split(frame @ p["in_proj"], 2)
+        past = np.concatenate([past, x[None]])
         x = silu((past * p["conv/W"]).sum(0) + p["conv/b"])
         past = past[1:]
-        r, b, c = numpy.split(x @ p["x_proj"], [RANK, RANK + STATES])
-        delta = numpy.log1p(numpy.exp(r @ p["dt_proj"] + p["dt_bias"]))
-        h = numpy.exp(-delta * numpy.exp(p["A_log"])) * h + delta * x * b[:, None]
+        r, b, c = np.split(x @ p["x_proj"], [RANK, RANK + STATES])
+        delta = np.log1p(np.exp(r @ p["dt_proj"] + p["dt_bias"]))
+        h = np.exp(-delta * np.exp(p["A_log"])) * h + delta * x * b[:, None]
         outputs.append(((c @ h + p["D"] * x) * silu(g)) @ p["out_proj"])
     return outputs, h, past
 
@@ -42,7 +42,7 @@ def mamba(p: Any, frames: Any, h: Any, past: Any) -> Any:
 @pytest.mark.parametrize("dtype, plain", [("float64", False), ("float32", False), ("float32", True)])
 @pytest.mark.parametrize("direction", [1, -1])
 def test_as_in_numpy(direction: int, dtype: str, plain: bool) -> None:
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     cell = unit_class("mamba")(N_OUT, IN, unit_opts=OPTS)
     params = {spec.name: rng.normal(0, 0.5, spec.shape) for spec in cell.param_specs()}
     x, width = rng.normal(size=(6, 3, IN)), 2 * N_OUT
@@ -58,16 +58,16 @@ def test_as_in_numpy(direction: int, dtype: str, plain: bool) -> None:
     for b, length in enumerate(LENGTHS):
         expected, h_last, past_last = mamba(params, x[:length, b][::direction], h0[b], past[b])
         for t, y in enumerate(expected[::direction]):
-            numpy.testing.assert_allclose(out[t, b], y, **limit)
-        numpy.testing.assert_allclose(h[b], h_last.ravel(), **limit)
-        numpy.testing.assert_allclose(conv[b], past_last.ravel(), **limit)
+            np.testing.assert_allclose(out[t, b], y, **limit)
+        np.testing.assert_allclose(h[b], h_last.ravel(), **limit)
+        np.testing.assert_allclose(conv[b], past_last.ravel(), **limit)
         assert not out[length:, b].numpy().any()
 
 
 def test_without_native_ops() -> None:
     """The parallel form in plain TensorFlow, as where there is no compiler."""
     cell = unit_class("mamba")(N_OUT, IN, unit_opts=OPTS)
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     params = {spec.name: tf.constant(rng.normal(0, 0.5, spec.shape), "float32") for spec in cell.param_specs()}
     x = tf.constant(rng.normal(size=(6, 3, IN)), "float32")
     native, last = run_cell(cell, params, x, tf.constant(LENGTHS))
@@ -76,7 +76,7 @@ def test_without_native_ops() -> None:
         args = (cell, params, z, tf.constant(LENGTHS), cell.zero_state(3, z.dtype), None, False)
         plain, plain_last = cell.parallel_kernel()(*args)
     for got, expected in zip((plain, *plain_last), (native, *last)):
-        numpy.testing.assert_allclose(got, expected, atol=1e-6)
+        np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["default", "plain"])
@@ -100,14 +100,14 @@ def test_without_frames(plain: bool) -> None:
 
 def test_initial_values() -> None:
     cell = unit_class("mamba")(40, IN)
-    rng = numpy.random.default_rng(1)
+    rng = np.random.default_rng(1)
     start = {
         spec.name: get_initializer(spec.default)(spec.shape, rng)
         for spec in cell.param_specs()
         if spec.default is not None
     }
-    numpy.testing.assert_allclose(numpy.exp(start["A_log"])[:, 7], numpy.arange(1, 17))
-    delta = numpy.log1p(numpy.exp(start["dt_bias"]))
+    np.testing.assert_allclose(np.exp(start["A_log"])[:, 7], np.arange(1, 17))
+    delta = np.log1p(np.exp(start["dt_bias"]))
     assert 0.00099 <= delta.min() < 0.003 and 0.05 < delta.max() <= 0.1001
     assert start["conv/W"].shape == (4, 80) and abs(start["conv/W"]).max() <= 0.5
     assert start["dt_proj"].shape == (3, 80)  # 40 / 16, rounded up

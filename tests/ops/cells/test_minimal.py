@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -15,20 +15,20 @@ IN, N, LENGTHS = 3, 4, [5, 2, 0]
 
 
 def sigmoid(x: Any) -> Any:
-    return 1 / (1 + numpy.exp(-x))
+    return 1 / (1 + np.exp(-x))
 
 
 def candidate(x: Any, opts: Any) -> Any:
-    return numpy.where(x >= 0, x + 0.5, sigmoid(x)) if opts.get("positive") else x
+    return np.where(x >= 0, x + 0.5, sigmoid(x)) if opts.get("positive") else x
 
 
 def mingru(z: Any, h: Any, opts: Any) -> Any:
-    u, c = numpy.split(z, 2)
+    u, c = np.split(z, 2)
     return (1 - sigmoid(u)) * h + sigmoid(u) * candidate(c, opts)
 
 
 def minlstm(z: Any, h: Any, opts: Any) -> Any:
-    f, i, c = numpy.split(z, 3)
+    f, i, c = np.split(z, 3)
     total = sigmoid(f) + sigmoid(i)
     return sigmoid(f) / total * h + sigmoid(i) / total * candidate(c, opts)
 
@@ -39,7 +39,7 @@ STEPS = {"mingru": mingru, "minlstm": minlstm}
 @pytest.mark.parametrize("unit,opts", [(unit, opts) for unit in STEPS for opts in ({}, {"positive": True})], ids=str)
 @pytest.mark.parametrize("direction", [1, -1])
 def test_as_in_numpy(unit: str, opts: dict[str, Any], direction: int) -> None:
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     cell = unit_class(unit)(N, IN, unit_opts=opts)
     params = {spec.name: rng.normal(size=spec.shape) for spec in cell.param_specs()}
     x, h0 = rng.normal(size=(5, 3, IN)), rng.normal(size=(3, N))
@@ -50,8 +50,8 @@ def test_as_in_numpy(unit: str, opts: dict[str, Any], direction: int) -> None:
         h = h0[b]
         for t in range(length)[::direction]:
             h = STEPS[unit](x[t, b] @ params["W"] + params["b"], h, opts)
-            numpy.testing.assert_allclose(out[t, b], h, atol=1e-9)
-        numpy.testing.assert_allclose(last[b], h, atol=1e-9)
+            np.testing.assert_allclose(out[t, b], h, atol=1e-9)
+        np.testing.assert_allclose(last[b], h, atol=1e-9)
         assert not out[length:, b].numpy().any()
 
 
@@ -59,10 +59,10 @@ def test_as_in_numpy(unit: str, opts: dict[str, Any], direction: int) -> None:
 def test_projected_input(unit: str, width: int) -> None:
     cell = unit_class(unit)(N, width * N, input_projection=False)
     assert cell.param_specs() == []
-    x = tf.constant(numpy.random.RandomState(1).normal(size=(5, 3, width * N)))
+    x = tf.constant(np.random.RandomState(1).normal(size=(5, 3, width * N)))
     out, _ = run_cell(cell, {}, x, tf.constant(LENGTHS))
-    h = STEPS[unit](x[0, 0].numpy(), numpy.zeros(N), {})
-    numpy.testing.assert_allclose(out[0, 0], h, atol=1e-9)
+    h = STEPS[unit](x[0, 0].numpy(), np.zeros(N), {})
+    np.testing.assert_allclose(out[0, 0], h, atol=1e-9)
 
 
 def test_gates_at_their_limits() -> None:
@@ -72,8 +72,8 @@ def test_gates_at_their_limits() -> None:
     with tf.GradientTape() as tape:
         tape.watch(z)
         h, _ = cell.step([], z, (tf.zeros([1, 1]),), None)
-    numpy.testing.assert_allclose(h, [[sigmoid(1.0)]], rtol=1e-6)
-    assert numpy.isfinite(tape.gradient(h, z)).all()
+    np.testing.assert_allclose(h, [[sigmoid(1.0)]], rtol=1e-6)
+    assert np.isfinite(tape.gradient(h, z)).all()
 
 
 @pytest.mark.parametrize(

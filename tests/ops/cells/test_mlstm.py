@@ -1,6 +1,6 @@
 """mLSTM against numpy, without its stabiliser."""
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -16,15 +16,15 @@ def test_as_in_numpy(forget_gate, direction):
     def formula(p, x, state):
         q, k, v, o = (x @ p["W"] + p["b"]).reshape(4, HEADS, -1)
         i, f = (x @ p["W_gates"] + p["b_gates"]).reshape(2, HEADS)
-        f = numpy.exp(f) if forget_gate == "exp" else sigmoid(f)
+        f = np.exp(f) if forget_gate == "exp" else sigmoid(f)
         c, n, m = state[0].reshape(HEADS, 3, 3), state[1].reshape(HEADS, 3), state[2]
-        m_new = numpy.maximum(numpy.log(f) + m, i)
+        m_new = np.maximum(np.log(f) + m, i)
         # The memory itself, and its copy that is small by exp(-m).
-        kept, added = (f * numpy.exp(m))[:, None], numpy.exp(i)[:, None] * k / numpy.sqrt(3)
+        kept, added = (f * np.exp(m))[:, None], np.exp(i)[:, None] * k / np.sqrt(3)
         c = kept[:, :, None] * c + added[:, :, None] * v[:, None]
         n = kept * n + added
-        h = numpy.einsum("hk,hkv->hv", q, c) / numpy.maximum(numpy.abs((q * n).sum(1)), 1)[:, None]
-        scale = numpy.exp(-m_new)[:, None]
+        h = np.einsum("hk,hkv->hv", q, c) / np.maximum(np.abs((q * n).sum(1)), 1)[:, None]
+        scale = np.exp(-m_new)[:, None]
         return (sigmoid(o) * h).reshape(-1), [c * scale[:, :, None], n * scale, m_new]
 
     check_unit("mlstm", {"num_heads": HEADS, "forget_gate": forget_gate, "chunk": 8}, formula, n=N, direction=direction)
@@ -33,7 +33,7 @@ def test_as_in_numpy(forget_gate, direction):
 def test_gates_beyond_the_range_of_float():
     """Outputs and gradients are finite where exp(i) is not, and where all is forgotten."""
     cell = unit_class("mlstm")(N, 3, unit_opts={"num_heads": HEADS, "forget_gate": "exp", "chunk": 8})
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     params = {spec.name: tf.constant(rng.normal(size=spec.shape), tf.float32) for spec in cell.param_specs()}
     params["W_gates"] *= 300.0
     x = tf.constant(rng.normal(size=(20, 3, 3)), tf.float32)
@@ -42,15 +42,15 @@ def test_gates_beyond_the_range_of_float():
         outputs, state = run_cell(cell, params, x, tf.constant([20, 9, 0]))
         score = tf.reduce_sum(outputs)
     gradients = tape.gradient(score, params)
-    assert all(numpy.isfinite(value).all() for value in [outputs, *state, *gradients.values()])
-    assert numpy.abs(outputs).max() > 0.1
+    assert all(np.isfinite(value).all() for value in [outputs, *state, *gradients.values()])
+    assert np.abs(outputs).max() > 0.1
 
 
 def test_initial_values():
     cell = unit_class("mlstm")(8, 3)
-    biases = {spec.name: spec for spec in cell.param_specs()}["b_gates"].default((8,), numpy.random.default_rng(1))
-    numpy.testing.assert_allclose(biases[4:], [3, 4, 5, 6])
-    assert 0 < numpy.abs(biases[:4]).max() < 0.5
+    biases = {spec.name: spec for spec in cell.param_specs()}["b_gates"].default((8,), np.random.default_rng(1))
+    np.testing.assert_allclose(biases[4:], [3, 4, 5, 6])
+    assert 0 < np.abs(biases[:4]).max() < 0.5
 
 
 def test_wrong_options():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -17,15 +17,15 @@ N = 6
 def test_as_in_numpy(num_heads: int, forget_gate: str, direction: int) -> None:
     def formula(p, x, state):  # type: ignore[no-untyped-def]
         c, n, m, h = state
-        recurrent = numpy.einsum("hd,hdgk->ghk", h.reshape(num_heads, -1), p["W_re"].reshape(num_heads, -1, 4, d))
+        recurrent = np.einsum("hd,hdgk->ghk", h.reshape(num_heads, -1), p["W_re"].reshape(num_heads, -1, 4, d))
         i, f, z, o = (x @ p["W"] + p["b"]).reshape(4, N) + recurrent.reshape(4, N)
-        gate = numpy.exp(f) if forget_gate == "exp" else sigmoid(f)
+        gate = np.exp(f) if forget_gate == "exp" else sigmoid(f)
         # The sums themselves, and their copies that are small by exp(-m).
-        c = gate * c * numpy.exp(m) + numpy.exp(i) * numpy.tanh(z)
-        n = gate * n * numpy.exp(m) + numpy.exp(i)
-        m = numpy.maximum(numpy.log(gate) + m, i)
+        c = gate * c * np.exp(m) + np.exp(i) * np.tanh(z)
+        n = gate * n * np.exp(m) + np.exp(i)
+        m = np.maximum(np.log(gate) + m, i)
         h = sigmoid(o) * c / n
-        return h, [c * numpy.exp(-m), n * numpy.exp(-m), m, h]
+        return h, [c * np.exp(-m), n * np.exp(-m), m, h]
 
     def states(rng, shape):  # type: ignore[no-untyped-def]
         return rng.uniform(0.5, 1.5, shape)
@@ -37,7 +37,7 @@ def test_as_in_numpy(num_heads: int, forget_gate: str, direction: int) -> None:
 def test_gates_beyond_the_range_of_float() -> None:
     """Outputs and gradients are finite where exp(i) is not, and where no input gate is open."""
     cell = unit_class("slstm")(N, 3, unit_opts={"num_heads": 2, "forget_gate": "exp"})
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     params = {spec.name: tf.constant(rng.normal(size=spec.shape), tf.float32) for spec in cell.param_specs()}
     params["W"] *= 100.0
     x = tf.constant(rng.normal(size=(20, 3, 3)), tf.float32)
@@ -46,16 +46,16 @@ def test_gates_beyond_the_range_of_float() -> None:
         outputs, state = run_cell(cell, params, x, tf.constant([20, 9, 0]))
         score = tf.reduce_sum(outputs)
     gradients = tape.gradient(score, params)
-    assert all(numpy.isfinite(value).all() for value in [outputs, *state, *gradients.values()])
-    assert numpy.abs(outputs).max() > 0.1
+    assert all(np.isfinite(value).all() for value in [outputs, *state, *gradients.values()])
+    assert np.abs(outputs).max() > 0.1
 
 
 def test_initial_values() -> None:
     specs = {spec.name: spec for spec in unit_class("slstm")(4, 3, unit_opts={"num_heads": 2}).param_specs()}
     assert {name: spec.shape for name, spec in specs.items()} == {"W": (3, 16), "W_re": (2, 2, 8), "b": (16,)}
-    numpy.testing.assert_allclose(specs["b"].default, [0] * 4 + [3, 6, 3, 6] + [0] * 8)
-    drawn = specs["W_re"].default((2, 50, 200), numpy.random.default_rng(1))  # type: ignore[operator, misc]
-    assert 0.95 < numpy.abs(drawn).max() / numpy.sqrt(6 / 250) <= 1
+    np.testing.assert_allclose(specs["b"].default, [0] * 4 + [3, 6, 3, 6] + [0] * 8)
+    drawn = specs["W_re"].default((2, 50, 200), np.random.default_rng(1))  # type: ignore[operator, misc]
+    assert 0.95 < np.abs(drawn).max() / np.sqrt(6 / 250) <= 1
 
 
 def test_heads_must_divide() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
@@ -27,8 +27,8 @@ def test_as_in_numpy(n: int, opts: dict[str, Any], direction: int) -> None:
     scale = math.sqrt(1 + 2 * math.exp(-2.0)) if opts.get("rescale") else 1.0
 
     def formula(p: Any, x: Any, state: Any) -> Any:
-        (c,), parts = state, numpy.split(x @ p["W"], p["W"].shape[1] // n)
-        b_f, b_r = numpy.split(p["b"], 2)
+        (c,), parts = state, np.split(x @ p["W"], p["W"].shape[1] // n)
+        b_f, b_r = np.split(p["b"], 2)
         v_f, v_r = p.get("v_f", 0.0), p.get("v_r", 0.0)
         f, r = sigmoid(parts[1] + v_f * c + b_f), sigmoid(parts[2] + v_r * c + b_r)
         after = f * c + (1 - f) * parts[0]
@@ -43,7 +43,7 @@ def test_parameters() -> None:
     same, classes = (unit_class("sru")(3, 3, sparse_input=flag) for flag in (False, True))
     assert [cell.param_specs()[0].shape for cell in (same, classes)] == [(3, 9), (3, 12)]
     (_, bias) = unit_class("sru")(2, 3, unit_opts={"highway_bias": -1.5, "recurrent_vectors": False}).param_specs()
-    numpy.testing.assert_allclose(bias.default, [0, 0, -1.5, -1.5])
+    np.testing.assert_allclose(bias.default, [0, 0, -1.5, -1.5])
 
 
 def test_errors() -> None:

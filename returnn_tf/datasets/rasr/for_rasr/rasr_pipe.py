@@ -11,7 +11,7 @@ import pickle
 import struct
 from typing import Any
 
-import numpy
+import numpy as np
 
 PICKLE_PROTOCOL = 4  # not the highest: the Python inside of RASR may be older
 #: version of the messages about losses and automata
@@ -26,7 +26,7 @@ AUTOMATON = "export_allophone_state_fsa_by_segment_name"
 def _reduce_array(array: Any) -> Any:
     """Pickle an array as a call of its public constructor, which every version of numpy has."""
     order = "C" if array.flags.c_contiguous or not array.flags.f_contiguous else "F"
-    return numpy.ndarray, (array.shape, array.dtype.str, array.tobytes(order), 0, None, order)
+    return np.ndarray, (array.shape, array.dtype.str, array.tobytes(order), 0, None, order)
 
 
 def write_message(file: Any, message: Any) -> None:
@@ -34,7 +34,7 @@ def write_message(file: Any, message: Any) -> None:
     buffer = io.BytesIO()
     pickler = pickle.Pickler(buffer, PICKLE_PROTOCOL)
     pickler.dispatch_table = dict(copyreg.dispatch_table)
-    pickler.dispatch_table[numpy.ndarray] = _reduce_array
+    pickler.dispatch_table[np.ndarray] = _reduce_array
     pickler.dump(message)
     content = buffer.getvalue()
     file.write(_HEADER.pack(len(content)))

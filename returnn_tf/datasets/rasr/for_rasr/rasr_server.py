@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 
 if __package__:
     from returnn_tf.datasets.rasr.for_rasr.rasr_pipe import (
@@ -92,8 +92,8 @@ class Server:
         except Exception as exc:  # whatever RASR raises is for the user of the automaton
             self.answer("exception", "%s: %s" % (type(exc).__name__, exc))
         else:
-            edges = numpy.asarray(edges, "uint32").reshape(-1)
-            self.answer("ok", int(num_states), int(num_edges), edges, numpy.asarray(weights, "float32"))
+            edges = np.asarray(edges, "uint32").reshape(-1)
+            self.answer("ok", int(num_states), int(num_edges), edges, np.asarray(weights, "float32"))
 
     def run_control_loop(self, callback: Any = None, **_: Any) -> None:
         """Answer commands until the end."""
@@ -114,11 +114,11 @@ class Server:
             self.pending, self._loss, self._error = (segment, log_posteriors), None, None
             yield segment
             if self.pending is not None:  # RASR has skipped or discarded it
-                self._answer_loss(float("inf"), numpy.zeros_like(log_posteriors))
+                self._answer_loss(float("inf"), np.zeros_like(log_posteriors))
 
     def _answer_loss(self, loss: Any, error: Any) -> None:
         self.pending = None
-        self.answer("ok", float(loss), numpy.ascontiguousarray(error, "float32"))
+        self.answer("ok", float(loss), np.ascontiguousarray(error, "float32"))
 
     def init_processing(self, **_: Any) -> None:
         """Ignore the dims: nothing is extracted."""
@@ -144,7 +144,7 @@ class Server:
         try:
             loss, error = self._callback(
                 "calculate_criterion",
-                posteriors=numpy.asfortranarray(posteriors.T),
+                posteriors=np.asfortranarray(posteriors.T),
                 output_error_type="error-signal",
                 segment_name=name,
                 **options,
@@ -154,9 +154,9 @@ class Server:
             self.answer("exception", "segment %r: %s: %s" % (name, type(exc).__name__, exc))
             return
         if loss is None or error is None:  # discarded by RASR
-            self._answer_loss(float("inf"), numpy.zeros_like(posteriors))
+            self._answer_loss(float("inf"), np.zeros_like(posteriors))
         else:
-            self._answer_loss(loss, numpy.asarray(error).T)
+            self._answer_loss(loss, np.asarray(error).T)
 
     def init_segment(self, **_: Any) -> None:
         """Ignore the begin of a segment."""
@@ -170,7 +170,7 @@ class Server:
     def keep_error(self, error: Any) -> None:
         """Keep the error signal [dim, time] of the current segment."""
         if self.pending is not None:
-            self._error = numpy.asarray(error).T
+            self._error = np.asarray(error).T
             self._answer_if_complete()
 
     def _answer_if_complete(self) -> None:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 
 if __package__:
     from returnn_tf.datasets.rasr.for_rasr.rasr_pipe import parse_config, text_of, write_message
@@ -205,9 +205,9 @@ class SprintNnPythonLayer:
                 % (posteriors.shape[1], segment, self._size)
             )
         self._inputs = [matrix.shape for matrix in input]
-        return numpy.asfortranarray(posteriors.T)
+        return np.asfortranarray(posteriors.T)
 
     def backpropagate(self, errorSignalIn: Any, **_: Any) -> Any:
         """Keep the error signal [size, time]; nothing goes on to the inputs."""
         _parts["server"].keep_error(errorSignalIn)
-        return tuple(numpy.zeros(shape, "float32", "F") for shape in self._inputs)
+        return tuple(np.zeros(shape, "float32", "F") for shape in self._inputs)

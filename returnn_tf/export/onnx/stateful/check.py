@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
@@ -31,7 +31,7 @@ def check_steps(
     :param most: the largest difference of numbers, relative to the largest one or to 1
     :raises DataError: they differ
     """
-    rng = numpy.random.RandomState(1)
+    rng = np.random.RandomState(1)
     encoder: dict[str, NDArray[Any]] = {}
     if functions.packing.nodes:
         session, encode = Session(os.path.join(folder, ENCODER)), _encoder(model, functions)
@@ -40,7 +40,7 @@ def check_steps(
             got = session.run({names[name]: value for name, value in sample.items()})
             encoder = {name: got[names[name]] for name in (ENCODER_STATES, ENCODER_SIZES)}
             expected = [x.numpy() for x in encode({name: tf.constant(value) for name, value in sample.items()})]
-            inside = numpy.arange(expected[0].shape[1]) < expected[1][:, None]
+            inside = np.arange(expected[0].shape[1]) < expected[1][:, None]
             _compare("the output of the encoder", encoder[ENCODER_STATES][inside], expected[0][inside], most)
             _compare("the lengths of the encoder", encoder[ENCODER_SIZES], expected[1], 0)
     steps, given = OnnxSteps(folder), [tf.constant(value) for value in encoder.values()]
@@ -50,7 +50,7 @@ def check_steps(
         right = sign * functions.scores(reference).numpy()
         _compare("the score of step %d" % step, steps.scores(states), right, most)
         if step == 0:
-            states = {name: numpy.repeat(value, _HYPOTHESES, axis=0) for name, value in states.items()}
+            states = {name: np.repeat(value, _HYPOTHESES, axis=0) for name, value in states.items()}
             reference = {name: tf.repeat(value, _HYPOTHESES, axis=0) for name, value in reference.items()}
         tokens = rng.randint(0, functions.labels, _HYPOTHESES).astype("int32")
         states = steps.next(tokens, states, encoder)
@@ -87,9 +87,9 @@ def _encoder(model: InferenceModel, functions: StepFunctions) -> Any:
 def _compare(what: str, got: NDArray[Any], right: NDArray[Any], most: float) -> None:
     if got.shape != right.shape:
         raise _error("%s has the shape %s, but %s is right" % (what, list(got.shape), list(right.shape)))
-    off = numpy.abs(got - right)
-    if not (off <= most * max(1.0, float(numpy.abs(right).max(initial=0.0)))).all():
-        place = numpy.unravel_index(int(numpy.argmax(numpy.nan_to_num(off, nan=numpy.inf))), off.shape)
+    off = np.abs(got - right)
+    if not (off <= most * max(1.0, float(np.abs(right).max(initial=0.0)))).all():
+        place = np.unravel_index(int(np.argmax(np.nan_to_num(off, nan=np.inf))), off.shape)
         raise _error("%s is %s at %s, but %s is right" % (what, got[place], [int(i) for i in place], right[place]))
 
 

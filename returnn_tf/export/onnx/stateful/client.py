@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.export.onnx.session import Session
@@ -53,7 +53,7 @@ class OnnxSteps:
 
         :param tokens: int32 [batch]
         """
-        feed = {**_inputs(self._updater, states), **encoder, TOKEN: numpy.asarray(tokens, "int32")}
+        feed = {**_inputs(self._updater, states), **encoder, TOKEN: np.asarray(tokens, "int32")}
         return _states(self._updater, self._updater.run(feed))
 
 

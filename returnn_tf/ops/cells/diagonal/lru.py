@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
@@ -76,9 +76,9 @@ class Lru(Cell):
         m, n, dim = self.width, self.n_out, self.in_dim
         radii, inputs, states = self._initial_radii(), input_part(dim), whole(m)
         return [
-            CellParam("nu_log", (m,), "fixed", numpy.log(-numpy.log(radii)), (states,)),
+            CellParam("nu_log", (m,), "fixed", np.log(-np.log(radii)), (states,)),
             CellParam("theta_log", (m,), "fixed", _log_uniform(self.opts.max_phase), (states,)),
-            CellParam("gamma_log", (m,), "fixed", 0.5 * numpy.log1p(-(radii**2)), (states,)),
+            CellParam("gamma_log", (m,), "fixed", 0.5 * np.log1p(-(radii**2)), (states,)),
             CellParam("B_re", (dim, m), "forward", _normal(2 * dim), (inputs, states)),
             CellParam("B_im", (dim, m), "forward", _normal(2 * dim), (inputs, states)),
             CellParam("C_re", (m, n), "forward", _normal(m), (states, whole(n))),
@@ -89,7 +89,7 @@ class Lru(Cell):
     def _initial_radii(self) -> NDArray[Any]:
         """Return radii such that each ring between neighbours has the same area: gamma depends on the same ones."""
         low, high = self.opts.r_min**2, self.opts.r_max**2
-        radii: NDArray[Any] = numpy.sqrt(low + (high - low) * (numpy.arange(self.width) + 0.5) / self.width)
+        radii: NDArray[Any] = np.sqrt(low + (high - low) * (np.arange(self.width) + 0.5) / self.width)
         return radii
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
@@ -139,8 +139,8 @@ def _normal(inverse_variance: int) -> str:
 def _log_uniform(limit: float) -> Initializer:
     """Return an initialiser with the logarithms of numbers uniform between 0 and ``limit``."""
 
-    def draw(shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
-        logs: NDArray[Any] = numpy.log(rng.uniform(numpy.finfo("float32").tiny, limit, shape))
+    def draw(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
+        logs: NDArray[Any] = np.log(rng.uniform(np.finfo("float32").tiny, limit, shape))
         return logs
 
     return draw

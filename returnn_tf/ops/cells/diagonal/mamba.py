@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
-import numpy
+import numpy as np
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.option_checks import above, at_least
@@ -90,7 +90,7 @@ class Mamba(Cell):
     def param_specs(self) -> list[CellParam]:
         """Declare the parameters; see `Cell.param_specs`."""
         width, opts = self.channels, self.opts
-        a_log = numpy.repeat(numpy.log(numpy.arange(1, opts.d_state + 1))[:, None], width, axis=1)
+        a_log = np.repeat(np.log(np.arange(1, opts.d_state + 1))[:, None], width, axis=1)
         channels = whole(width)
         selection = [Part("step size", self.rank), Part("B", opts.d_state), Part("C", opts.d_state)]
         columns, filter_axes = [Part("x", width), Part("gate", width)], (taps(opts.d_conv), channels)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
@@ -84,7 +84,7 @@ class S4d(Cell):
         return [
             *(inputs if self.input_projection else []),
             CellParam("log_step", (n,), "fixed", log_steps(opts.dt_min, opts.dt_max)),
-            CellParam("A_log_re", shape, "fixed", float(numpy.log(0.5)), axes),
+            CellParam("A_log_re", shape, "fixed", float(np.log(0.5)), axes),
             CellParam("A_im", shape, "fixed", self._initial_frequencies(), axes),
             CellParam("C_re", shape, "fixed", normal, axes),
             CellParam("C_im", shape, "fixed", normal, axes),
@@ -92,9 +92,9 @@ class S4d(Cell):
         ]
 
     def _initial_frequencies(self) -> NDArray[Any]:
-        k, size = numpy.arange(self.pairs), self.opts.d_state
-        values = numpy.pi * k if self.opts.init == "lin" else size / numpy.pi * (size / (2 * k + 1) - 1)
-        return numpy.repeat(values[:, None], self.n_out, axis=1)
+        k, size = np.arange(self.pairs), self.opts.d_state
+        values = np.pi * k if self.opts.init == "lin" else size / np.pi * (size / (2 * k + 1) - 1)
+        return np.repeat(values[:, None], self.n_out, axis=1)
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
         """Return the input weights; see `Cell.input_weights`."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.config.options import option
 from returnn_tf.ops.cells.base import Cell, Kernel, Params, State, project
@@ -60,7 +60,7 @@ class Sru(Cell):
         """Declare the parameters; see `Cell.param_specs`."""
         n, specs = self.n_out, []
         if self.input_projection:
-            bias = numpy.repeat([0.0, self.opts.highway_bias], n)
+            bias = np.repeat([0.0, self.opts.highway_bias], n)
             columns = 3 * n if self._copies_input else 4 * n
             specs.append(CellParam("W", (self.in_dim, columns), "forward", "lecun_uniform"))
             specs.append(CellParam("b", (2 * n,), "bias", bias))

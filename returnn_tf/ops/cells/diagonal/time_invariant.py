@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-import numpy
+import numpy as np
 
 from returnn_tf.ops.cells.base import State
 from returnn_tf.ops.sequence.linear_recurrence import Parts, product_of_parts, recurrence_of_parts
@@ -88,8 +88,8 @@ def _toeplitz(c: Parts, powers: Parts) -> tf.Tensor:
     """Return the weight of frame j of a chunk in y of frame i [n, i, j]: Re(sum over the states of c a^(i - j))."""
     kernel = tf.reduce_sum(c[0] * powers[0] - c[1] * powers[1], axis=1)  # [CHUNK, n]
     # A product with zeros and ones: the gradient of a gather would be a slow scatter.
-    distance = numpy.arange(CHUNK)[:, None] - numpy.arange(CHUNK)[None, :]
-    places = tf.constant(numpy.arange(CHUNK)[:, None] == distance.ravel(), kernel.dtype)
+    distance = np.arange(CHUNK)[:, None] - np.arange(CHUNK)[None, :]
+    places = tf.constant(np.arange(CHUNK)[:, None] == distance.ravel(), kernel.dtype)
     return tf.reshape(tf.matmul(kernel, places, transpose_a=True), [-1, CHUNK, CHUNK])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
@@ -165,7 +165,7 @@ class Mamba2(HeadsCell):
         return running_order(outputs, lengths, reverse), (conv, join_heads(last, 3))
 
 
-def _log_rates(shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
+def _log_rates(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
     """Return logarithms of numbers that are uniform from 1 to 16."""
-    rates: NDArray[Any] = numpy.log(rng.uniform(1, 16, shape))
+    rates: NDArray[Any] = np.log(rng.uniform(1, 16, shape))
     return rates

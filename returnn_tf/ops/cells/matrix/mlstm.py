@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.options import at_least, option
@@ -147,7 +147,7 @@ def _divided(read: tf.Tensor, m: tf.Tensor) -> tf.Tensor:
     return read[..., :-1] / tf.maximum(tf.abs(read[..., -1:]), least)
 
 
-def _gate_biases(shape: tuple[int, ...], rng: numpy.random.Generator) -> NDArray[Any]:
+def _gate_biases(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
     """Return the initial biases of the gates i and f."""
     heads = shape[0] // 2
-    return numpy.concatenate([rng.normal(0, 0.1, heads), numpy.linspace(3, 6, heads)])
+    return np.concatenate([rng.normal(0, 0.1, heads), np.linspace(3, 6, heads)])
