@@ -8,7 +8,7 @@ from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.batches.batch import Batch
 from returnn_tf.datasets.core.batches.batch_options import BatchOptions, GivenBatchOptions
 from returnn_tf.datasets.core.batches.batching import BatchStats
-from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.datasets.core.generating import GeneratingDataset
 from returnn_tf.datasets.core.registry import dataset_class, dataset_class_names, register_dataset
 from returnn_tf.datasets.hdf.dataset import HDFDataset
@@ -29,7 +29,7 @@ __all__ = [
     "GivenBatchOptions",
     "HDFDataset",
     "HDFWriter",
-    "Sequence",
+    "Example",
     "StaticDataset",
     "batch_options_from_config",
     "dataset_class",

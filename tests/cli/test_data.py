@@ -21,7 +21,7 @@ RECORDED = Path(__file__).parents[1] / "data" / "datasets" / "hdf"
 TASK = "{'class': 'Task12AXDataset', 'num_seqs': %d}"
 STREAM = """
 import numpy
-from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.datasets.core.data_spec import Example
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.stream import StreamDataset
 
@@ -31,7 +31,7 @@ class Numbers(StreamDataset):
 
     def stream(self, epoch, *, seq_list=None):
         for i in range(40 if epoch == 1 else 10):
-            yield Sequence(i, "e%d-%d" % (epoch, i), {"data": numpy.full([1 + i % 3, 2], i, "float32")})
+            yield Example(i, "e%d-%d" % (epoch, i), {"data": numpy.full([1 + i % 3, 2], i, "float32")})
 
 train = {"class": "NumbersForTest", "partition_epoch": 2}
 """

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from returnn_tf.datasets import Dataset, Sequence
+from returnn_tf.datasets import Dataset, Example
 
 ROOT = Path(__file__).parent.parent / "data" / "datasets"
 
@@ -38,7 +38,7 @@ def assert_same_array(value: np.ndarray, info: dict[str, Any], place: str) -> No
     assert array_info(value) == {key: info[key] for key in ("shape", "dtype", "sha256")}, place
 
 
-def assert_same_sequences(got: Iterable[Sequence], expected: list[dict[str, Any]]) -> None:
+def assert_same_sequences(got: Iterable[Example], expected: list[dict[str, Any]]) -> None:
     """Check that tags, lengths and data of the sequences are the recorded ones."""
     got = list(got)
     assert [seq.tag for seq in got] == [seq["tag"] for seq in expected]

@@ -9,7 +9,7 @@ from typing import Any, Optional
 import numpy as np
 
 from returnn_tf.config.options import option
-from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.datasets.core.data_spec import Example
 from returnn_tf.datasets.core.stream import StreamDataset
 
 
@@ -29,9 +29,9 @@ class Streamed(StreamDataset):
         frames = np.arange(2 * (index % 3 + 1), dtype="float32").reshape(-1, 2)
         return {"data": frames + 10 * index + 1000 * epoch}
 
-    def stream(self, epoch: int, **others: Any) -> Iterator[Sequence]:
+    def stream(self, epoch: int, **others: Any) -> Iterator[Example]:
         """Yield the sequences."""
         for index in range(self.opts.num):
             if index == self.opts.fails_at:
                 raise RuntimeError("no more")
-            yield Sequence(index, "%s%d" % (self.opts.prefix, index), self.make(index, epoch))
+            yield Example(index, "%s%d" % (self.opts.prefix, index), self.make(index, epoch))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.datasets import Dataset, Sequence, register_dataset
+from returnn_tf.datasets import Dataset, Example, register_dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.share import Share
 from returnn_tf.datasets.core.stream import StreamDataset
@@ -30,7 +30,7 @@ class _StreamOfTags(StreamDataset):
 
     def stream(self, epoch, *, seq_list=None):
         for index, tag in enumerate(self.tags(seq_list)):
-            yield Sequence(index=index, tag=tag, data={"data": np.full((2, 1), int(tag[1:]), "float32")})
+            yield Example(index=index, tag=tag, data={"data": np.full((2, 1), int(tag[1:]), "float32")})
 
     def tags(self, seq_list):
         return ["s%d" % i for i in range(6)] if seq_list is None else seq_list

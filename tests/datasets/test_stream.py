@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.datasets.core.data_spec import Example
 from returnn_tf.datasets.core.share import Share
 from returnn_tf.datasets.core.stream import StreamDataset
 
@@ -24,7 +24,7 @@ class Counting(StreamDataset):
                     raise RuntimeError("no more")
                 self.events.append(index)
                 frames = np.arange(index % 3 + 1, dtype="float32")[:, None] + 10 * index + 100 * epoch
-                yield Sequence(
+                yield Example(
                     index, "s%d" % index, {"data": frames, "classes": np.full(frames.shape[0], index, "int32")}
                 )
         finally:
@@ -191,10 +191,10 @@ def test_refused_orders(dataset_of):
 def test_bad_items(dataset_of):
     """What is no sequence, and sequences without a key, are errors that name the place."""
     dataset = dataset_of()
-    dataset.stream = lambda epoch: iter([Sequence(0, "a", {"data": np.zeros((1, 1))}), {"data": 1}])
+    dataset.stream = lambda epoch: iter([Example(0, "a", {"data": np.zeros((1, 1))}), {"data": 1}])
     with pytest.raises(DataError, match="after sequence 'a' of epoch 1: {'data': 1} is no sequence"):
         list(dataset.sequences(1))
-    dataset.stream = lambda epoch: iter([Sequence(i, "a%d" % i, {key: np.zeros(1)}) for i, key in enumerate("xy")])
+    dataset.stream = lambda epoch: iter([Example(i, "a%d" % i, {key: np.zeros(1)}) for i, key in enumerate("xy")])
     dataset._specs = None
     with pytest.raises(DataError, match=r"sequence 'a1' \(position 1 of epoch 1\): it has no key 'x', only y"):
         list(dataset.sequences(1))

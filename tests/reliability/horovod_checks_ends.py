@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import returnn_tf
 from returnn_tf.datasets import Dataset
-from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.datasets.core.data_spec import Example
 from returnn_tf.datasets.core.stream import StreamDataset
 from returnn_tf.engine.data.data_source import DataSource
 from returnn_tf.engine.support.signals import Stopped, StopRequest
@@ -79,7 +79,7 @@ def check_fewer_sequences_than_ranks(world: Any) -> Any:
 class Stream(StreamDataset):
     """Sequences whose number shows at the end only."""
 
-    def stream(self, epoch: int, **_: Any) -> Iterator[Sequence]:
+    def stream(self, epoch: int, **_: Any) -> Iterator[Example]:
         """Yield the sequences."""
         yield from Dataset.from_config(data(11)).sequences(epoch)
 

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from returnn_tf.cli.data.statistics import known_labels
 from returnn_tf.config import ConfigError
-from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.engine.support.disk_errors import not_writable
 from returnn_tf.util.installing import install_command
 
 _MOST_NAMES = 80  # more names of labels than that can't be read
 
 
-def draw_sequence(sequence: Sequence, keys: list[str], specs: dict[str, DataSpec], path: str) -> None:
+def draw_sequence(sequence: Example, keys: list[str], specs: dict[str, DataSpec], path: str) -> None:
     """Draw a panel for each key with a time axis: features as an image, labels and single values as a line.
 
     :param path: file to write, .png

@@ -17,7 +17,7 @@ from returnn_tf.cli.data.statistics import known_labels
 from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.logging.text import printable
 
 _DOC = """
@@ -67,7 +67,7 @@ def run(args: list[str]) -> int:
     return 0
 
 
-def _chosen(dataset: Dataset, keys: list[str], parsed: Any) -> Iterator[Sequence]:
+def _chosen(dataset: Dataset, keys: list[str], parsed: Any) -> Iterator[Example]:
     tags = [tag.strip() for tag in parsed.tags.split(",")] if parsed.tags else None
     return itertools.islice(source.sequences(dataset, parsed.epoch or 1, keys, tags), None if tags else parsed.seqs)
 
@@ -84,7 +84,7 @@ def file_name(tag: str) -> str:
     return "".join(c if c.isalnum() or c in "._-" else "_" for c in tag).lstrip(".")[:200] or "sequence"
 
 
-def describe(sequence: Sequence, keys: list[str], specs: dict[str, DataSpec], limit: int) -> Iterator[str]:
+def describe(sequence: Example, keys: list[str], specs: dict[str, DataSpec], limit: int) -> Iterator[str]:
     """Yield the lines on a sequence.
 
     :param limit: labels or frames to print; ``sys.maxsize``: all, with all features

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Optional
 
 from returnn_tf.cli.data import source
@@ -15,7 +14,7 @@ from returnn_tf.cli.data.statistics import KeyStatistics, unknown_labels
 from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.datasets.core.data_spec import Example
 from returnn_tf.logging.text import printable
 
 _DOC = """
@@ -61,7 +60,7 @@ def run(args: list[str]) -> int:
     return 0
 
 
-def _limited(dataset: Dataset, epoch: Optional[int], keys: list[str], limit: Optional[int]) -> Iterator[Sequence]:
+def _limited(dataset: Dataset, epoch: Optional[int], keys: list[str], limit: Optional[int]) -> Iterator[Example]:
     """Iterate over the sequences, and tell every some seconds on a terminal how far it is."""
     if dataset.endless and limit is None:
         raise ConfigError("data info: the dataset %r is endless; add --seqs N" % dataset.name)
@@ -116,7 +115,7 @@ def table(rows: list[tuple[str, ...]]) -> list[str]:
     ]
 
 
-def histogram(values: SequenceOf[int], bins: int) -> list[str]:
+def histogram(values: Sequence[int], bins: int) -> list[str]:
     """Return a histogram of integers as lines: range, bar, count. Ranges are equally wide and hold integers."""
     low, high = min(values), max(values)
     width = -(-(high - low + 1) // bins)

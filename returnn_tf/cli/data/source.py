@@ -7,8 +7,7 @@ import ast
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -20,7 +19,7 @@ from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.datasets.config import DatasetOfConfig
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.datasets.core.data_spec import Example
 from returnn_tf.datasets.core.share import Chosen
 
 HDF_SUFFIXES = (".hdf", ".h5", ".hdf5")
@@ -93,7 +92,7 @@ def _read(text: str, name: str, overrides: list[str]) -> tuple[Config, str]:
     return read_config([text, *overrides]), "%s of %s" % (name, text)
 
 
-def chosen_keys(dataset: Dataset, given: Optional[SequenceOf[str]]) -> list[str]:
+def chosen_keys(dataset: Dataset, given: Optional[Sequence[str]]) -> list[str]:
     """Return the data keys in the order of the dataset.
 
     :param given: those asked for; default all
@@ -124,8 +123,8 @@ def corpus_order(dataset: Dataset, epoch: Optional[int]) -> Optional[NDArray[Any
 
 
 def sequences(
-    dataset: Dataset, epoch: Optional[int], keys: list[str], tags: Optional[SequenceOf[str]] = None
-) -> Iterator[Sequence]:
+    dataset: Dataset, epoch: Optional[int], keys: list[str], tags: Optional[Sequence[str]] = None
+) -> Iterator[Example]:
     """Iterate over the sequences of `corpus_order`, or over a stream to its end.
 
     :param keys: the data keys to read

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from numpy.typing import NDArray
@@ -120,8 +120,8 @@ class DatasetView(DatasetInterface):
     def init_seq_order(
         self,
         epoch: Optional[int] = None,
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
+        seq_list: Optional[Sequence[str]] = None,
+        seq_order: Optional[Sequence[int]] = None,
     ) -> bool:
         """Begin an epoch, with the given sequences instead of its own if there are any.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from numpy.typing import NDArray
@@ -103,11 +102,11 @@ class CombiningDataset(Dataset):
         if not self.is_stream:
             assert self.data_specs is not None
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+    def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Read the data of one sequence."""
         return self.read_again(index, epoch, keys, 0)
 
-    def read_again(self, index: int, epoch: int, keys: SequenceOf[str], nth: int) -> dict[str, NDArray[Any]]:
+    def read_again(self, index: int, epoch: int, keys: Sequence[str], nth: int) -> dict[str, NDArray[Any]]:
         """Read a sequence that the epoch had before."""
         reader = self.open_epoch(epoch, list(keys), Chosen.single(index, nth))
         try:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 import numpy as np
 
-from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.datasets.core.data_spec import Example
 from returnn_tf.datasets.core.epoch_reader import EpochReader
 from returnn_tf.datasets.core.share import Share
 
@@ -33,9 +32,7 @@ class ChainedEpoch(EpochReader):
     :param links: the inner epochs, which it closes
     """
 
-    def __init__(
-        self, dataset: Any, epoch: int, keys: list[str], links: SequenceOf[Link], share: Optional[Share] = None
-    ):
+    def __init__(self, dataset: Any, epoch: int, keys: list[str], links: Sequence[Link], share: Optional[Share] = None):
         super().__init__(dataset, epoch, keys)
         self._links = links
         self._share = share
@@ -101,7 +98,7 @@ class ChainedEpoch(EpochReader):
         reader, local, _ = self._place(position)
         return reader.lengths(local)
 
-    def sequence(self, position: int) -> Sequence:
+    def sequence(self, position: int) -> Example:
         """Return the sequence at this position."""
         if position not in self._kept:
             reader, local, offset = self._place(position)

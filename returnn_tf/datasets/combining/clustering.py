@@ -16,7 +16,7 @@ from returnn_tf.config.options import at_least, option
 from returnn_tf.datasets.combining.base import CombiningDataset
 from returnn_tf.datasets.combining.chained import ChainedEpoch, Link
 from returnn_tf.datasets.combining.delegating import CorpusOfInner
-from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.safe_files import read_bytes
 from returnn_tf.datasets.core.share import ALL, Chosen
@@ -105,7 +105,7 @@ class _ClusteredEpoch(ChainedEpoch):
         """Return the number of frames by key."""
         return {**super().lengths(position), KEY: 1}
 
-    def sequence(self, position: int) -> Sequence:
+    def sequence(self, position: int) -> Example:
         """Return the sequence at this position."""
         sequence = super().sequence(position)
         if KEY not in self.keys or KEY in sequence.data:

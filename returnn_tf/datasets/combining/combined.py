@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -21,7 +20,7 @@ from returnn_tf.datasets.combining.inner import inner_dataset, read_inner
 from returnn_tf.datasets.combining.source import Source
 from returnn_tf.datasets.core import seq_order as orders
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.datasets.core.per_key import is_int
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.stream import StreamDataset
@@ -161,7 +160,7 @@ class CombinedDataset(StreamDataset):
             owner=self._owner(),
         )
 
-    def _mapped(self, number: int, data: Mapping[str, NDArray[Any]], keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+    def _mapped(self, number: int, data: Mapping[str, NDArray[Any]], keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return the data of a sequence of one of the datasets under the keys of this one."""
         mapped = {}
         for key in keys:
@@ -219,7 +218,7 @@ class CombinedDataset(StreamDataset):
         """Return the number of threads that all datasets allow."""
         return min((dataset.read_threads for dataset in self._inner), default=1)
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+    def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Read a sequence of its dataset."""
         return self.read_again(index, epoch, keys, 0)
 
@@ -228,7 +227,7 @@ class CombinedDataset(StreamDataset):
         """Return whether data of one of the datasets is random."""
         return any(dataset.redraws for dataset in self._inner)
 
-    def read_again(self, index: int, epoch: int, keys: SequenceOf[str], nth: int) -> dict[str, NDArray[Any]]:
+    def read_again(self, index: int, epoch: int, keys: Sequence[str], nth: int) -> dict[str, NDArray[Any]]:
         """Read a sequence of its dataset that the epoch had before."""
         number, local = self._locate(index)
         wanted = [inner for key, inner in self._keys[number].items() if key in keys]
@@ -265,7 +264,7 @@ class CombinedDataset(StreamDataset):
 
     # ---- stream
 
-    def stream(self, epoch: int, **how: Any) -> Iterator[Sequence]:
+    def stream(self, epoch: int, **how: Any) -> Iterator[Example]:
         """Yield the sequences of all datasets in the order of the epoch."""
         chooser = self._chooser(epoch)
         with contextlib.ExitStack() as stack:

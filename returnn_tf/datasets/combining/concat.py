@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -116,7 +115,7 @@ class ConcatDataset(CombiningDataset):
         known: list[NDArray[Any]] = [order + start for order, start in zip(orders, self._starts) if order is not None]
         return np.concatenate(known) if len(known) == len(orders) else None
 
-    def indices_of_tags(self, tags: SequenceOf[str]) -> NDArray[Any]:
+    def indices_of_tags(self, tags: Sequence[str]) -> NDArray[Any]:
         """Return corpus indices of sequences given by tag.
 
         The list is cut by the sizes of the datasets. A tag that its dataset does not have may be of any other one.

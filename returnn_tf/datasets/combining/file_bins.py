@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
-from collections.abc import Iterator, Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from returnn_tf.config import ConfigError, DataError
@@ -75,7 +74,7 @@ def _files_of(entry: Any) -> Iterator[Any]:
         yield entry
 
 
-def bins_by_size(sizes: SequenceOf[int], num_bins: int) -> list[list[int]]:
+def bins_by_size(sizes: Sequence[int], num_bins: int) -> list[list[int]]:
     """Distribute entries over bins of about the same size, keeping their order; no bin is empty.
 
     A bin is closed where that brings it closest to its share of what was left when it was begun.

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.datasets.core.data_spec import Example
 from returnn_tf.datasets.core.epoch import Epoch
 from returnn_tf.datasets.core.epoch_reader import EpochReader
 from returnn_tf.datasets.core.per_key import is_int
@@ -60,7 +59,7 @@ class Gluing:
         for target, _ in self.targets.values():
             yield _NAMES[2], target
 
-    def needed_keys(self, keys: SequenceOf[str]) -> list[str]:
+    def needed_keys(self, keys: Sequence[str]) -> list[str]:
         """Return the keys to read for those that are wanted."""
         return sorted({*keys, *(self.targets[key][0] for key in keys if key in self.targets)})
 
@@ -113,7 +112,7 @@ class GluedEpoch(Epoch):
         order: NDArray[Any],
         keys: list[str],
         reader: EpochReader,
-        parts: SequenceOf[SequenceOf[str]],
+        parts: Sequence[Sequence[str]],
         gluing: Gluing,
     ):
         super().__init__(dataset, epoch, order, keys)
@@ -144,7 +143,7 @@ class GluedEpoch(Epoch):
         texts = [key for key in self.keys if self.dataset.data_specs[key].ndim == 0]
         return {key: 1 if key in texts else sum(part[key] for part in parts) for key in self.keys}
 
-    def _read(self, position: int) -> Sequence:
+    def _read(self, position: int) -> Example:
         try:
             *before, last = (self._reader.sequence(inner).data for inner in self._inner(position))
             parts = [*(self._gluing.changed(data) for data in before), last]
@@ -172,7 +171,7 @@ def _resized(key: str, value: NDArray[Any], length: int) -> NDArray[Any]:
     return np.concatenate([value, np.repeat(value[-1:], length - len(value), axis=0)])
 
 
-def _glued(key: str, values: SequenceOf[NDArray[Any]]) -> NDArray[Any]:
+def _glued(key: str, values: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Return the parts as one array; texts without a time axis are joined by blanks."""
     if len(values) == 1:
         return values[0]

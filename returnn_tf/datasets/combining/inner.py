@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -63,9 +63,7 @@ def error_of_inner(name: str, error: Exception) -> str:
     return "inner %s" % text if text.startswith("dataset %r" % name) else "inner dataset %r: %s" % (name, text)
 
 
-def read_inner(
-    dataset: Dataset, index: int, epoch: int, keys: SequenceOf[str], nth: int = 0
-) -> dict[str, NDArray[Any]]:
+def read_inner(dataset: Dataset, index: int, epoch: int, keys: Sequence[str], nth: int = 0) -> dict[str, NDArray[Any]]:
     """Return the data of a sequence as the dataset gives it by itself, its option ``window`` included.
 
     :param index: position in its corpus

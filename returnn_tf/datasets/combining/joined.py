@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
-from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.datasets.core.data_spec import Example
 from returnn_tf.datasets.core.epoch import Epoch
 from returnn_tf.datasets.core.epoch_reader import EpochReader
 
@@ -31,7 +30,7 @@ class JoinedEpoch(Epoch):
         order: NDArray[Any],
         keys: list[str],
         readers: Mapping[str, EpochReader],
-        wanted: Mapping[str, Optional[SequenceOf[str]]],
+        wanted: Mapping[str, Optional[Sequence[str]]],
         data_map: Mapping[str, tuple[str, str]],
     ):
         super().__init__(dataset, epoch, order, keys)
@@ -71,7 +70,7 @@ class JoinedEpoch(Epoch):
                 % (self.place(position), name, reader.tag(position))
             )
 
-    def _read(self, position: int) -> Sequence:
+    def _read(self, position: int) -> Example:
         sequences = {}
         for name, reader in self._readers.items():
             self._check(name, position)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -47,7 +46,7 @@ class MapDatasetBase:
         """Return the tag of a sequence."""
         return "seq-%i" % seq_idx
 
-    def get_seq_order(self, epoch: Optional[int] = None) -> SequenceOf[int]:
+    def get_seq_order(self, epoch: Optional[int] = None) -> Sequence[int]:
         """Return the indices of the sequences of an epoch; optional."""
         raise NotImplementedError("%s.get_seq_order" % type(self).__name__)
 
@@ -61,7 +60,7 @@ class FromListDataset(MapDatasetBase):
     """
 
     def __init__(
-        self, data_list: SequenceOf[Mapping[str, NDArray[Any]]], sort_data_key: Optional[str] = None, **others: Any
+        self, data_list: Sequence[Mapping[str, NDArray[Any]]], sort_data_key: Optional[str] = None, **others: Any
     ) -> None:
         super().__init__(**others)
         self._data_list = data_list
@@ -181,7 +180,7 @@ class MapDatasetWrapper(Dataset):
             order = orders.partition(order, num_parts=self.opts._num_shards, part=self.opts._shard_index)
         return self._filtered(order, epoch) if self.opts.seq_list_filter_file else order
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+    def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return the data of one sequence as the object gives it."""
         given = self._call("__getitem__", index)
         if not isinstance(given, Mapping):

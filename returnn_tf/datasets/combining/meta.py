@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -73,7 +72,7 @@ class MetaDataset(CombiningDataset):
         }
         self.is_stream = any(inner.is_stream for inner in self.inner.values())
         self._has_control = self.opts.seq_order_control_dataset is not None
-        self._lists: Optional[dict[str, SequenceOf[str]]] = None
+        self._lists: Optional[dict[str, Sequence[str]]] = None
         if self.opts.seq_list_file:
             self._lists = read_tag_lists(self.opts.seq_list_file, list(self.inner), owner=self._owner())
         self._check_control()

@@ -15,7 +15,7 @@ from returnn_tf.datasets.combining.inner import inner_dataset
 from returnn_tf.datasets.combining.reading import ReadingProcesses, ReadingService
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.base_options import BaseOptions
-from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.datasets.core.epoch import Epoch
 from returnn_tf.datasets.core.epoch_reader import EpochReader
 from returnn_tf.datasets.core.registry import register_dataset
@@ -127,16 +127,16 @@ class MultiProcDataset(FormatOfInner, CorpusOfInner, StreamDataset):
         assert whole is not None
         share = chosen.share or Share()
 
-        def read(start: int) -> Generator[Sequence, None, None]:
+        def read(start: int) -> Generator[Example, None, None]:
             return self._read_order(epoch, whole, share, start)
 
         return _ReadEpoch(self, epoch, share.of_order(whole), keys, read)
 
-    def stream(self, epoch: int, **how: Any) -> Iterator[Sequence]:
+    def stream(self, epoch: int, **how: Any) -> Iterator[Example]:
         """Yield the sequences of the shards of all processes."""
         yield from self._from_processes([{"epoch": epoch}] * self.opts.num_workers)
 
-    def _read_order(self, epoch: int, order: NDArray[Any], share: Share, start: int) -> Generator[Sequence, None, None]:
+    def _read_order(self, epoch: int, order: NDArray[Any], share: Share, start: int) -> Generator[Example, None, None]:
         """Yield the sequences of a share of an order from a position on, of which process i reads every n-th one."""
         number = self.opts.num_workers
         shares = [Share(i, number).of_share(share, start) for i in range(number)]
@@ -146,7 +146,7 @@ class MultiProcDataset(FormatOfInner, CorpusOfInner, StreamDataset):
             parts = [{"seq_order": part.of_order(order)} for part in shares]
         return self._from_processes([{"epoch": epoch, "by_itself": True, **part} for part in parts])
 
-    def _from_processes(self, arguments: list[dict[str, Any]]) -> Generator[Sequence, None, None]:
+    def _from_processes(self, arguments: list[dict[str, Any]]) -> Generator[Example, None, None]:
         processes = self._idle.pop() if self._idle else self._start()
         finished = False
         try:
@@ -178,14 +178,14 @@ class _ReadEpoch(Epoch):
         epoch: int,
         order: NDArray[Any],
         keys: list[str],
-        read: Callable[[int], Generator[Sequence, None, None]],
+        read: Callable[[int], Generator[Example, None, None]],
     ):
         super().__init__(dataset, epoch, order, keys)
         self._read_from = read
-        self._sequences: Optional[Generator[Sequence, None, None]] = None
+        self._sequences: Optional[Generator[Example, None, None]] = None
         self._next_position = 0
 
-    def _read(self, position: int) -> Sequence:
+    def _read(self, position: int) -> Example:
         if self._sequences is None or position < self._next_position:
             self.close()
             self._next_position = position
@@ -199,7 +199,7 @@ class _ReadEpoch(Epoch):
             if self._next_position > position:
                 break
         data = self.dataset.with_window({key: sequence.data[key] for key in self.keys})
-        return Sequence(index=self.index(position), tag=sequence.tag, data=data, position=position)
+        return Example(index=self.index(position), tag=sequence.tag, data=data, position=position)
 
     def close(self) -> None:
         """Tell the processes to stop."""

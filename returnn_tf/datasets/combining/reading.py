@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Generator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Generator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Optional
 
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.datasets.core.data_spec import Example
 from returnn_tf.datasets.processes.client import WorkerProcess
 from returnn_tf.datasets.processes.worker import describe_error
 
@@ -57,7 +56,7 @@ class ReadingService:
             spec = rebuild(*arguments)
         return Dataset.from_config(spec, **self.defaults)
 
-    def _send(self, connection: Connection, request: int, sequences: Generator[Sequence, None, None]) -> None:
+    def _send(self, connection: Connection, request: int, sequences: Generator[Example, None, None]) -> None:
         credit = self.buffer_size
         for sequence in sequences:
             while not credit or connection.poll():
@@ -77,7 +76,7 @@ class ReadingProcesses:
     :param what: the dataset, for messages
     """
 
-    def __init__(self, services: SequenceOf[ReadingService], what: str):
+    def __init__(self, services: Sequence[ReadingService], what: str):
         self._workers = [
             WorkerProcess(service, "process %d of %s" % (number, what)) for number, service in enumerate(services)
         ]
@@ -88,7 +87,7 @@ class ReadingProcesses:
         """Return the process ids."""
         return [worker.pid for worker in self._workers]
 
-    def sequences(self, arguments: SequenceOf[dict[str, Any]]) -> Generator[Sequence, None, None]:
+    def sequences(self, arguments: Sequence[dict[str, Any]]) -> Generator[Example, None, None]:
         """Yield the sequences of all processes, one of each in turn as long as it has any.
 
         :param arguments: for each process, those of ``Dataset.sequences``
@@ -112,14 +111,14 @@ class ReadingProcesses:
             for worker in reading:
                 worker.send("stop", request)
 
-    def _next(self, worker: WorkerProcess, request: int) -> Optional[Sequence]:
+    def _next(self, worker: WorkerProcess, request: int) -> Optional[Example]:
         while True:
             message = worker.receive()
             if message[1] != request:
                 continue  # of an epoch that was left
             if message[0] == "end":
                 return None
-            sequence: Sequence = message[2]
+            sequence: Example = message[2]
             return sequence
 
     def close(self) -> None:

@@ -6,18 +6,18 @@ from collections.abc import Generator
 from typing import Any, Optional
 
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.datasets.core.data_spec import Example
 
 
 class Source:
     """The sequences of one dataset in an epoch, one read ahead."""
 
     def __init__(self, dataset: Dataset, epoch: int):
-        self._sequences: Generator[Sequence, None, None] = dataset.sequences(epoch)  # type: ignore[assignment]
+        self._sequences: Generator[Example, None, None] = dataset.sequences(epoch)  # type: ignore[assignment]
         order = dataset.seq_order(epoch)
         self._total = float(dataset.opts.estimated_num_seqs or 1) if order is None else float(len(order))
         self._done = 0
-        self._ahead: Optional[Sequence] = None
+        self._ahead: Optional[Example] = None
 
     def __enter__(self) -> Source:
         return self
@@ -31,7 +31,7 @@ class Source:
             self._ahead = next(self._sequences, None)
         return self._ahead is not None
 
-    def next(self) -> Sequence:
+    def next(self) -> Example:
         """Return the next sequence."""
         sequence, self._ahead = self._ahead, None
         assert sequence is not None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
@@ -12,7 +11,7 @@ from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core.per_key import reference_key
 
 
-def read_tag_lists(given: Any, names: Collection[str], *, owner: str) -> dict[str, SequenceOf[str]]:
+def read_tag_lists(given: Any, names: Collection[str], *, owner: str) -> dict[str, Sequence[str]]:
     """Return the tags of each dataset; the tags at one position belong together.
 
     :param given: a file for all datasets, or a dict of dataset -> file. A file is a text file with one tag per line
@@ -27,7 +26,7 @@ def read_tag_lists(given: Any, names: Collection[str], *, owner: str) -> dict[st
         for name in names:
             if name not in given:
                 raise ConfigError("%s has no list for dataset %r. %s" % (where, name, did_you_mean(name, given)))
-        lists: dict[str, SequenceOf[str]] = {name: _one_list(given[name], name, where) for name in names}
+        lists: dict[str, Sequence[str]] = {name: _one_list(given[name], name, where) for name in names}
     elif isinstance(given, str):
         lists = _lists_of_file(given, names, where)
     else:
@@ -36,7 +35,7 @@ def read_tag_lists(given: Any, names: Collection[str], *, owner: str) -> dict[st
     return lists
 
 
-def read_lengths(path: str, tags: SequenceOf[str], *, owner: str) -> list[float]:
+def read_lengths(path: str, tags: Sequence[str], *, owner: str) -> list[float]:
     """Return the lengths of sequences, from a JSON file of tag -> length, or tag -> data key -> length.
 
     :raises DataError: the file is missing or holds something else, or lacks a sequence
@@ -62,7 +61,7 @@ def _length_of(tag: str, entry: Any, where: str) -> float:
     return length
 
 
-def _lists_of_file(path: str, names: Collection[str], where: str) -> dict[str, SequenceOf[str]]:
+def _lists_of_file(path: str, names: Collection[str], where: str) -> dict[str, Sequence[str]]:
     if not path.endswith((".pkl", ".pkl.gz")):
         return dict.fromkeys(names, _text_list(path, where))
     with safe_files.wanted_by(where):
@@ -76,19 +75,19 @@ def _lists_of_file(path: str, names: Collection[str], where: str) -> dict[str, S
     return {name: _checked(content[name], path, where) for name in names}
 
 
-def _one_list(path: Any, name: str, where: str) -> SequenceOf[str]:
+def _one_list(path: Any, name: str, where: str) -> Sequence[str]:
     if not isinstance(path, str):
         raise ConfigError("%s: the list of dataset %r is %r, but must be a file" % (where, name, path))
     return _lists_of_file(path, [name], where)[name]
 
 
-def _text_list(path: str, where: str) -> SequenceOf[str]:
+def _text_list(path: str, where: str) -> Sequence[str]:
     with safe_files.wanted_by(where):
         tags = safe_files.read_seq_tags(path)
     return _checked(tags, path, where)
 
 
-def _checked(tags: Any, path: str, where: str) -> SequenceOf[str]:
+def _checked(tags: Any, path: str, where: str) -> Sequence[str]:
     if not isinstance(tags, (list, tuple)):
         raise DataError("%s: file %r must hold a list of tags, not %s" % (where, path, type(tags).__name__))
     for position, tag in enumerate(tags):
@@ -99,7 +98,7 @@ def _checked(tags: Any, path: str, where: str) -> SequenceOf[str]:
     return list(tags)
 
 
-def _check_sizes(lists: Mapping[str, SequenceOf[str]], where: str) -> None:
+def _check_sizes(lists: Mapping[str, Sequence[str]], where: str) -> None:
     sizes = {name: len(tags) for name, tags in lists.items()}
     if len(set(sizes.values())) > 1:
         text = ", ".join("%d for %r" % (size, name) for name, size in sizes.items())

@@ -8,8 +8,7 @@ import itertools
 import logging
 import random
 import weakref
-from collections.abc import Collection, Iterator, Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -24,7 +23,7 @@ from returnn_tf.datasets.core.batches.batching import BatchStats, SeqFilter, pla
 from returnn_tf.datasets.core.batches.chunking import Chunking
 from returnn_tf.datasets.core.batches.slices import ContextWindow, iterate_slices
 from returnn_tf.datasets.core.batches.whole_seqs import WholeSeqs, is_applicable
-from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.datasets.core.data_spec import Example
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.datasets.core.epoch import Epoch
 from returnn_tf.datasets.core.epoch_reader import EpochReader
@@ -101,7 +100,7 @@ class Dataset(CorpusWithFormat):
     def setup(self) -> None:
         """Prepare the dataset; called once with ``self.opts`` checked and complete."""
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+    def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Read the data of one sequence: key -> [time, ...].
 
         :param index: position in the corpus
@@ -110,7 +109,7 @@ class Dataset(CorpusWithFormat):
         """
         raise NotImplementedError("%s.read" % type(self).__name__)
 
-    def read_again(self, index: int, epoch: int, keys: SequenceOf[str], nth: int) -> dict[str, NDArray[Any]]:
+    def read_again(self, index: int, epoch: int, keys: Sequence[str], nth: int) -> dict[str, NDArray[Any]]:
         """Read a sequence that the epoch had before; different from `read` only if ``redraws``.
 
         :param nth: how many times
@@ -123,8 +122,8 @@ class Dataset(CorpusWithFormat):
         return False
 
     def read_together(
-        self, indices: NDArray[Any], epoch: int, keys: SequenceOf[str]
-    ) -> dict[str, SequenceOf[NDArray[Any]]]:
+        self, indices: NDArray[Any], epoch: int, keys: Sequence[str]
+    ) -> dict[str, Sequence[NDArray[Any]]]:
         """Read the first of these sequences, and as many of the others as is quicker than one by one; by key.
 
         :param indices: the next sequences to read, at least one
@@ -155,12 +154,12 @@ class Dataset(CorpusWithFormat):
         self,
         epoch: int = 1,
         *,
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
+        seq_list: Optional[Sequence[str]] = None,
+        seq_order: Optional[Sequence[int]] = None,
         start: int = 0,
         share: Optional[Share] = None,
         by_itself: Optional[bool] = None,
-    ) -> Iterator[Sequence]:
+    ) -> Iterator[Example]:
         """Iterate over all sequences of an epoch in its order, uncut.
 
         :param epoch: from 1
@@ -216,8 +215,8 @@ class Dataset(CorpusWithFormat):
         epoch: int = 1,
         *,
         start_batch: int = 0,
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
+        seq_list: Optional[Sequence[str]] = None,
+        seq_order: Optional[Sequence[int]] = None,
         declared: Optional[Mapping[str, Declared]] = None,
         share: Optional[Share] = None,
         by_itself: Optional[bool] = None,

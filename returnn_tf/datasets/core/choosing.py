@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -27,7 +26,7 @@ class _TagTable:
     :param last: whether a tag that several sequences have stands for the last one, else for the first one
     """
 
-    def __init__(self, count: int, tags_of: Callable[[SequenceOf[int]], list[str]], *, last: bool) -> None:
+    def __init__(self, count: int, tags_of: Callable[[Sequence[int]], list[str]], *, last: bool) -> None:
         blocks = (tags_of(range(start, min(start + _TOGETHER, count))) for start in range(0, count, _TOGETHER))
         hashes = np.fromiter(map(hash, itertools.chain.from_iterable(blocks)), np.int64, count)
         order = np.argsort(hashes, kind="stable")
@@ -36,7 +35,7 @@ class _TagTable:
         self._tags_of = tags_of
         self._last = last
 
-    def find(self, tags: SequenceOf[str]) -> NDArray[np.int64]:
+    def find(self, tags: Sequence[str]) -> NDArray[np.int64]:
         """Return corpus indices of tags; -1 for one that is not there."""
         if not len(self._hashes):
             return np.full(len(tags), -1, np.int64)
@@ -66,7 +65,7 @@ class ChosenOfCorpus(Corpus):
         super().__init__(**given)
         self._tag_table: Optional[_TagTable] = None
 
-    def indices_of_tags(self, tags: SequenceOf[str]) -> NDArray[Any]:
+    def indices_of_tags(self, tags: Sequence[str]) -> NDArray[Any]:
         """Return corpus indices of sequences given by tag; DataError for an unknown one."""
         if self.num_seqs is None:
             raise ConfigError(

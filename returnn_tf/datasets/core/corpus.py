@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Collection, Iterable
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -76,7 +75,7 @@ class Corpus:
         """Return the name of the sequence at this position in the corpus."""
         return "seq-%d" % index
 
-    def tags_together(self, indices: SequenceOf[int]) -> list[str]:
+    def tags_together(self, indices: Sequence[int]) -> list[str]:
         """Return the tags of several sequences."""
         return [self.tag(index) for index in indices]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -68,7 +68,7 @@ class DataSpec:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sequence:
+class Example:
     """One sequence of a corpus.
 
     :param index: position in the corpus
@@ -120,7 +120,7 @@ def num_frames(value: NDArray[Any]) -> int:
     return int(value.shape[0]) if value.ndim else 1
 
 
-def spec_of_array(value: NDArray[Any], dim: Optional[int] = None, labels: Optional[SequenceOf[str]] = None) -> DataSpec:
+def spec_of_array(value: NDArray[Any], dim: Optional[int] = None, labels: Optional[Sequence[str]] = None) -> DataSpec:
     """Return the spec of a key, derived from one of its arrays.
 
     :param value: [time, ...] or []

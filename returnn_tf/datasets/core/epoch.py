@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
-from returnn_tf.datasets.core.data_spec import Sequence, num_frames
+from returnn_tf.datasets.core.data_spec import Example, num_frames
 from returnn_tf.datasets.core.epoch_reader import EpochReader
 from returnn_tf.datasets.core.read_ahead import ReadAhead
 from returnn_tf.datasets.core.together import Together
@@ -82,7 +82,7 @@ class Epoch(EpochReader):
         lengths: Optional[dict[str, int]] = self.dataset.lengths(self.index(position))
         return lengths
 
-    def sequence(self, position: int) -> Sequence:
+    def sequence(self, position: int) -> Example:
         """Return the sequence at this position.
 
         :raises DataError: naming dataset and tag, whatever went wrong while reading
@@ -100,7 +100,7 @@ class Epoch(EpochReader):
         if self._ahead is not None:
             self._ahead.close()
 
-    def _read_next(self, position: int) -> Sequence:
+    def _read_next(self, position: int) -> Example:
         return self._read(position) if self._ahead is None else self._ahead.get(position)
 
     def _read_shuffled(self, start: int, size: int) -> None:
@@ -120,7 +120,7 @@ class Epoch(EpochReader):
             data = {key: value[end - count : end] for key, value in joined.items()}
             self._kept[sequence.position] = dataclasses.replace(sequence, data=data)
 
-    def _read(self, position: int) -> Sequence:
+    def _read(self, position: int) -> Example:
         index = self.index(position)
         try:
             if self._nth is not None and self._nth[position]:
@@ -134,15 +134,15 @@ class Epoch(EpochReader):
         except Exception as exc:
             text = str(exc) if isinstance(exc, DataError) else "%s: %s" % (type(exc).__name__, exc)
             raise DataError("%s: %s" % (self.place(position), text)) from exc
-        return Sequence(index=index, tag=self.tag(position), data=data, position=position)
+        return Example(index=index, tag=self.tag(position), data=data, position=position)
 
-    def _made_of(self, position: int, data: dict[str, NDArray[Any]]) -> Sequence:
+    def _made_of(self, position: int, data: dict[str, NDArray[Any]]) -> Example:
         """Return the sequence at this position, with the option ``window`` applied to its data."""
         try:
             data = self.dataset.with_window(data)
         except DataError as exc:
             raise DataError("%s: %s" % (self.place(position), exc)) from None
-        return Sequence(index=self.index(position), tag=self.tag(position), data=data, position=position)
+        return Example(index=self.index(position), tag=self.tag(position), data=data, position=position)
 
     def _check_lengths(self, position: int, data: dict[str, NDArray[Any]]) -> None:
         lengths = self._known_lengths(position)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
-from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.datasets.core.together import Together
 from returnn_tf.util.numbers_dict import NumbersDict
 
@@ -34,7 +34,7 @@ class EpochReader:
         self.keys = keys
         #: what was wrong with the sequences that are left out, by position; see the option ``skip_broken_seqs``
         self.broken: dict[int, str] = {}
-        self._kept: dict[int, Sequence] = {}
+        self._kept: dict[int, Example] = {}
 
     @property
     def num_seqs(self) -> Optional[int]:
@@ -63,7 +63,7 @@ class EpochReader:
         """Return the number of frames by key."""
         return self.sequence(position).lengths
 
-    def sequence(self, position: int) -> Sequence:
+    def sequence(self, position: int) -> Example:
         """Return the sequence at this position.
 
         :raises DataError: naming dataset and tag, whatever went wrong while reading
@@ -156,7 +156,7 @@ class EpochReader:
         """Return one array of a sequence, [time, ...]."""
         return self.sequence(seq_idx).data[key]
 
-    def get_data_keys(self) -> SequenceOf[str]:
+    def get_data_keys(self) -> Sequence[str]:
         """Return the data keys of this epoch."""
         return list(self.keys)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -71,7 +71,7 @@ class GeneratingDataset(Dataset):
         """Generate one sequence, key -> [time, ...]."""
         raise NotImplementedError("%s.generate" % type(self).__name__)
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+    def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Generate one sequence."""
         data = self.generate(np.random.RandomState((self.epoch_seed(epoch), index)), index, epoch)
         return {key: data[key] for key in keys}
@@ -114,7 +114,7 @@ class SymbolTask(GeneratingDataset):
         return {"data": one_hot, "classes": np.array(targets, self.target_dtype)}
 
 
-def choose(rng: np.random.RandomState, symbols: SequenceOf[str]) -> str:
+def choose(rng: np.random.RandomState, symbols: Sequence[str]) -> str:
     """Draw one of the symbols or words with equal probability."""
     return symbols[rng.randint(0, len(symbols))]
 

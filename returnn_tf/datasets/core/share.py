@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Optional, TypeVar, Union
 
 import numpy as np
@@ -65,8 +64,8 @@ class Chosen:
     :param by_itself: True: random numbers depend on the sequence and its count in the epoch only, none run through it
     """
 
-    seq_list: Optional[SequenceOf[str]] = None
-    seq_order: Union[None, SequenceOf[int], NDArray[Any]] = None
+    seq_list: Optional[Sequence[str]] = None
+    seq_order: Union[None, Sequence[int], NDArray[Any]] = None
     share: Optional[Share] = None
     by_itself: Optional[bool] = None
     nth: Optional[NDArray[Any]] = None

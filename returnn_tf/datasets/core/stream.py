@@ -13,7 +13,7 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import shown
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec, Sequence, spec_of_array
+from returnn_tf.datasets.core.data_spec import DataSpec, Example, spec_of_array
 from returnn_tf.datasets.core.epoch_reader import EpochReader
 from returnn_tf.datasets.core.safe_files import read_seq_tags
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
@@ -49,7 +49,7 @@ class StreamDataset(Dataset):
 
     # ---- implemented by subclasses
 
-    def stream(self, epoch: int, **how: Any) -> Iterator[Sequence]:
+    def stream(self, epoch: int, **how: Any) -> Iterator[Example]:
         """Yield the sequences of an epoch; a generator, closed at the end, when the epoch is left, and on errors.
 
         :param epoch: from 1
@@ -92,7 +92,7 @@ class StreamDataset(Dataset):
             self._specs = specs
         return self._specs
 
-    def first_sequence(self) -> Sequence:
+    def first_sequence(self) -> Example:
         """Return the first sequence of epoch 1; DataError if there is none."""
         with contextlib.closing(self.sequences_of_stream(1)) as sequences:
             first = next(sequences, None)
@@ -100,7 +100,7 @@ class StreamDataset(Dataset):
             raise DataError("%s is empty: its stream ends without any sequence" % self._owner())
         return first
 
-    def sequences_of_stream(self, epoch: int, **how: Any) -> Generator[Sequence, None, None]:
+    def sequences_of_stream(self, epoch: int, **how: Any) -> Generator[Example, None, None]:
         """Yield the sequences of `stream`, closing it at the end; errors name the place in the stream.
 
         :raises DataError: reading failed, or what is yielded is no sequence
@@ -119,12 +119,12 @@ class StreamDataset(Dataset):
                     raise DataError("%s: %s" % (self._where(epoch, last), text)) from exc
                 if item is None:
                     return
-                if not isinstance(item, Sequence):
+                if not isinstance(item, Example):
                     raise DataError("%s: %s is no sequence" % (self._where(epoch, last), shown(item)))
                 last = item
                 yield item
 
-    def _where(self, epoch: int, last: Optional[Sequence]) -> str:
+    def _where(self, epoch: int, last: Optional[Example]) -> str:
         after = "at the start" if last is None else "after sequence %r" % last.tag
         return "dataset %r, %s of epoch %d" % (self.name, after, epoch)
 
@@ -180,8 +180,8 @@ class StreamedEpoch(EpochReader):
         self._is_own_order = not chosen.is_explicit
         self._share = None if "share" in dataset.takes else chosen.share
         self._how = (chosen if "share" in dataset.takes else chosen.of_all_processes()).given
-        self._sequences: Optional[Generator[Sequence, None, None]] = None
-        self._chosen: Iterator[Sequence] = iter(())
+        self._sequences: Optional[Generator[Example, None, None]] = None
+        self._chosen: Iterator[Example] = iter(())
         self._num_read = 0  # of this epoch's part
         self._num_streamed = 0  # of the whole stream
         self._ended = False
@@ -205,7 +205,7 @@ class StreamedEpoch(EpochReader):
         """Return the tag of the sequence at this position."""
         return self.sequence(position).tag
 
-    def sequence(self, position: int) -> Sequence:
+    def sequence(self, position: int) -> Example:
         """Return the sequence at this position."""
         if not self.has(position):
             raise IndexError("%r has no position %d in epoch %d" % (self.dataset, position, self.epoch))
@@ -237,7 +237,7 @@ class StreamedEpoch(EpochReader):
         )
         self._num_read += 1
 
-    def _choose(self, sequences: Iterable[Sequence]) -> Iterator[Sequence]:
+    def _choose(self, sequences: Iterable[Example]) -> Iterator[Example]:
         """Yield the sequences of this process, in the order of steps of ``Corpus.seq_order``."""
         opts = self.dataset.opts
         chosen = self._counted(sequences)
@@ -252,12 +252,12 @@ class StreamedEpoch(EpochReader):
                 chosen = (sequence for sequence in chosen if sequence.tag in tags)
         return chosen if self._share is None else self._share.of_stream(chosen)
 
-    def _counted(self, sequences: Iterable[Sequence]) -> Iterator[Sequence]:
+    def _counted(self, sequences: Iterable[Example]) -> Iterator[Example]:
         for sequence in sequences:
             self._num_streamed += 1
             yield sequence
 
-    def _data(self, sequence: Sequence, position: int) -> dict[str, NDArray[Any]]:
+    def _data(self, sequence: Example, position: int) -> dict[str, NDArray[Any]]:
         missing = [key for key in self.keys if key not in sequence.data]
         try:
             if missing:
@@ -269,7 +269,7 @@ class StreamedEpoch(EpochReader):
             place %= self.dataset.name, sequence.tag, position, self.epoch
             raise DataError("%s: %s" % (place, exc)) from None
 
-    def _fraction(self, sequence: Sequence) -> Optional[float]:
+    def _fraction(self, sequence: Example) -> Optional[float]:
         """Return what the stream says of its end, else an estimate from the number of sequences."""
         if sequence.complete is not None:
             return sequence.complete
@@ -280,7 +280,7 @@ class StreamedEpoch(EpochReader):
         return min(self._num_streamed / total, 1.0) if total else None
 
 
-def _unique(sequences: Iterable[Sequence]) -> Iterator[Sequence]:
+def _unique(sequences: Iterable[Example]) -> Iterator[Example]:
     seen: set[str] = set()
     for sequence in sequences:
         if sequence.tag not in seen:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional, Union
 
 from numpy.typing import NDArray
@@ -22,12 +21,12 @@ class Together:
     :param keys: the data keys to read
     """
 
-    def __init__(self, dataset: Any, epoch: int, order: NDArray[Any], keys: SequenceOf[str]):
+    def __init__(self, dataset: Any, epoch: int, order: NDArray[Any], keys: Sequence[str]):
         self._dataset = dataset
         self._epoch = epoch
         self._order = order
         self._keys = keys
-        self._columns: dict[str, SequenceOf[NDArray[Any]]] = {}  # data from position _first to before _last
+        self._columns: dict[str, Sequence[NDArray[Any]]] = {}  # data from position _first to before _last
         self._first = self._last = 0
         self._num_data = 1
         self._lengths: Optional[dict[str, list[int]]] = None  # from position _start to before _end
@@ -39,7 +38,7 @@ class Together:
             self._read(position)
         return {key: values[position - self._first] for key, values in self._columns.items()}
 
-    def data_of(self, positions: SequenceOf[int]) -> dict[str, list[NDArray[Any]]]:
+    def data_of(self, positions: Sequence[int]) -> dict[str, list[NDArray[Any]]]:
         """Return the data of several sequences by key; positions ascend."""
         found: dict[str, list[NDArray[Any]]] = {key: [] for key in self._keys}
         done = 0
@@ -54,7 +53,7 @@ class Together:
             done = stop
         return found
 
-    def block(self, position: int) -> tuple[int, dict[str, SequenceOf[NDArray[Any]]]]:
+    def block(self, position: int) -> tuple[int, dict[str, Sequence[NDArray[Any]]]]:
         """Return the data of the sequences from a position on that are read together, and the position after them."""
         if not self._first <= position < self._last:
             self._read(position)
@@ -98,7 +97,7 @@ class Together:
         offset = position - self._start
         return {key: values[offset] for key, values in self._lengths.items()}
 
-    def indices(self, positions: Union[slice, SequenceOf[int]]) -> list[int]:
+    def indices(self, positions: Union[slice, Sequence[int]]) -> list[int]:
         """Return the corpus indices at these positions."""
         indices: list[int] = self._order[positions].tolist()
         return indices
@@ -108,7 +107,7 @@ class Together:
         """Return whether the lengths of many sequences can be had at once."""
         return self._dataset.lengths_together(self._order[:1]) is not None
 
-    def walk_lengths(self, keys: SequenceOf[str]) -> Iterator[tuple[int, tuple[int, ...]]]:
+    def walk_lengths(self, keys: Sequence[str]) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield each position with the lengths of these keys; only if it knows them."""
         for start in range(0, len(self._order), _MOST):
             lengths = self._dataset.lengths_together(self._order[start : start + _MOST])

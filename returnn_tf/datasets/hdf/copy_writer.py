@@ -12,7 +12,7 @@ import numpy as np
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.datasets.hdf.parallel_text import fixed_strings
 from returnn_tf.datasets.hdf.writer import HDFWriter
 
@@ -48,7 +48,7 @@ class CopyWriter(HDFWriter):
         self._dtype = main.numpy_dtype if main is not None else None
         self._num_inputs = dataset.num_inputs or self.dim or 1
 
-    def insert(self, found: list[Sequence]) -> None:
+    def insert(self, found: list[Example]) -> None:
         """Append sequences."""
         targets = {name: [sequence.data[key] for sequence in found] for key, name in self._name_of.items()}
         frames = None
@@ -80,7 +80,7 @@ def copied_keys(dataset: Dataset) -> list[str]:
     return keys
 
 
-def write_copy(filename: str, dataset: Dataset, keys: list[str], found: Iterable[Sequence]) -> int:
+def write_copy(filename: str, dataset: Dataset, keys: list[str], found: Iterable[Example]) -> int:
     """Write sequences of a dataset to a file; return their number.
 
     :param keys: which the sequences have

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import collections
 import logging
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Optional, Union
@@ -144,7 +144,7 @@ class HDFDataset(Dataset):
         """Return lengths [num_seqs] of the first stream."""
         return np.concatenate([file.lengths(file.keys[0]) for file in self.files])
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+    def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Read the frames of one sequence."""
         return {key: self._read_key(index, key) for key in keys}
 
@@ -171,15 +171,15 @@ class HDFDataset(Dataset):
         return file
 
     def read_together(
-        self, indices: NDArray[Any], epoch: int, keys: SequenceOf[str]
-    ) -> dict[str, SequenceOf[NDArray[Any]]]:
+        self, indices: NDArray[Any], epoch: int, keys: Sequence[str]
+    ) -> dict[str, Sequence[NDArray[Any]]]:
         """Read the first of the sequences, as many as fit into some megabytes, those of a file together."""
         if self.opts.cache_byte_size:
             return super().read_together(indices, epoch, keys)
         numbers = np.searchsorted(self._starts, indices, side="right") - 1
         count = self._num_together(indices, numbers, keys)
         in_use = np.unique(numbers[:count]).tolist()
-        found: dict[str, SequenceOf[NDArray[Any]]] = {}
+        found: dict[str, Sequence[NDArray[Any]]] = {}
         for key in keys:
             column: list[Any] = [None] * count
             for number in in_use:
@@ -190,13 +190,13 @@ class HDFDataset(Dataset):
             found[key] = column
         return found
 
-    def tags_together(self, indices: SequenceOf[int]) -> list[str]:
+    def tags_together(self, indices: Sequence[int]) -> list[str]:
         """Return the tags of several sequences."""
         if len(self.files) > 1:
             return super().tags_together(indices)
         return self.files[0].tags.chosen(indices)
 
-    def _num_together(self, indices: NDArray[Any], numbers: NDArray[Any], keys: SequenceOf[str]) -> int:
+    def _num_together(self, indices: NDArray[Any], numbers: NDArray[Any], keys: Sequence[str]) -> int:
         """Return how many of the sequences to read at once, at least 1."""
         sizes = np.zeros(len(indices), np.int64)
         for number in np.unique(numbers).tolist():

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import h5py
@@ -33,7 +32,7 @@ class GrowingStreams:
         *,
         dim: Optional[int],
         extra_type: Mapping[str, tuple[Optional[int], int, str]],
-        extra_labels: Mapping[str, SequenceOf[str]],
+        extra_labels: Mapping[str, Sequence[str]],
     ):
         self._file = file
         self._name = name

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -24,7 +23,7 @@ class ParallelTextWriter:
     """
 
     def __init__(
-        self, filename: str, labels: Mapping[str, SequenceOf[str]], *, compression: Optional[str], buffered: int
+        self, filename: str, labels: Mapping[str, Sequence[str]], *, compression: Optional[str], buffered: int
     ) -> None:
         self.filename = filename
         self.num_lines = 0
@@ -45,7 +44,7 @@ class ParallelTextWriter:
                     _path(name), (0,), "int32", maxshape=(None,), chunks=(1 << 14,), compression=compression
                 )
 
-    def add(self, line: Mapping[str, SequenceOf[int]]) -> None:
+    def add(self, line: Mapping[str, Sequence[int]]) -> None:
         """Append a line.
 
         :param line: name of the stream -> labels

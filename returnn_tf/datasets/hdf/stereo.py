@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -166,7 +166,7 @@ class StereoHdfDataset(Dataset):
         except (OSError, KeyError) as exc:
             raise DataError("HDF file %r: %s/%s cannot be read: %s" % (path, GROUPS[key], name, exc)) from None
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+    def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Read and normalize the frames of one sequence."""
         return {key: self._frames(index, key) for key in keys}
 

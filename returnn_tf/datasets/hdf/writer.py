@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
 import h5py
@@ -15,7 +14,7 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.hdf.growing import GrowingStreams
 from returnn_tf.datasets.hdf.temporary import Output, not_written
 
-Lengths = Union[SequenceOf[int], NDArray[Any], Mapping[int, Any]]
+Lengths = Union[Sequence[int], NDArray[Any], Mapping[int, Any]]
 
 
 class HDFWriter:
@@ -40,11 +39,11 @@ class HDFWriter:
         self,
         filename: str,
         dim: Optional[int] = None,
-        labels: Optional[SequenceOf[str]] = None,
+        labels: Optional[Sequence[str]] = None,
         ndim: Optional[int] = None,
         extra_type: Optional[Mapping[str, tuple[Optional[int], int, str]]] = None,
         extend_existing_file: bool = False,
-        extra_labels: Optional[Mapping[str, SequenceOf[str]]] = None,
+        extra_labels: Optional[Mapping[str, Sequence[str]]] = None,
         replace: bool = False,
     ):
         self.filename = filename
@@ -100,7 +99,7 @@ class HDFWriter:
         self,
         inputs: Optional[NDArray[Any]],
         seq_len: Lengths,
-        seq_tag: SequenceOf[str],
+        seq_tag: Sequence[str],
         extra: Optional[Mapping[str, Any]] = None,
     ) -> None:
         """Append a batch of sequences.
@@ -135,7 +134,7 @@ class HDFWriter:
     def insert_sequences(
         self,
         frames: Optional[list[NDArray[Any]]],
-        seq_tag: SequenceOf[str],
+        seq_tag: Sequence[str],
         targets: Mapping[str, list[NDArray[Any]]],
     ) -> None:
         """Append sequences which are not padded.

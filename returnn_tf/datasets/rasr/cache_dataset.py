@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -168,6 +167,6 @@ class SprintCacheDataset(Dataset):
         archive = self._streams["data"].archive
         return np.array([archive.size(name) for name in self._names], np.int64)
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+    def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Read and decode the entries of one sequence."""
         return {key: self._streams[key].read(self._names[index]) for key in keys}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Generator, Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Union
 
@@ -13,7 +12,7 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import above, at_least, option
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core.batches.batch import Batch
-from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.datasets.core.epoch_reader import EpochReader
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
@@ -91,9 +90,9 @@ class ExternSprintDataset(StreamDataset):
         self._targets = Targets(opts, owner=self._owner())
         #: (input dim, output dim) as RASR says it
         self._sizes: Optional[tuple[int, int]] = None
-        self._first: Optional[Sequence] = None  # that gives the format
+        self._first: Optional[Example] = None  # that gives the format
         #: what is to be read -> its first sequence, which has been read for the format, and the rest
-        self._begun: dict[Any, tuple[Sequence, Generator[Sequence, None, None]]] = {}
+        self._begun: dict[Any, tuple[Example, Generator[Example, None, None]]] = {}
 
     def __reduce__(self) -> Any:
         return (
@@ -142,7 +141,7 @@ class ExternSprintDataset(StreamDataset):
 
     # ---- reading
 
-    def sequences(self, epoch: int = 1, **chosen: Any) -> Iterator[Sequence]:
+    def sequences(self, epoch: int = 1, **chosen: Any) -> Iterator[Example]:
         """Iterate over all sequences of an epoch, uncut, see `Dataset.sequences`."""
         if chosen.get("seq_order") is None:
             self._begin_with(self, epoch, chosen.get("seq_list"))
@@ -176,7 +175,7 @@ class ExternSprintDataset(StreamDataset):
             return super().open_epoch(epoch, keys, chosen)
         return part.open_epoch(epoch, keys, chosen.of_all_processes())
 
-    def _begin_with(self, part: Optional[ExternSprintDataset], epoch: int, seq_list: Optional[SequenceOf[str]]) -> None:
+    def _begin_with(self, part: Optional[ExternSprintDataset], epoch: int, seq_list: Optional[Sequence[str]]) -> None:
         """Derive the format from the first sequence of what is read next; RASR goes on with it then."""
         if self._specs is not None or part is None:
             return
@@ -190,10 +189,10 @@ class ExternSprintDataset(StreamDataset):
         self.data_specs  # noqa: B018
         self._first = None
 
-    def _key(self, epoch: int, seq_list: Optional[SequenceOf[str]]) -> Any:
+    def _key(self, epoch: int, seq_list: Optional[Sequence[str]]) -> Any:
         return epoch, None if seq_list is None else tuple(seq_list), self.opts._num_shards, self.opts._shard_index
 
-    def sequences_of_stream(self, epoch: int, **how: Any) -> Generator[Sequence, None, None]:
+    def sequences_of_stream(self, epoch: int, **how: Any) -> Generator[Example, None, None]:
         """Yield the sequences of `stream`; goes on where `make_specs` has begun with them."""
         begun = self._begun.pop(self._key(epoch, how.get("seq_list")), None)
         for _, items in self._begun.values():
@@ -207,9 +206,9 @@ class ExternSprintDataset(StreamDataset):
             yield first
             yield from items
 
-    def stream(self, epoch: int, **how: Any) -> Iterator[Sequence]:
+    def stream(self, epoch: int, **how: Any) -> Iterator[Example]:
         """Start RASR and yield its sequences."""
-        seq_list: Optional[SequenceOf[str]] = how.get("seq_list")
+        seq_list: Optional[Sequence[str]] = how.get("seq_list")
         if seq_list is not None and self.opts.partition_epoch > 1:
             raise ConfigError(
                 "%s: with seq_list, partition_epoch must be 1: the list says what an epoch has" % self._owner()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import threading
-from collections.abc import Iterator, Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import DataError
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core import seq_order as orders
-from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.datasets.core.stream import StreamDataset
 from returnn_tf.datasets.rasr.targets import SentOptions, Targets, features_of
 
@@ -44,7 +43,7 @@ class FedDataset(StreamDataset):
         """Prepare the exchange between the threads."""
         self._targets = Targets(self.opts, owner=self._owner())
         self._changed = threading.Condition()
-        self._waiting: collections.deque[Optional[Sequence]] = collections.deque()  # None: the end of the epoch
+        self._waiting: collections.deque[Optional[Example]] = collections.deque()  # None: the end of the epoch
         self._num_requests = 0
         self._open: Optional[tuple[int, int]] = None  # (number of the request, epoch) that is read
         self._fed = 0  # the request whose segments RASR gets
@@ -65,7 +64,7 @@ class FedDataset(StreamDataset):
 
     # ---- the side that reads
 
-    def stream(self, epoch: int, **how: Any) -> Iterator[Sequence]:
+    def stream(self, epoch: int, **how: Any) -> Iterator[Example]:
         """Ask for an epoch, and yield what is fed."""
         self._targets.set_random_seed(self.epoch_seed(epoch))
         with self._changed:
@@ -82,7 +81,7 @@ class FedDataset(StreamDataset):
                     self._open = None
                 self._changed.notify_all()
 
-    def _next(self) -> Optional[Sequence]:
+    def _next(self) -> Optional[Example]:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._finished)
             if not self._waiting:
@@ -93,7 +92,7 @@ class FedDataset(StreamDataset):
 
     # ---- the side of RASR
 
-    def order(self, epoch: int, names: SequenceOf[str]) -> list[str]:
+    def order(self, epoch: int, names: Sequence[str]) -> list[str]:
         """Return the segments of an epoch in their order.
 
         :raises ConfigError: the order needs lengths
@@ -109,7 +108,7 @@ class FedDataset(StreamDataset):
             order = orders.partition(order, num_parts=opts.partition_epoch, part=part)
         return [names[int(index)] for index in order]
 
-    def segments(self, names: SequenceOf[str]) -> Iterator[str]:
+    def segments(self, names: Sequence[str]) -> Iterator[str]:
         """Yield the segments of all epochs that are read; ends when no further one will be."""
         while True:
             with self._changed:
@@ -140,7 +139,7 @@ class FedDataset(StreamDataset):
         with self._changed:
             self._changed.wait_for(lambda: not self._is_read() or len(self._waiting) < MAX_WAITING)
             if self._is_read():  # else the epoch was left early
-                self._waiting.append(Sequence(index=0, tag=tag, data=data))
+                self._waiting.append(Example(index=0, tag=tag, data=data))
                 self._changed.notify_all()
 
     def data_of(self, tag: str, features: Any, targets: Mapping[str, Any]) -> dict[str, NDArray[Any]]:

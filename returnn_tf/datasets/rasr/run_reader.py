@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 from returnn_tf.config import DataError
-from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.datasets.core.data_spec import Example
 from returnn_tf.datasets.rasr.process import RasrProcess
 from returnn_tf.datasets.rasr.targets import SentOptions, Targets, features_of
 
@@ -30,7 +29,7 @@ class RunReader:
         *,
         opts: SentOptions,
         sizes: Optional[tuple[int, int]],
-        seq_list: Optional[SequenceOf[str]],
+        seq_list: Optional[Sequence[str]],
     ) -> None:
         self._run = run
         self._targets = targets
@@ -66,7 +65,7 @@ class RunReader:
             )
         self._message = message
 
-    def sequences(self) -> Iterator[Sequence]:
+    def sequences(self) -> Iterator[Example]:
         """Yield the sequences, after `begin`; in the end, wait until RASR has ended.
 
         :raises DataError: a sequence is not as it should be, one of the list is missing, or RASR fails
@@ -87,7 +86,7 @@ class RunReader:
             )
         self._end()
 
-    def _check_tag(self, tag: str, seq_list: SequenceOf[str], index: int) -> None:
+    def _check_tag(self, tag: str, seq_list: Sequence[str], index: int) -> None:
         expected = seq_list[index] if index < len(seq_list) else "(the end)"
         if tag != expected:
             raise DataError(
@@ -95,7 +94,7 @@ class RunReader:
                 "order: --*.segment-order-sort-by-time-length=false" % (tag, index, expected)
             )
 
-    def _sequence(self, message: Any, index: int) -> Sequence:
+    def _sequence(self, message: Any, index: int) -> Example:
         assert self.sizes is not None
         try:
             kind, (tag, features, targets) = message
@@ -108,7 +107,7 @@ class RunReader:
             data.update(self._targets.arrays(targets, len(data["data"]) if data else None))
         except DataError as exc:
             raise DataError("sequence %r: %s" % (tag, exc)) from None
-        return Sequence(index=index, tag=tag, data=data, position=index)
+        return Example(index=index, tag=tag, data=data, position=index)
 
     def _end(self) -> None:
         """Wait until RASR has ended; DataError if it failed."""

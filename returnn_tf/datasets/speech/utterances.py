@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -129,11 +129,11 @@ class UtteranceDataset(Dataset):
         content, name = self.audio(index)
         return self.features.read(content, name=name)
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+    def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Read the data of one sequence. What is random depends on epoch and index only."""
         return self.read_again(index, epoch, keys, 0)
 
-    def read_again(self, index: int, epoch: int, keys: SequenceOf[str], nth: int) -> dict[str, NDArray[Any]]:
+    def read_again(self, index: int, epoch: int, keys: Sequence[str], nth: int) -> dict[str, NDArray[Any]]:
         """Read a sequence with other random numbers than before."""
         seed = [self.epoch_seed(epoch), index, *([nth] if nth else [])]
         return {key: self._read_key(key, index, seed) for key in keys}

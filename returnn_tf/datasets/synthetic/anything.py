@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,7 @@ class AnythingDataset(Dataset):
         """Return all keys but the first."""
         return list(self.data_specs)[1:]
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+    def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return the zeros."""
         return {key: self._zeros[key] for key in keys}
 
@@ -78,7 +78,7 @@ class AnythingDataset(Dataset):
 class _TaggedEpoch(Epoch):
     """An epoch whose sequences have the given tags."""
 
-    def __init__(self, dataset: Any, epoch: int, order: NDArray[Any], keys: list[str], tags: SequenceOf[str]):
+    def __init__(self, dataset: Any, epoch: int, order: NDArray[Any], keys: list[str], tags: Sequence[str]):
         super().__init__(dataset, epoch, order, keys)
         self._tags = tags
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,7 @@ class TaskNumberBaseConvertDataset(GeneratingDataset):
         }
 
 
-def convert_base(digits: SequenceOf[int], input_base: int, output_base: int) -> list[int]:
+def convert_base(digits: Sequence[int], input_base: int, output_base: int) -> list[int]:
     """Return the digits of the same number in another base, most significant first; [0] for zero."""
     number = 0
     for digit in digits:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -109,7 +109,7 @@ class StaticDataset(Dataset):
         key = reference_key(self.data_specs)
         return np.array([num_frames(seq[key]) for seq in self._data], np.int64)
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+    def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return the arrays as given."""
         return {key: self._data[index][key] for key in keys}
 

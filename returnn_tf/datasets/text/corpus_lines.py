@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import logging
 import os
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -136,7 +136,7 @@ class CorpusLines:
         self._open()
         return self._line_tags.tag(index) if self._tags is None else self._tags[index]
 
-    def indices_of_tags(self, tags: SequenceOf[str]) -> NDArray[Any]:
+    def indices_of_tags(self, tags: Sequence[str]) -> NDArray[Any]:
         """Return the numbers in tags that were made of them; DataError for other tags."""
         return self._line_tags.indices(tags, len(self))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -99,7 +99,7 @@ class Enwik8Corpus(Dataset):
         lengths[-1] = self.lengths(self._num_seqs - 1)["data"]
         return lengths
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+    def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return a window, and the same one byte later."""
         start, size = index * self.opts.seq_len, self.lengths(index)["data"]
         return {key: self._bytes[start + (key == "classes") :][:size] for key in keys}

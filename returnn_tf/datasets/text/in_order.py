@@ -9,7 +9,7 @@ from typing import Any, Optional
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
-from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.datasets.core.data_spec import Example
 from returnn_tf.datasets.core.epoch import Epoch
 
 log = logging.getLogger("returnn_tf.datasets")
@@ -108,7 +108,7 @@ class InOrderEpoch(Epoch):
             log.warning(text, self.dataset.name, self._num_skipped, self._next, self.epoch)
             self._num_skipped = 0
 
-    def _read(self, position: int) -> Sequence:
+    def _read(self, position: int) -> Example:
         index = self.index(position)
         self._read_to(position)
         try:
@@ -118,4 +118,4 @@ class InOrderEpoch(Epoch):
         except Exception as exc:
             text = str(exc) if isinstance(exc, DataError) else "%s: %s" % (type(exc).__name__, exc)
             raise DataError("%s: %s" % (self.place(position), text)) from exc
-        return Sequence(index=index, tag=self.dataset.tag(index), data=data, position=position)
+        return Example(index=index, tag=self.dataset.tag(index), data=data, position=position)

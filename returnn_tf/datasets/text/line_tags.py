@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ class LineTags:
         """Return the tag of a line."""
         return self._prefix + str(index)
 
-    def indices(self, tags: SequenceOf[str], num_lines: int) -> NDArray[Any]:
+    def indices(self, tags: Sequence[str], num_lines: int) -> NDArray[Any]:
         """Return the numbers in tags; DataError for a tag that no line has."""
         found = []
         for tag in tags:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -97,7 +97,7 @@ class LmDataset(Dataset):
         """Return the bytes of each line, [num_seqs]."""
         return self._lines.num_bytes()
 
-    def indices_of_tags(self, tags: SequenceOf[str]) -> NDArray[Any]:
+    def indices_of_tags(self, tags: Sequence[str]) -> NDArray[Any]:
         """Return corpus indices of sequences given by tag; DataError for an unknown one."""
         if self.opts.seq_list_file:
             return super().indices_of_tags(tags)
@@ -117,7 +117,7 @@ class LmDataset(Dataset):
         by_itself = bool(chosen.by_itself)
         return InOrderEpoch(self, epoch, order, keys, nth, by_itself=by_itself, skip_invalid=skip, max_logged=logged)
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+    def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Read a line; its random numbers depend on epoch and line."""
         return self.read_next(index, epoch, keys, None)
 
@@ -126,12 +126,12 @@ class LmDataset(Dataset):
         """Return whether the labels are random."""
         return self._to_labels.uses_seed or self._to_labels.uses_rng
 
-    def read_again(self, index: int, epoch: int, keys: SequenceOf[str], nth: int) -> dict[str, NDArray[Any]]:
+    def read_again(self, index: int, epoch: int, keys: Sequence[str], nth: int) -> dict[str, NDArray[Any]]:
         """Read a line with other random numbers than before."""
         return self.read_next(index, epoch, keys, None, nth)
 
     def read_next(
-        self, index: int, epoch: int, keys: SequenceOf[str], rng: Optional[random.Random], nth: int = 0
+        self, index: int, epoch: int, keys: Sequence[str], rng: Optional[random.Random], nth: int = 0
     ) -> dict[str, NDArray[Any]]:
         """Read a line.
 

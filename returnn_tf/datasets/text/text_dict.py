@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -97,7 +97,7 @@ class TextDictDataset(Dataset):
         """Return the number of characters of each sequence, [num_seqs]."""
         return np.asarray([sum(len(text) for _, text in entries) for entries in self._texts().values()], np.int64)
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+    def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return the labels of a sequence."""
         return self.read_again(index, epoch, keys, 0)
 
@@ -106,7 +106,7 @@ class TextDictDataset(Dataset):
         """Return whether texts are split at random."""
         return self._vocabulary.is_random
 
-    def read_again(self, index: int, epoch: int, keys: SequenceOf[str], nth: int) -> dict[str, NDArray[Any]]:
+    def read_again(self, index: int, epoch: int, keys: Sequence[str], nth: int) -> dict[str, NDArray[Any]]:
         """Return the labels of a sequence, with other random numbers than before."""
         entries = self._texts()[self._tags[index]]
         self._vocabulary.set_random_seed((self.epoch_seed(epoch) % 2**32, index, *([nth] if nth else [])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from typing import Optional
 
 from returnn_tf.config import ConfigError, DataError
@@ -51,13 +51,13 @@ class TextToLabels:
     :ivar labels: names of the labels, by index
     """
 
-    labels: SequenceOf[str]
+    labels: Sequence[str]
     #: whether the labels depend on the random numbers of the epoch
     uses_rng = False
     #: whether they depend on the seed of the sequence
     uses_seed = False
 
-    def labels_of_text(self, text: str, rng: Optional[random.Random], seed: SequenceOf[int]) -> list[int]:
+    def labels_of_text(self, text: str, rng: Optional[random.Random], seed: Sequence[int]) -> list[int]:
         """Return the labels of a text without white space at both ends.
 
         :param rng: random numbers of the epoch, if they are used
@@ -104,7 +104,7 @@ class VocabularyText(TextToLabels):
         self.labels = vocabulary.labels
         self.uses_seed = vocabulary.is_random
 
-    def labels_of_text(self, text: str, rng: Optional[random.Random], seed: SequenceOf[int]) -> list[int]:
+    def labels_of_text(self, text: str, rng: Optional[random.Random], seed: Sequence[int]) -> list[int]:
         """Return the labels of a text."""
         if self.uses_seed:
             self.vocabulary.set_random_seed(seed)
@@ -124,7 +124,7 @@ class PhoneText(TextToLabels):
         self.phones = PhoneSequences(opts, "%s: phone_info" % where)
         self.labels = self.phones.labels
 
-    def labels_of_text(self, text: str, rng: Optional[random.Random], seed: SequenceOf[int]) -> list[int]:
+    def labels_of_text(self, text: str, rng: Optional[random.Random], seed: Sequence[int]) -> list[int]:
         """Return the label of each frame."""
         assert rng is not None
         return self.phones.labels_of_text(text, rng)
@@ -173,7 +173,7 @@ class SymbolText(TextToLabels):
         """Return the label of a symbol."""
         return self._index.get(symbol)
 
-    def labels_of_text(self, text: str, rng: Optional[random.Random], seed: SequenceOf[int]) -> list[int]:
+    def labels_of_text(self, text: str, rng: Optional[random.Random], seed: Sequence[int]) -> list[int]:
         """Return the labels of a text."""
         symbols = parse_text(text, self._parse_opts, word_based=self._word_based, blank=self._blank)
         symbols = self._before + symbols + self._after

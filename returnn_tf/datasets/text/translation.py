@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -123,7 +123,7 @@ class TranslationDataset(Dataset):
         """Return the source file."""
         return self._files.paths[SOURCE]
 
-    def indices_of_tags(self, tags: SequenceOf[str]) -> NDArray[Any]:
+    def indices_of_tags(self, tags: Sequence[str]) -> NDArray[Any]:
         """Return corpus indices of sequences given by tag; DataError for an unknown one."""
         return super().indices_of_tags(tags) if self.opts.seq_list_file else self._tags.indices(tags, self.num_seqs)
 
@@ -133,7 +133,7 @@ class TranslationDataset(Dataset):
         lines = self._chosen_lines()
         return counts if lines is None else counts[lines]
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+    def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Read a line of each text."""
         data: dict[str, NDArray[Any]] = {}
         for side in self._sides:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -85,8 +84,8 @@ class UserDatasetBase(DatasetInterface):
     def init_seq_order(
         self,
         epoch: Optional[int] = None,
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
+        seq_list: Optional[Sequence[str]] = None,
+        seq_order: Optional[Sequence[int]] = None,
     ) -> bool:
         """Begin an epoch; None: just initialise."""
         del seq_list, seq_order

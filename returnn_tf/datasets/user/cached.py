@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -34,8 +34,8 @@ class CachedDataset2(UserDatasetBase):
     def init_seq_order(
         self,
         epoch: Optional[int] = None,
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
+        seq_list: Optional[Sequence[str]] = None,
+        seq_order: Optional[Sequence[int]] = None,
     ) -> bool:
         """Begin an epoch: forget all sequences and their number."""
         super().init_seq_order(epoch=epoch, seq_list=seq_list, seq_order=seq_order)
@@ -154,8 +154,8 @@ class GeneratingDataset(CachedDataset2):
     def init_seq_order(
         self,
         epoch: Optional[int] = None,
-        seq_list: Optional[SequenceOf[str]] = None,
-        seq_order: Optional[SequenceOf[int]] = None,
+        seq_list: Optional[Sequence[str]] = None,
+        seq_order: Optional[Sequence[int]] = None,
     ) -> bool:
         """Begin an epoch: order the sequences, and seed ``random``."""
         super().init_seq_order(epoch=epoch, seq_list=seq_list, seq_order=seq_order)

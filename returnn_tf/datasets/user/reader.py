@@ -18,7 +18,7 @@ from returnn_tf.config.user_code import error_in_config
 from returnn_tf.datasets.core import seq_order as orders
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.base_options import BaseOptions
-from returnn_tf.datasets.core.data_spec import DataSpec, Sequence, checked_fraction
+from returnn_tf.datasets.core.data_spec import DataSpec, Example, checked_fraction
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.stream import StreamDataset
 
@@ -129,7 +129,7 @@ class UserDataset(StreamDataset):
         """Return whether the user's dataset says that it has infinitely many sequences."""
         return getattr(self.user, "_count", None) == float("inf")
 
-    def stream(self, epoch: int, **how: Any) -> Iterator[Sequence]:
+    def stream(self, epoch: int, **how: Any) -> Iterator[Example]:
         """Yield the sequences of an epoch."""
         failed = False
         try:
@@ -154,7 +154,7 @@ class UserDataset(StreamDataset):
             text = error_in_config(exc) or "%s: %s" % (type(exc).__name__, exc)
             raise DataError("%s: %s: %s" % (self._owner(), name, text)) from exc
 
-    def _sequences_of_user(self, epoch: int, how: Mapping[str, Any]) -> Iterator[Sequence]:
+    def _sequences_of_user(self, epoch: int, how: Mapping[str, Any]) -> Iterator[Example]:
         user = self.user
         self._reading += 1
         reading = self._reading
@@ -174,7 +174,7 @@ class UserDataset(StreamDataset):
             if wanted is not None and (index >= len(wanted) or tag != wanted[index]):
                 raise DataError("%s: init_seq_order got seq_list, but sequence %d is %r" % (self._owner(), index, tag))
             complete = checked_fraction(user.get_complete_frac(index), "%s: sequence %r" % (self._owner(), tag))
-            yield Sequence(index=index, tag=tag, data=data, complete=complete)
+            yield Example(index=index, tag=tag, data=data, complete=complete)
 
 
 def _made(cls: type, options: dict[str, Any], owner: str) -> Any:

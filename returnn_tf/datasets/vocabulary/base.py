@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Union
 
@@ -74,7 +73,7 @@ class Vocabulary:
             False, help="labels may contain blanks; a text is the labels joined by one blank each"
         )
 
-    positional: SequenceOf[str] = ("vocab_file", "seq_postfix", "unknown_label")
+    positional: Sequence[str] = ("vocab_file", "seq_postfix", "unknown_label")
     #: Between two labels of a text.
     separator = " "
     num_labels = 0
@@ -209,7 +208,7 @@ class Vocabulary:
 
     # ---- text
 
-    def set_random_seed(self, seed: Union[int, SequenceOf[int]]) -> None:
+    def set_random_seed(self, seed: Union[int, Sequence[int]]) -> None:
         """Begin a sequence of random numbers, if texts are split at random; others have no effect."""
 
     def get_seq(self, sentence: str) -> list[int]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -16,7 +15,7 @@ from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.config.settings import DataSettings
 from returnn_tf.datasets.config import DatasetOfConfig
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.datasets.core.data_spec import Example
 from returnn_tf.datasets.core.epoch_reader import EpochReader
 from returnn_tf.datasets.core.share import Chosen
 
@@ -67,7 +66,7 @@ def is_config(text: str) -> bool:
     return False
 
 
-def open_dataset(text: str, name: Optional[str] = None, overrides: SequenceOf[str] = ()) -> OpenDataset:
+def open_dataset(text: str, name: Optional[str] = None, overrides: Sequence[str] = ()) -> OpenDataset:
     """Open a dataset. Sequences are in its own order, also those of evaluation datasets.
 
     :param text: a config, or a dataset, see `is_config`
@@ -85,7 +84,7 @@ def open_dataset(text: str, name: Optional[str] = None, overrides: SequenceOf[st
     return given_dataset(text)
 
 
-def dataset_of_options(config: Optional[str], name: Optional[str], overrides: SequenceOf[str] = ()) -> OpenDataset:
+def dataset_of_options(config: Optional[str], name: Optional[str], overrides: Sequence[str] = ()) -> OpenDataset:
     """Open the dataset of the options ``--config`` and ``--dataset``, at least one of which is given.
 
     :param config: path of the config
@@ -142,7 +141,7 @@ def positions(
     *,
     first: int = 0,
     last: Optional[int] = None,
-    tags: Optional[SequenceOf[str]] = None,
+    tags: Optional[Sequence[str]] = None,
 ) -> Iterator[tuple[EpochReader, int]]:
     """Iterate over the sequences of an epoch in its order, without reading them: what reads them, and the position.
 
@@ -166,7 +165,7 @@ def positions(
         reader.report_broken(num_used)
 
 
-def sequences(opened: OpenDataset, epoch: int, keys: list[str], **which: Any) -> Iterator[Sequence]:
+def sequences(opened: OpenDataset, epoch: int, keys: list[str], **which: Any) -> Iterator[Example]:
     """Iterate over the sequences of an epoch in its order; for the parameters see `positions`."""
     for reader, position in positions(opened, epoch, keys, **which):
         yield reader.sequence(position)

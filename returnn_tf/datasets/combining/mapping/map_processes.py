@@ -16,7 +16,7 @@ from typing import Optional
 import numpy as np
 
 from returnn_tf.datasets.combining.mapping.mapper import Mapper
-from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.datasets.core.data_spec import Example
 from returnn_tf.datasets.processes.client import WorkerProcess
 from returnn_tf.datasets.processes.worker import describe_error
 
@@ -45,7 +45,7 @@ class MapService:
                 connection.send(("error", request, *describe_error(exc)))
 
 
-def _inputs(connection: Connection, request: int) -> Iterator[Sequence]:
+def _inputs(connection: Connection, request: int) -> Iterator[Example]:
     while True:
         connection.send(("pull", request))
         kind, number, *content = connection.recv()
@@ -59,7 +59,7 @@ class _State:
     """What is known of one process."""
 
     def __init__(self) -> None:
-        self.results: collections.deque[Sequence] = collections.deque()
+        self.results: collections.deque[Example] = collections.deque()
         self.num_pulled = 0
         self.num_sent = 0
         self.ended = False
@@ -95,7 +95,7 @@ class MapProcesses:
         """Return the process ids."""
         return [worker.pid for worker in self._workers]
 
-    def apply(self, sequences: Iterator[Sequence], epoch: int, seeds: list[int]) -> Generator[Sequence, None, None]:
+    def apply(self, sequences: Iterator[Example], epoch: int, seeds: list[int]) -> Generator[Example, None, None]:
         """Yield the results of all processes, one of each in turn as long as it has any.
 
         :param seeds: of the random generator of each process
@@ -137,7 +137,7 @@ class MapProcesses:
                     state.ended = True
                 self._changed.notify_all()
 
-    def _next(self, state: _State, sequences: Iterator[Sequence]) -> Optional[Sequence]:
+    def _next(self, state: _State, sequences: Iterator[Example]) -> Optional[Example]:
         """Return the next result of a process, dealing sequences to all of them meanwhile; None at its end."""
         while True:
             with self._changed:
@@ -153,7 +153,7 @@ class MapProcesses:
                     continue
             self._deal(sequences)
 
-    def _deal(self, sequences: Iterator[Sequence]) -> None:
+    def _deal(self, sequences: Iterator[Example]) -> None:
         sequence = next(sequences, None)
         if sequence is None:
             self._all_dealt = True

@@ -16,7 +16,7 @@ from returnn_tf.config.errors import shown
 from returnn_tf.config.user_code import USER_CODE, error_in_config
 from returnn_tf.datasets.combining.functions import call_with_known
 from returnn_tf.datasets.combining.mapping.tensor_dict import NamedTensor, TensorDict
-from returnn_tf.datasets.core.data_spec import DataSpec, Sequence, checked_fraction
+from returnn_tf.datasets.core.data_spec import DataSpec, Example, checked_fraction
 from returnn_tf.tensor import Dim, DimKind
 
 _EXTRA = ("seq_tag", "seq_idx", "complete_frac")
@@ -44,7 +44,7 @@ class Mapper:
     def __post_init__(self) -> None:
         self._dims = {key: _dims(key, spec) for key, spec in self.inputs.items()}
 
-    def apply(self, sequences: Iterable[Sequence], epoch: int, rng: np.random.RandomState) -> Iterator[Sequence]:
+    def apply(self, sequences: Iterable[Example], epoch: int, rng: np.random.RandomState) -> Iterator[Example]:
         """Yield the processed sequences.
 
         :param rng: used by all of them in turn
@@ -62,8 +62,8 @@ class Mapper:
             yield dataclasses.replace(sequence, data=data)
 
     def _apply_to_stream(
-        self, sequences: Iterable[Sequence], epoch: int, rng: np.random.RandomState
-    ) -> Iterator[Sequence]:
+        self, sequences: Iterable[Example], epoch: int, rng: np.random.RandomState
+    ) -> Iterator[Example]:
         counter = _Counter(sequences, self._tensors)
         where = "%s: map_seq_stream" % self.owner
         with _errors_of("map_seq_stream"):
@@ -80,7 +80,7 @@ class Mapper:
                 raise DataError("%s: complete_frac of %r is %g, but was %g before" % (where, tag, fraction, last))
             last = fraction
             complete = fraction if counter.knows_end else None
-            yield Sequence(index=number, tag=tag, data=data, position=number, complete=complete)
+            yield Example(index=number, tag=tag, data=data, position=number, complete=complete)
             number += 1
         if self.preserves_num_seqs:
             counter.read_rest()
@@ -90,7 +90,7 @@ class Mapper:
                 % (where, number, counter.number)
             )
 
-    def _tensors(self, sequence: Sequence) -> TensorDict:
+    def _tensors(self, sequence: Example) -> TensorDict:
         """Return a sequence in the form that functions get; they may change the arrays."""
         tensors = {
             key: NamedTensor(
@@ -172,7 +172,7 @@ def _checked(results: Iterable[Any]) -> Iterator[Any]:
 class _Counter:
     """Counts the sequences that a function takes."""
 
-    def __init__(self, sequences: Iterable[Sequence], convert: Callable[[Sequence], TensorDict]):
+    def __init__(self, sequences: Iterable[Example], convert: Callable[[Example], TensorDict]):
         self._sequences = iter(sequences)
         self._convert = convert
         self.number = 0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Generator, Iterator, Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -19,7 +18,7 @@ from returnn_tf.datasets.combining.inner import inner_dataset, refuse_own_order
 from returnn_tf.datasets.combining.mapping.map_processes import MapProcesses
 from returnn_tf.datasets.combining.mapping.mapper import Mapper
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec, Sequence
+from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.datasets.core.epoch_reader import EpochReader
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
@@ -135,7 +134,7 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
                 )
         return StreamedEpoch(self, epoch, keys, chosen)
 
-    def read(self, index: int, epoch: int, keys: SequenceOf[str]) -> dict[str, NDArray[Any]]:
+    def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Read and process a single sequence, with a random generator of its own."""
         return self.read_again(index, epoch, keys, 0)
 
@@ -144,12 +143,12 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
         """Return True: the function gets random numbers."""
         return True
 
-    def read_again(self, index: int, epoch: int, keys: SequenceOf[str], nth: int) -> dict[str, NDArray[Any]]:
+    def read_again(self, index: int, epoch: int, keys: Sequence[str], nth: int) -> dict[str, NDArray[Any]]:
         """Read and process a sequence that the epoch had before."""
         with contextlib.closing(self.open_epoch(epoch, list(keys), Chosen.single(index, nth))) as reader:
             return reader.sequence(0).data
 
-    def stream(self, epoch: int, **how: Any) -> Iterator[Sequence]:
+    def stream(self, epoch: int, **how: Any) -> Iterator[Example]:
         """Yield the processed sequences, those of a stream with indices that other processes do not have."""
         if self.opts.map_seq is not None:
             yield from self._processed(epoch, how)
@@ -158,7 +157,7 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
         for number, sequence in enumerate(self._processed(epoch, how)):
             yield dataclasses.replace(sequence, index=number * share.size + share.rank)
 
-    def _processed(self, epoch: int, how: Mapping[str, Any]) -> Iterator[Sequence]:
+    def _processed(self, epoch: int, how: Mapping[str, Any]) -> Iterator[Example]:
         workers = self.opts.num_workers
         if how.get("by_itself") and not self.is_stream:
             yield from self._processed_by_itself(epoch, how)
@@ -186,7 +185,7 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
             else:
                 processes.close()
 
-    def _processed_by_itself(self, epoch: int, how: Mapping[str, Any]) -> Iterator[Sequence]:
+    def _processed_by_itself(self, epoch: int, how: Mapping[str, Any]) -> Iterator[Example]:
         """Yield the processed sequences, each with a random generator of its own."""
         counts = zip(*self.chosen_occurrences(epoch, Chosen(**how)))
         with contextlib.closing(self._inputs(epoch, how)) as inputs:
@@ -197,13 +196,13 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
                 for result in self._function().apply([by_index], epoch, rng):
                     yield dataclasses.replace(result, position=sequence.position)
 
-    def _inputs(self, epoch: int, how: Mapping[str, Any]) -> Generator[Sequence, None, None]:
+    def _inputs(self, epoch: int, how: Mapping[str, Any]) -> Generator[Example, None, None]:
         """Yield the sequences of the inner dataset."""
         with contextlib.closing(self.inner.open_epoch(epoch, self.inner.data_keys, Chosen(**how))) as reader:
             position = 0
             while reader.has(position):
                 sequence = reader.sequence(position)
-                yield Sequence(
+                yield Example(
                     index=sequence.index,
                     tag=sequence.tag,
                     data=sequence.data,

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from returnn_tf.datasets.core.data_spec import Sequence
+from returnn_tf.datasets.core.data_spec import Example
 from returnn_tf.datasets.core.together import Together
 
 
@@ -16,7 +16,7 @@ def is_applicable(dataset: Any) -> bool:
     return opts.window == 1 and not (opts.shuffle_frames_of_nseqs or opts.skip_broken_seqs)
 
 
-def sequences_by_blocks(epoch: Any, together: Together, start: int) -> Iterator[Sequence]:
+def sequences_by_blocks(epoch: Any, together: Together, start: int) -> Iterator[Example]:
     """Yield the sequences of an epoch from a position on.
 
     A block in which anything is wrong is made one by one: so an error names the sequence, and comes when it is its
@@ -36,7 +36,7 @@ def sequences_by_blocks(epoch: Any, together: Together, start: int) -> Iterator[
             indices = together.indices(slice(position, end))
             tags = epoch.dataset.tags_together(indices)
             data = map(dict, map(zip, itertools.repeat(tuple(columns)), zip(*columns.values())))
-            yield from map(Sequence, indices, tags, data, range(position, end))
+            yield from map(Example, indices, tags, data, range(position, end))
         else:
             for single in range(position, end):
                 yield epoch.sequence(single)

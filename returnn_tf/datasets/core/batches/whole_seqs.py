@@ -1,7 +1,7 @@
 """Batches of whole sequences with known lengths: the same as by `plan_batches` and `assemble`, in a third of the time.
 
 Corpora of many short sequences spend more time on each sequence in Python than on reading. So nothing is made for a
-single sequence here, neither a slice nor a `Sequence`.
+single sequence here, neither a slice nor a `Example`.
 """
 
 from __future__ import annotations
