@@ -25,7 +25,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "mod
 import ours
 from model_rows import ROWS, Model, small
 
-from returnn_tf.network import packed_layers
+from returnn_tf.compiler import packed_layers
 from returnn_tf.util.lazy_tf import tf
 
 

@@ -58,7 +58,7 @@ print(seconds)
 _PLAN = """
 import sys, time
 from returnn_tf.config import Config
-from returnn_tf.network.plan_config import plan_from_config
+from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.graph.registry import LAYERS
 config = Config.from_file(sys.argv[1])
 LAYERS.load()

@@ -50,7 +50,7 @@ CORE = {
         "tests/native/test_update.py",
     ),
     "layers": ("tests/layers/test_conformance.py", "tests/layers/rec", "tests/layers/losses"),
-    "network": ("tests/network/test_loops.py", "tests/network/test_network.py", "tests/network/test_subnetworks.py"),
+    "network": ("tests/compiler/test_loops.py", "tests/compiler/test_network.py", "tests/compiler/test_subnetworks.py"),
     "engine": (
         "tests/engine/test_checkpoint.py",
         "tests/engine/test_optimizers.py",

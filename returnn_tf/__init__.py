@@ -27,7 +27,7 @@ _HOME_OF_NAME = {
     "Layer": "returnn_tf.graph.layer",
     "LearningRateControl": "returnn_tf.engine.learning_rate.control",
     "Loss": "returnn_tf.graph.loss",
-    "Network": "returnn_tf.network.network",
+    "Network": "returnn_tf.compiler.network",
     "Optimizer": "returnn_tf.engine.update.optimizers",
     "PlanContext": "returnn_tf.graph.plan_context",
     "Searcher": "returnn_tf.engine.search.searcher",

@@ -1,5 +1,6 @@
 from returnn_tf._version import __version__ as __version__
 from returnn_tf.cli.commands import register_command as register_command
+from returnn_tf.compiler.network import Network as Network
 from returnn_tf.config import Config as Config
 from returnn_tf.config import ConfigError as ConfigError
 from returnn_tf.config import DataError as DataError
@@ -30,7 +31,6 @@ from returnn_tf.graph.loss import Loss as Loss
 from returnn_tf.graph.plan_context import PlanContext as PlanContext
 from returnn_tf.graph.registry import register_layer as register_layer
 from returnn_tf.graph.registry import register_loss as register_loss
-from returnn_tf.network.network import Network as Network
 from returnn_tf.ops.cells import register_cell as register_cell
 from returnn_tf.tasks.registry import register_task as register_task
 from returnn_tf.tensor import Data as Data

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from returnn_tf.network.feed import feed_layout
+from returnn_tf.compiler.feed import feed_layout
 from returnn_tf.tensor import Data, Dim
 
 

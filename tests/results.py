@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from returnn_tf.network.result import LayerResult, RunResult
+from returnn_tf.compiler.result import LayerResult, RunResult
 from tests.parity import assert_close, valid_mask
 
 #: names of what differs each time in a learning-rate file: durations, speed and memory

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional
 
+from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.derived import derived
 from returnn_tf.config.settings import NetworkSettings, TrainingSettings
@@ -14,7 +15,6 @@ from returnn_tf.export.meta.graph_builder import GraphBuilder
 from returnn_tf.export.steps.graph import DECODER, GRAPH, StepGraph, add_steps
 from returnn_tf.export.steps.loops import plan_for_steps
 from returnn_tf.native.library import libraries_with
-from returnn_tf.network.plan_config import plan_from_config
 
 
 @dataclasses.dataclass(frozen=True)

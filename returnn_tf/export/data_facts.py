@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.options import from_options
 from returnn_tf.config.settings import DataSettings, NetworkSettings
@@ -23,7 +24,6 @@ from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.tensor_info import VALUE, graph_name
 from returnn_tf.graph.layer_base import SameLabels
 from returnn_tf.logging.log import log
-from returnn_tf.network.planning.plan import Plan
 from returnn_tf.tensor import Dim
 
 #: Options of datasets that hold a vocabulary.

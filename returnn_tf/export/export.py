@@ -6,12 +6,12 @@ import contextlib
 import os
 from typing import Any
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import from_options
 from returnn_tf.engine.support.atomic_files import staging
 from returnn_tf.export.exporters import EXPORTERS, Exporter
 from returnn_tf.export.side_file import write_side_file
-from returnn_tf.network.network import Network
 
 
 def export(net: Network, folder: str, to: str = "saved_model", **options: Any) -> None:

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import DataError
 from returnn_tf.config.options import option
 from returnn_tf.config.registry import OptionClasses
 from returnn_tf.export.comparison import difference
 from returnn_tf.export.inference import InferenceModel
-from returnn_tf.network.network import Network
 
 
 @dataclasses.dataclass(eq=False, repr=False)

@@ -9,6 +9,9 @@ from typing import Any, Optional
 
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.feed import batch_major_order, feed_layout
+from returnn_tf.compiler.lower import Lowered
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine.support.step_errors import reason
 from returnn_tf.export.graph_ops import op_types
@@ -18,9 +21,6 @@ from returnn_tf.export.tensor_info import LENGTHS, SCORES, VALUE, TensorInfo, gr
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
 from returnn_tf.layers.search.decide import scores_of
-from returnn_tf.network.feed import batch_major_order, feed_layout
-from returnn_tf.network.lower import Lowered
-from returnn_tf.network.network import Network
 from returnn_tf.ops.frames.shape import at_least_one, transpose
 from returnn_tf.util.lazy_tf import tf
 

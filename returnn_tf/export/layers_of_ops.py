@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Optional
 
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import ConfigError
 from returnn_tf.export.graph_ops import all_ops, op_types
 from returnn_tf.export.layer_table import choose_another
 from returnn_tf.graph.emit_node import op_scope
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.registry import LAYERS
-from returnn_tf.network.planning.plan import Plan
 
 
 def layers_of_ops(plan: Plan, graph_def: Any, types: Collection[str]) -> dict[Node, list[str]]:

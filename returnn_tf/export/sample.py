@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.network.feed import batch_major_order
+from returnn_tf.compiler.feed import batch_major_order
 from returnn_tf.tensor import Data, Dim
 
 

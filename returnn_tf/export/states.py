@@ -1,6 +1,6 @@
 """States that layers keep from call to call, in exported graphs.
 
-Layers read and write them by the protocol of `returnn_tf.network.kept_states.KeptStates`: ``value(spec, sizes)`` and
+Layers read and write them by the protocol of `returnn_tf.compiler.kept_states.KeptStates`: ``value(spec, sizes)`` and
 ``assign(spec, value)``. Where ``continues`` is true, every recurrence over frames goes on from call to call, by
 ``before(spec, first)`` and ``after(spec, last)``, see `EmitContext.state_before`.
 """

@@ -9,12 +9,12 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import ConfigError
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.states import FedStates
 from returnn_tf.export.tensor_info import STATE, TensorInfo, graph_name
 from returnn_tf.graph.after_step.kept_state import KeptSpec
-from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
 #: What is appended to the name of a state for its value after the block.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config.options import at_least, option
 from returnn_tf.export.exporters import Exporter
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.stream_check import check_stream
 from returnn_tf.export.streaming import StreamingModel
-from returnn_tf.network.network import Network
 
 
 @dataclasses.dataclass(eq=False, repr=False)

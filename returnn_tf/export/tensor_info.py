@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
+from returnn_tf.compiler.feed import batch_major_order
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.node import Node
 from returnn_tf.layers.search.decide import has_scores
-from returnn_tf.network.feed import batch_major_order
 from returnn_tf.tensor import Data
 
 VALUE, LENGTHS, SCORES, STATE = "value", "lengths", "scores", "state"

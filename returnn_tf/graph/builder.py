@@ -64,7 +64,7 @@ class Builder(DeclaredDims, Protocol):
         """Return a layer of the nested network of ``owner``."""
 
     def resolve(self, ref: str, where: str) -> Node:
-        """Return the layer of a name in the network of the layer, see `returnn_tf.network.planning.scope.Scope`."""
+        """Return the layer of a name in the network of the layer, see `returnn_tf.compiler.planning.scope.Scope`."""
 
     def target_data(self, owner: Node, target: str) -> Data:
         """Return the template of a target: a layer or a data key."""

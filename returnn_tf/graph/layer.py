@@ -35,7 +35,7 @@ class Layer(LayerBase):
         return super().emit(ctx)
 
     def emit_weights(self, ctx: EmitContext) -> Any:
-        """Emit the attention weights inside, before dropout, once more; see `returnn_tf.network.inner_weights`."""
+        """Emit the attention weights inside, before dropout, once more; see `returnn_tf.compiler.inner_weights`."""
         return super().emit_weights(ctx)
 
     def before_loop(self, ctx: EmitContext) -> None:

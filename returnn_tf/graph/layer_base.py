@@ -293,7 +293,7 @@ class LayerBase(LayerFacts):
         raise ConfigError("it computes none inside")
 
     def emit_weights(self, ctx: Any) -> Any:
-        """Emit the attention weights inside, before dropout, once more; see `returnn_tf.network.inner_weights`."""
+        """Emit the attention weights inside, before dropout, once more; see `returnn_tf.compiler.inner_weights`."""
         raise AssertionError("%s has no emit_weights()" % type(self).__name__)
 
     def remark(self) -> str:

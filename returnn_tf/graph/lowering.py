@@ -39,7 +39,7 @@ class Lowering:
     process_offset: int = 0
     #: Which outputs are checked for NaN, see `returnn_tf.graph.check_numerics`.
     check_numerics: str = ""
-    #: The states that layers keep from batch to batch, see `returnn_tf.network.kept_states`.
+    #: The states that layers keep from batch to batch, see `returnn_tf.compiler.kept_states`.
     kept: Any = None
     #: Whether the losses are wanted.
     with_losses: bool = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import CheckpointSettings, TaskSettings
 from returnn_tf.engine.data.data_source import DataSource, evaluation_sources
@@ -15,7 +16,6 @@ from returnn_tf.engine.passes.unusable_scores import check_usable
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.logging.lines import eval_line
 from returnn_tf.logging.log import log
-from returnn_tf.network.network import Network
 from returnn_tf.tasks.registry import register_task
 
 

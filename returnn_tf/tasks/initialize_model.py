@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint, model_dir
@@ -10,7 +11,6 @@ from returnn_tf.engine.checkpoints.meta_graphs import MetaGraphs
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.support.fingerprint import fingerprint
 from returnn_tf.logging.log import log
-from returnn_tf.network.network import Network
 from returnn_tf.tasks.meta_graph import graph_writer
 from returnn_tf.tasks.registry import register_task
 

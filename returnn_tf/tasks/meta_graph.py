@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Optional
 
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.engine.checkpoints.meta_graphs import BuildGraph
 from returnn_tf.export.meta.graph_builder import GraphBuilder
-from returnn_tf.network.planning.plan import Plan
 
 #: The environment variable that disables the files for all trainings, whatever their configs say.
 DISABLING = "RETURNN_TF_META_GRAPH"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from returnn_tf.compiler.describe import describe_plan
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
 from returnn_tf.engine.passes.trainer import Trainer
@@ -9,8 +11,6 @@ from returnn_tf.engine.pretrain.checks import plan_of
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.support import devices
 from returnn_tf.logging.log import log
-from returnn_tf.network.describe import describe_plan
-from returnn_tf.network.network import Network
 from returnn_tf.tasks.registry import register_task
 
 

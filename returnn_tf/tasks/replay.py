@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.feed_function import FeedFunction
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import TaskSettings
 from returnn_tf.engine.checkpoints.selection import checkpoint_exists
 from returnn_tf.engine.monitoring import reproducer
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.logging.log import log
-from returnn_tf.network.feed_function import FeedFunction
-from returnn_tf.network.network import Network
 from returnn_tf.tasks.registry import register_task
 from returnn_tf.util.lazy_tf import tf
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from returnn_tf.compiler.plan_config import plan_from_config
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.config.settings import DataSettings, NetworkSettings, TaskSettings
 from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
@@ -14,8 +16,6 @@ from returnn_tf.engine.search.search_pass import SearchPass
 from returnn_tf.engine.search.searcher import Searcher
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.logging.log import log
-from returnn_tf.network.plan_config import plan_from_config
-from returnn_tf.network.planning.plan import Plan
 from returnn_tf.tasks.registry import register_task
 
 ERROR_TOPIC = "search"

@@ -12,7 +12,7 @@ from returnn_tf.config.settings import all_settings
 from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.core.registry import DATASETS
 from returnn_tf.engine.update.optimizers import OPTIMIZERS
-from tests.network.mutations import VALUES, Settings, copied
+from tests.compiler.mutations import VALUES, Settings, copied
 
 _NETWORK = {
     "h": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "data", "L2": 0.01},

@@ -2,7 +2,7 @@
 
     python -m tests.cli.fuzz [--count 5000] [--start 0]
 
-As `tests.network.fuzz`, which does the same for networks alone. About 10 ms for each.
+As `tests.compiler.fuzz`, which does the same for networks alone. About 10 ms for each.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from returnn_tf.cli.check.migration import migration, table
 from returnn_tf.cli.check.whole_config import ConfigCheck
 from returnn_tf.config import Config, DataError
 from tests.cli.config_mutations import corpus, mutated
-from tests.network import fuzz
-from tests.network.mutations import Settings, copied
+from tests.compiler import fuzz
+from tests.compiler.mutations import Settings, copied
 
 
 def check_whole(settings: Settings, number: int) -> None:

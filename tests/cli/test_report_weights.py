@@ -11,8 +11,8 @@ import pytest
 from returnn_tf.cli.report import examples, weights
 from returnn_tf.cli.report.model import Model, SeqReport
 from returnn_tf.cli.report.weights import WeightsFunction, weights_layers
-from returnn_tf.network.inner_weights import emit_inner_weights
-from returnn_tf.network.network import Network
+from returnn_tf.compiler.inner_weights import emit_inner_weights
+from returnn_tf.compiler.network import Network
 from returnn_tf.tensor import SpatialDim
 from returnn_tf.util.png import grey_png
 from tests.layers.nets import feed, net_of

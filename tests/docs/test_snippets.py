@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.engine.checkpoints.of_network import save_checkpoint
 from returnn_tf.engine.training.load_model import load_network
-from returnn_tf.network.network import Network
 from tests.docs.run_page import blocks_of, is_run, same
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from returnn_tf.compiler.feed_function import FeedFunction
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.batches.batch import Batch
 from returnn_tf.engine.distributed.world import alone
@@ -16,7 +17,6 @@ from returnn_tf.engine.passes import ranks_report
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, batch_sizes
 from returnn_tf.engine.passes.progress import PassState
 from returnn_tf.logging.log import log
-from returnn_tf.network.feed_function import FeedFunction
 from returnn_tf.util.lazy_tf import tf
 
 

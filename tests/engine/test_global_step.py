@@ -10,6 +10,8 @@ import h5py
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
+from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.learning_rate.file import read_file
@@ -18,8 +20,6 @@ from returnn_tf.engine.passes.forwarder import Forwarder
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.search.searcher import Searcher
 from returnn_tf.engine.training.load_model import load_network
-from returnn_tf.network.network import Network
-from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.tasks.registry import run_task
 
 STEPS = 10

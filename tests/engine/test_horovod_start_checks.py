@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.distributed import start_checks
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.training import resume_point
-from returnn_tf.network.network import Network
 
 
 class Two(World):

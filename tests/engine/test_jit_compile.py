@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.distributed.world import alone
 from returnn_tf.engine.passes.evaluator import Evaluator
 from returnn_tf.engine.passes.trainer import Trainer
-from returnn_tf.network.network import Network
 from returnn_tf.ops.xla import keep_compiled
 
 OUTPUT = {"class": "softmax", "from": "h", "target": "classes", "loss": "ce"}

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import returnn_tf
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.engine.monitoring.loss_watch import LossWatch
 from returnn_tf.engine.support.step_result import StepResult
-from returnn_tf.network.network import Network
 from tests.engine.test_fit import DEV, SETTINGS, TRAIN
 
 GUESS = math.log(10)

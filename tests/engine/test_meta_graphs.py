@@ -11,14 +11,14 @@ from typing import Any, Optional
 
 import pytest
 
+from returnn_tf.compiler.network import Network
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.meta_graphs import MetaGraphs
 from returnn_tf.engine.checkpoints.selection import find_checkpoints
 from returnn_tf.engine.support.signals import Stopped, StopRequest
 from returnn_tf.engine.training.engine import Engine
-from returnn_tf.network.network import Network
-from returnn_tf.network.planning.plan import Plan
 from tests.waiting import LONG
 
 LAYER = {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}

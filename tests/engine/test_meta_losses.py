@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.passes.trainer import Trainer
-from returnn_tf.network.network import Network
 
 RATE, SCALE = 0.1, 0.5
 LENS = np.array([4, 2], "int32")

@@ -7,9 +7,9 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.engine.support.nonfinite import NonFiniteError, data_key, first_bad_layer
-from returnn_tf.network.network import Network
 
 #: The names say nothing about the order: "a" needs "z".
 LAYERS: dict[str, Any] = {

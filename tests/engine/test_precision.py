@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from returnn_tf.compiler.network import Network
+from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.support import product_speed
 from returnn_tf.engine.update.loss_scaling import LossScaling
-from returnn_tf.network.network import Network
-from returnn_tf.network.plan_config import plan_from_config
 
 NETWORK = {
     "conv": {

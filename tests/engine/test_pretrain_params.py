@@ -7,13 +7,13 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.plan_config import plan_from_config
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.pretrain.carry_over import Transfer, carried_values, misfit_text, plan_transfer
 from returnn_tf.engine.pretrain.checks import planned_networks
 from returnn_tf.engine.pretrain.param_axes import axes_of_params, common_blocks
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
-from returnn_tf.network.plan_config import plan_from_config
-from returnn_tf.network.planning.plan import Plan
 from returnn_tf.tensor.parts import Part
 
 EXTERN = {"data": {"dim": 3}, "classes": {"dim": 2, "sparse": True}}

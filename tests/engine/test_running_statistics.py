@@ -7,11 +7,11 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.engine.passes.evaluator import Evaluator
 from returnn_tf.engine.passes.forwarder import Forwarder
 from returnn_tf.engine.passes.trainer import Trainer
-from returnn_tf.network.network import Network
 
 LENS = np.array([4, 2], "int32")
 PREFIX = "n/batch_norm/n_n_output_"

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.engine.passes.evaluator import Evaluator
 from returnn_tf.engine.passes.trainer import Trainer
-from returnn_tf.network.network import Network
 
 NETWORK: dict[str, Any] = {
     "lstm": {"class": "rec", "unit": "lstm", "n_out": 3, "from": "data"},

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.config.user_code import config_in_use
 from returnn_tf.engine.checkpoints import checkpoint
@@ -15,7 +16,6 @@ from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.pretrain.training_setup import TrainingSetup
 from returnn_tf.logging.log import log
-from returnn_tf.network.network import Network
 
 EXTERN = {"data": {"dim": 3}, "classes": {"dim": 2, "sparse": True}}
 

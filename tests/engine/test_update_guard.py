@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.update.update_guard import LossSpikeError, SkippedStepsError, spike_options
-from returnn_tf.network.network import Network
 
 SPIKE = {"factor": 5.0, "warmup": 5, "decay": 0.9}
 

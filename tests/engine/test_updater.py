@@ -7,12 +7,12 @@ from typing import Any, Callable, Optional
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import UpdateSettings
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
 from returnn_tf.engine.update.options import optimizer_dict
-from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
 Values = dict[str, np.ndarray]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.engine.passes.trainer import Trainer
-from returnn_tf.network.network import Network
 
 CASES = sorted(pathlib.Path(__file__).parent.parent.joinpath("data/parity/updater").glob("*.config"))
 

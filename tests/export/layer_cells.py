@@ -17,12 +17,12 @@ import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.export.export import make_exporter, write_export
 from returnn_tf.export.exporters import EXPORTERS
 from returnn_tf.export.layer_table import columns
 from returnn_tf.export.saved_model import run
-from returnn_tf.network.network import Network
 from tests.layers.examples import CLASSES, example_config
 
 SECONDS = 300.0

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import returnn_tf
+from returnn_tf.compiler.feed import batch_major_order
 from returnn_tf.export.meta.graph_builder import GraphBuilder, output_order
 from returnn_tf.export.meta.names import op_name
-from returnn_tf.network.feed import batch_major_order
 from tests.export.meta_session import MetaSession, inputs
 from tests.feeds import random_feed
 from tests.layers.examples import CLASSES, example_config

@@ -16,6 +16,9 @@ from returnn_tf.export.side_file import write_side_file
 from returnn_tf.export.steps import emission, session
 from returnn_tf.export.steps.client import StepDecoder
 from returnn_tf.export.steps.exporter import StepsExporter
+from tests.compiler.random_decoders import frames_feed, random_decoder, random_params
+from tests.compiler.random_nets import EXTERN
+from tests.compiler.test_random_search import lens_of
 from tests.export.step_models import (
     LABELS,
     MODELS,
@@ -28,9 +31,6 @@ from tests.export.step_models import (
     searching,
 )
 from tests.export.step_models import transducer as time_synchronous
-from tests.network.random_decoders import frames_feed, random_decoder, random_params
-from tests.network.random_nets import EXTERN
-from tests.network.test_random_search import lens_of
 
 #: Scores below belong to no hypothesis, but fill the beam.
 NONE = -1e20

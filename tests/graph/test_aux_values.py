@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.graph.aux_values import PRE_ACTIVATION, Aux, OnExit, PreActivation, batch_of_output
 from returnn_tf.graph.emit_context import EmitContext
@@ -15,7 +16,6 @@ from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.network.network import Network
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
+from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.pretrain.param_axes import axes_of_params
 from returnn_tf.engine.search.beam import with_beam_size
@@ -15,8 +17,6 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import LAYERS, register_layer
-from returnn_tf.network.network import Network
-from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.parts import Part, Parts

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config
 from returnn_tf.graph.loss import Loss
 from returnn_tf.graph.registry import register_loss
-from returnn_tf.network.plan_config import plan_from_config
 
 
 @register_loss("plugin_blank")

@@ -11,9 +11,9 @@ import h5py
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.engine.checkpoints.of_network import save_checkpoint
-from returnn_tf.network.network import Network
 from tests.jobs.manager import Code, Job, config_text
 
 DATA = {"class": "Task12AXDataset", "num_seqs": 4, "fixed_random_seed": 1}

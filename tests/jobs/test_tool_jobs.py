@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from tensorflow.core.protobuf import meta_graph_pb2
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.datasets import Dataset
-from returnn_tf.network.network import Network
 from tests.jobs.manager import ROOT, config_text, environment
 
 DATA: dict[str, Any] = {"class": "Task12AXDataset", "num_seqs": 3, "fixed_random_seed": 1}

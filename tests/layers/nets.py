@@ -7,9 +7,9 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
+from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.network.network import Network
-from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
 
 LENS = np.array([4, 2, 3], "int32")

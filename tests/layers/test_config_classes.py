@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
+from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.checkpoints.of_network import load_checkpoint, save_checkpoint
 from returnn_tf.graph.registry import LAYERS, LOSSES
-from returnn_tf.network.network import Network
-from returnn_tf.network.plan_config import plan_from_config
 
 from .nets import EXTERN_DATA, LENS, feed
 

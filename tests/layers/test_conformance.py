@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from returnn_tf.cli.shared.layer_docs import example_of
+from returnn_tf.compiler.describe import show_axes
+from returnn_tf.compiler.network import Network
+from returnn_tf.compiler.plan_config import plan_from_config
+from returnn_tf.compiler.result import RunResult
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import declared_options
 from returnn_tf.engine.checkpoints import checkpoint, params
 from returnn_tf.graph.registry import LAYERS
-from returnn_tf.network.describe import show_axes
-from returnn_tf.network.network import Network
-from returnn_tf.network.plan_config import plan_from_config
-from returnn_tf.network.result import RunResult
 from tests.feeds import random_feed, repadded
 from tests.layers.examples import CLASSES, example_config, example_settings
 from tests.results import assert_same_results
@@ -278,7 +278,7 @@ def test_all_examples_are_planned_without_tensorflow() -> None:
     code = (
         "import sys; sys.path.insert(0, '.')\n"
         "import tests.layers.test_conformance as t\n"
-        "from returnn_tf.network.describe import describe_plan\n"
+        "from returnn_tf.compiler.describe import describe_plan\n"
         "for name in t.CLASSES: describe_plan(t.plan_from_config(t.example_config(name), train=True))\n"
         "assert 'tensorflow' not in sys.modules"
     )

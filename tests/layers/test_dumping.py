@@ -90,7 +90,7 @@ def test_decide_keep_beam_keeps_hypotheses_and_scores() -> None:
         "output": {"class": "decide", "from": "kept"},
         "same": {"class": "decide", "from": "loop", "is_output_layer": True},
     }
-    from returnn_tf.network.network import Network
+    from returnn_tf.compiler.network import Network
     from tests.layers.nets import config_of
 
     out = Network.from_config(config_of(network), search=True).run(feed(), fetch=["loop"]).layers

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.native.portable import portable_ops
-from returnn_tf.network.network import Network
 
 WIDTH = 128
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from returnn_tf.network.network import Network
+from returnn_tf.compiler.network import Network
 from returnn_tf.tensor import SpatialDim
 from tests.layers.nets import FEATURE, LENS, STATIC, TIME, config_of, fails, feed, gradient, output, run
 

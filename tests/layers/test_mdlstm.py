@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
+from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.network.network import Network
-from returnn_tf.network.plan_config import plan_from_config
 from tests.native import reference
 
 EXTERN = {"data": {"shape": (None, None, 3)}, "other": {"dim": 3}}

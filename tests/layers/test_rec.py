@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.network.network import Network
 from returnn_tf.ops.cells import unit_names
 
 IN, N = 3, 4

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import ConfigError
-from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
 from tests.layers.nets import LENS, config_of, run
 

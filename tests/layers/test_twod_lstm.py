@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
+from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.network.network import Network
-from returnn_tf.network.plan_config import plan_from_config
 
 EXTERN = {"data": {"dim": 4}, "classes": {"dim": 5, "sparse": True}}
 LINEAR = {"class": "linear", "activation": "tanh", "n_out": 3}

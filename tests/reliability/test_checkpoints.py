@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.saver import Saver
@@ -21,7 +22,6 @@ from returnn_tf.engine.passes.progress import PassState, Progress
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.support import atomic_files as checkpoint_files
 from returnn_tf.engine.training.engine import Engine
-from returnn_tf.network.network import Network
 from tests.reliability import toy
 from tests.waiting import LONG, until
 

@@ -10,9 +10,9 @@ import h5py
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.engine.passes.forward_pass import Rows
-from returnn_tf.network.network import Network
 from returnn_tf.tasks.registry import run_task
 
 DATA = [

@@ -10,10 +10,10 @@ import h5py
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets import HDFDataset
 from returnn_tf.graph.after_step.sinks import RunInfo
-from returnn_tf.network.network import Network
 from returnn_tf.tasks.registry import run_task
 from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
 from tests.layers.nets import fails, feed, net_of

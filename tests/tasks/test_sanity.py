@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from returnn_tf.cli.main import main
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.logging.log import log
-from returnn_tf.network.network import Network
 from returnn_tf.tasks.sanity.gradients import check_gradients
 from returnn_tf.tasks.sanity.overfit import stall
 from returnn_tf.tasks.sanity.padding import alone, check_alone, check_padding, padded

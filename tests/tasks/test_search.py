@@ -11,6 +11,7 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets import Dataset, HDFWriter
 from returnn_tf.engine.checkpoints import checkpoint
@@ -19,7 +20,6 @@ from returnn_tf.engine.search.end_labels import end_labels
 from returnn_tf.engine.search.from_python import search
 from returnn_tf.engine.search.labels import labels_of
 from returnn_tf.engine.training.load_model import load_network
-from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.tasks.registry import run_task
 from returnn_tf.tensor import extern_data_options, parse_extern_data
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.cli.main import main
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets import Dataset
 from returnn_tf.engine.checkpoints import checkpoint
@@ -20,7 +21,6 @@ from returnn_tf.engine.checkpoints.selection import find_checkpoints
 from returnn_tf.engine.learning_rate.file import read_file
 from returnn_tf.engine.monitoring import run_settings
 from returnn_tf.engine.support.nonfinite import NonFiniteError
-from returnn_tf.network.network import Network
 from returnn_tf.tasks.registry import run_task
 from returnn_tf.util.lazy_tf import tf
 from tests.results import reproducible

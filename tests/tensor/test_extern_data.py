@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.tensor import (
     FeatureDim,
     SpatialDim,

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from returnn_tf.cli.main import main
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.datasets import Dataset
 from returnn_tf.engine.checkpoints import checkpoint
-from returnn_tf.network.network import Network
 
 CONFIG = """
 import numpy

@@ -17,7 +17,7 @@ FLOORS: list[list[str]] = [
     ["ops"],
     ["graph"],
     ["layers"],
-    ["network"],
+    ["compiler"],
     ["engine"],
     ["export"],
     ["tasks", "compat"],
@@ -62,7 +62,7 @@ INNER_FLOORS: dict[str, list[list[str]]] = {
         ["attention", "search"],
         ["losses", "masked"],
     ],
-    "network": [
+    "compiler": [
         ["feed", "for_xla", "planning"],
         ["packed_layers", "result"],
         ["feed_function", "initial_values", "kept_states", "loops", "lower", "requested"],

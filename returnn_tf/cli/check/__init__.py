@@ -12,12 +12,12 @@ from returnn_tf.cli.check.migration import counted, migration, table
 from returnn_tf.cli.check.whole_config import ConfigCheck
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.run import read_config
+from returnn_tf.compiler.describe import describe_config
 from returnn_tf.config import Config, ConfigError, nearest_name
 from returnn_tf.config.settings import CheckpointSettings
 from returnn_tf.engine.pretrain.checks import describe
 from returnn_tf.logging.terminal import paint, wants_color
 from returnn_tf.logging.text import printable
-from returnn_tf.network.describe import describe_config
 from returnn_tf.tasks.setting_checks import contradictions, settings_without_effect
 
 NO_DATA, MIGRATE, STRICT = "--no-data", "--migrate", "--strict"

@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any, Optional
 
 from returnn_tf.cli.check.places import ConfigPlaces
+from returnn_tf.compiler.plan_config import plan_from_config
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.behavior_versions import NEWEST_VERSION
 from returnn_tf.config.compat_modules import current_name
@@ -20,8 +22,6 @@ from returnn_tf.datasets.core.registry import DATASETS
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.update.options import given_flags
 from returnn_tf.graph.registry import LAYERS, LOSSES
-from returnn_tf.network.plan_config import plan_from_config
-from returnn_tf.network.planning.plan import Plan
 
 OLD, INERT, UNSUPPORTED, DIFFERENT, MISTAKE = "old", "no effect", "not supported", "different", "mistake"
 

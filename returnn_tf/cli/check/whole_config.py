@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Optional
 
 from returnn_tf.cli.submit.description import Description
+from returnn_tf.compiler.lower import needed_extern_keys
+from returnn_tf.compiler.plan_config import plan_from_config
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.derived import derived
 from returnn_tf.config.options import check_options
@@ -26,9 +29,6 @@ from returnn_tf.engine.search.errors import decided_layers, ends_text
 from returnn_tf.engine.search.searcher import searched_node
 from returnn_tf.engine.update import options as update_options
 from returnn_tf.graph.node import Node
-from returnn_tf.network.lower import needed_extern_keys
-from returnn_tf.network.plan_config import plan_from_config
-from returnn_tf.network.planning.plan import Plan
 from returnn_tf.tasks.registry import find_task
 from returnn_tf.tasks.search import output_layers, why_nothing_searches
 from returnn_tf.tasks.setting_checks import check_options_in_settings

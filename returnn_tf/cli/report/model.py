@@ -14,6 +14,10 @@ from numpy.typing import NDArray
 from returnn_tf.cli.report.weights import WeightsLayer, is_weights, weights_layers
 from returnn_tf.cli.runs.run import Run
 from returnn_tf.cli.tool.shared.network_changes import change_networks, with_outputs_of_loop
+from returnn_tf.compiler.network import Network
+from returnn_tf.compiler.plan_config import plan_from_config
+from returnn_tf.compiler.planning.plan import Plan
+from returnn_tf.compiler.result import LayerResult, RunResult
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import DataSettings, TrainingSettings
 from returnn_tf.datasets import dataset_from_config
@@ -23,10 +27,6 @@ from returnn_tf.engine.passes.layer_values import whole_batches
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.logging.log import log
-from returnn_tf.network.network import Network
-from returnn_tf.network.plan_config import plan_from_config
-from returnn_tf.network.planning.plan import Plan
-from returnn_tf.network.result import LayerResult, RunResult
 
 _MANY_FRAMES = 1 << 30  # no sequence is too long
 

@@ -12,12 +12,12 @@ from typing import Any, Callable, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.inner_weights import emit_inner_weights, inner_weights_template
+from returnn_tf.compiler.lower import Lowered
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.node import Node
 from returnn_tf.layers.math.spatial_softmax import SoftmaxOverSpatialLayer
-from returnn_tf.network.inner_weights import emit_inner_weights, inner_weights_template
-from returnn_tf.network.lower import Lowered
-from returnn_tf.network.network import Network
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf

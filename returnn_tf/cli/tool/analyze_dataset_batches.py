@@ -12,12 +12,12 @@ from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.cli.tool.shared.arguments import add_verbosity, configure_log, last_seq, parse
 from returnn_tf.cli.tool.shared.datasets import OpenDataset, is_config, of_config, open_dataset
+from returnn_tf.compiler.lower import needed_extern_keys
+from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.settings import NetworkSettings
 from returnn_tf.datasets.config import batch_options_from_config
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
-from returnn_tf.network.lower import needed_extern_keys
-from returnn_tf.network.plan_config import plan_from_config
 
 _DOC = """
 Show how many sequences and frames the batches of a dataset have, and how much of them is padding.

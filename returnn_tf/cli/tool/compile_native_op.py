@@ -12,6 +12,7 @@ from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.cli.tool.shared.arguments import add_verbosity, check_sources, configure_log, parse
 from returnn_tf.cli.tool.shared.text_files import write_file
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, DataError
 from returnn_tf.config.settings import TrainingSettings
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
@@ -21,7 +22,6 @@ from returnn_tf.native.build import build, build_without_ops
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.library import libraries_with
 from returnn_tf.native.sources import OPS, op_by_any_name
-from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
 _DOC = """

@@ -11,6 +11,7 @@ from returnn_tf.compat.layers.host import Host
 from returnn_tf.compat.layers.layer_base import LayerBase
 from returnn_tf.compat.layers.scratch import ScratchGraph
 from returnn_tf.compat.layers.variables import VariableRecorder
+from returnn_tf.compiler.planning.code_references import code_references
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options
 from returnn_tf.config.user_code import error_in_config
@@ -22,7 +23,6 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.views.data_view import DataView
 from returnn_tf.graph.views.layer_view import LayerView
 from returnn_tf.graph.views.network_view import NetworkView
-from returnn_tf.network.planning.code_references import code_references
 from returnn_tf.tensor import Data, Dim, DimKind, batch_dim, size_tags
 from returnn_tf.util.lazy_tf import tf
 

@@ -16,10 +16,10 @@ import traceback
 from collections.abc import Iterable, Mapping
 from typing import Callable, Optional
 
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.engine.support.atomic_files import sync
 from returnn_tf.logging.log import log
 from returnn_tf.logging.text import bytes_text
-from returnn_tf.network.planning.plan import Plan
 
 SUFFIX = ".meta"
 #: Function(training plan of a network) -> the content of the file.

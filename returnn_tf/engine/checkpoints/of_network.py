@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import DataError
 from returnn_tf.engine.checkpoints import checkpoint, params
 from returnn_tf.engine.checkpoints.checkpoint import GLOBAL_STEP, CheckpointInfo
-from returnn_tf.network.network import Network
 
 
 def save_checkpoint(net: Network, path: str, *, epoch: int = 0) -> None:

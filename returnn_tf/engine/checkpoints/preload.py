@@ -12,6 +12,7 @@ from typing import Any, Optional, Union
 
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
 from returnn_tf.config.option_checks import file_name
 from returnn_tf.config.options import from_options, option
@@ -20,7 +21,6 @@ from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints.selection import checkpoint_exists
 from returnn_tf.logging.log import log
-from returnn_tf.network.planning.plan import Plan
 
 _OPTION = "preload_from_files"
 _INITIAL = "init_params"

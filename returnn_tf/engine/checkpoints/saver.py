@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config
 from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint, model_dir
@@ -24,7 +25,6 @@ from returnn_tf.engine.support.background import Background
 from returnn_tf.engine.support.fingerprint import fingerprint, settings
 from returnn_tf.logging.log import log
 from returnn_tf.logging.text import bytes_text
-from returnn_tf.network.planning.plan import Plan
 from returnn_tf.util.lazy_tf import tf
 
 _MIN_KEPT = 2  # minimum number of checkpoints kept, whatever the options

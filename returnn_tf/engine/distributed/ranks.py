@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable, Optional
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, DataError
 from returnn_tf.engine.distributed.control import SIZE, Control
 from returnn_tf.engine.distributed.joined_batches import joined_batches
@@ -15,7 +16,6 @@ from returnn_tf.engine.distributed.reduction import GradReduction
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.update.gradients import Gradients, MetaGradients
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
-from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
 Converted = tuple[Any, Any]

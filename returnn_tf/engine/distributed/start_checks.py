@@ -7,11 +7,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import ConfigError
 from returnn_tf.config.settings import all_settings
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.support.fingerprint import as_text
-from returnn_tf.network.network import Network
 
 #: With ``horovod_dataset_distribution = "random_seed_offset"`` ranks may also differ in what each of them reads.
 OWN_DATA_KEYS = frozenset(["train"])

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Optional
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.engine.support.scores import COST, batch_means
 from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.logging.log import log
-from returnn_tf.network.network import Network
 
 _FEWEST = 20  # steps before anything is said
 _WINDOW = 100  # steps whose mean is compared

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.config.settings import TaskSettings
 from returnn_tf.engine.distributed.world import World
@@ -21,7 +22,6 @@ from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.logging.lines import best_line, epoch_line, eval_line, speed_line
 from returnn_tf.logging.log import log
 from returnn_tf.logging.text import date_text
-from returnn_tf.network.network import Network
 
 
 class Reports:

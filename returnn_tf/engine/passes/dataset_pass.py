@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Callable, Generic, NamedTuple, Optional, TypeVar
 
+from returnn_tf.compiler.feed_function import FeedFunction
 from returnn_tf.engine.distributed.world import World, alone
 from returnn_tf.engine.passes.dump import Dump
 from returnn_tf.engine.passes.progress import PassState
@@ -16,7 +17,6 @@ from returnn_tf.engine.support.step_errors import naming_sequences
 from returnn_tf.logging.levels import STEP_LEVEL
 from returnn_tf.logging.lines import Setup, pass_line, step_line
 from returnn_tf.logging.log import log
-from returnn_tf.network.feed_function import FeedFunction
 
 Result = TypeVar("Result")
 Converted = tuple[Any, Any]  # batch, tensors

@@ -7,10 +7,10 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.graph.after_step.sinks import OpenSinks, RunInfo
 from returnn_tf.logging.log import log
-from returnn_tf.network.network import Network
 
 
 @dataclasses.dataclass(frozen=True)

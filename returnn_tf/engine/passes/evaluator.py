@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable, Optional
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import LoggingSettings, TrainingSettings
 from returnn_tf.engine.distributed.world import World, alone
@@ -14,7 +15,6 @@ from returnn_tf.engine.passes.scored_pass import PassResult, ScoredPass
 from returnn_tf.engine.passes.unusable_scores import UnusableScores
 from returnn_tf.engine.support.scores import Scores
 from returnn_tf.engine.support.step_result import Packer, StepResult
-from returnn_tf.network.network import Network
 
 
 class Evaluator:

@@ -8,10 +8,10 @@ from typing import Any, Optional
 
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import TaskSettings
 from returnn_tf.engine.passes.forward_pass import Rows
-from returnn_tf.network.network import Network
 from returnn_tf.tensor import Data, Dim, DimKind
 
 _METHODS = ("init", "process_seq", "finish")

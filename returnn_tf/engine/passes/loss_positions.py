@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from returnn_tf.compiler.lower import Lowered
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.loss import LossContext, LossNode, batch_major, frame_axis
-from returnn_tf.network.lower import Lowered
-from returnn_tf.network.network import Network
 
 #: What there is at a position: its name -> whether it is the error of the loss instead of its value.
 KINDS = {"pos_score": False, "pos_error": True}

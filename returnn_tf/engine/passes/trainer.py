@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.settings import LearningRateSettings, NetworkSettings
 from returnn_tf.engine.distributed.ranks import ranks_for
@@ -18,7 +19,6 @@ from returnn_tf.engine.support.step_result import Packer, StepResult
 from returnn_tf.engine.update.loss_scaling import LossScaling
 from returnn_tf.engine.update.update_guard import UpdateGuard
 from returnn_tf.engine.update.updater import Updater
-from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
 

@@ -10,8 +10,8 @@ from typing import Any, Callable, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.engine.pretrain.param_axes import axes_of_params, common_blocks
-from returnn_tf.network.planning.plan import Plan
 
 _MAX_LISTED = 4
 Region = tuple[tuple[slice, ...], tuple[slice, ...]]

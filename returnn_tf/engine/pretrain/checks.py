@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from returnn_tf.compiler.lower import needed_extern_keys
+from returnn_tf.compiler.plan_config import plan_from_config
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import ConfigError
 from returnn_tf.config.derived import overridden
 from returnn_tf.engine.pretrain.carry_over import misfit_text, plan_transfer
 from returnn_tf.engine.pretrain.schedule import EpochNetwork, NetworkSchedule
 from returnn_tf.logging.log import log
 from returnn_tf.logging.text import counted
-from returnn_tf.network.lower import needed_extern_keys
-from returnn_tf.network.plan_config import plan_from_config
-from returnn_tf.network.planning.plan import Plan
 from returnn_tf.tensor import Data
 
 #: Maximum number of networks checked before training; later ones are checked when they start.

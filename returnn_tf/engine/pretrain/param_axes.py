@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Optional
 
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.graph.node import Node, ParamSpec
-from returnn_tf.network.planning.plan import Plan
 from returnn_tf.tensor.parts import Part, Parts, total_size
 
 _MAX_DEPTH = 50

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
+from returnn_tf.compiler.plan_config import no_network
 from returnn_tf.config import Config, ConfigError, nearest_name
 from returnn_tf.config.derived import derived
 from returnn_tf.config.epoch_value import at_epoch, copied, same_value
@@ -15,7 +16,6 @@ from returnn_tf.config.user_code import call_of_config
 from returnn_tf.engine.pretrain.options import PretrainOptions, check_copy_mode, options_from_config
 from returnn_tf.engine.pretrain.steps import Step, make_steps
 from returnn_tf.logging.log import log
-from returnn_tf.network.plan_config import no_network
 
 #: Keys of a network dict that are no layers.
 SPECIAL_KEYS = ("#config", "#copy_param_mode", "#finish_all_data", "#info", "#repetition", "#trainable")

@@ -8,6 +8,9 @@ from typing import Any, Optional
 
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.describe import log_templates
+from returnn_tf.compiler.network import Network
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.derived import overridden
 from returnn_tf.config.settings import Effect, TrainingSettings, settings_with
@@ -20,9 +23,6 @@ from returnn_tf.engine.pretrain.carry_over import Transfer, carried_values, plan
 from returnn_tf.engine.pretrain.checks import plan_of
 from returnn_tf.engine.pretrain.schedule import EpochNetwork
 from returnn_tf.logging.log import log
-from returnn_tf.network.describe import log_templates
-from returnn_tf.network.network import Network
-from returnn_tf.network.planning.plan import Plan
 
 #: Settings without effect on the training step.
 _NOT_OF_THE_STEP = settings_with(Effect.RATES | Effect.BATCHES | Effect.DATASETS)

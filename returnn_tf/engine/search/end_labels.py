@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Optional
 
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.graph.node import Node
 from returnn_tf.layers.loops.loop_plan import LoopPlan
 from returnn_tf.layers.loops.loop_run import LoopRunLayer
-from returnn_tf.network.planning.plan import Plan
 from returnn_tf.tensor import Data
 
 

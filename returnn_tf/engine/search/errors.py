@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.engine.search.end_labels import end_labels, without_end
 from returnn_tf.engine.search.labels import Labels
 from returnn_tf.engine.search.report import Errors, align, table
@@ -12,7 +13,6 @@ from returnn_tf.engine.search.searcher import Hypothesis
 from returnn_tf.graph.node import Node
 from returnn_tf.layers.losses.decoded import EditDistanceLoss
 from returnn_tf.logging.text import counted
-from returnn_tf.network.planning.plan import Plan
 
 
 class Decided(NamedTuple):

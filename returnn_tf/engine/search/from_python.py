@@ -8,6 +8,7 @@ from typing import Any, Optional, Union
 
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import ConfigError
 from returnn_tf.config.settings import NetworkSettings
 from returnn_tf.datasets import Dataset
@@ -16,7 +17,6 @@ from returnn_tf.engine.search.end_labels import end_labels, without_end
 from returnn_tf.engine.search.labels import Labels, labels_of
 from returnn_tf.engine.search.report import Errors, align
 from returnn_tf.engine.search.searcher import Searcher
-from returnn_tf.network.network import Network
 from returnn_tf.util.html import paragraph, shortened, table
 
 _MOST_ROWS = 50

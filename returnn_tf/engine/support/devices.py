@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Callable, Optional
 
+from returnn_tf.compiler.for_xla import announce_xla
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import LoggingSettings, NetworkSettings, TaskSettings
 from returnn_tf.logging.log import log
 from returnn_tf.logging.memory import process_memory
 from returnn_tf.logging.text import bytes_text
-from returnn_tf.network.for_xla import announce_xla
 from returnn_tf.util.lazy_tf import tf
 
 _DEVICE = re.compile(r"^(cpu|gpu(\d*)|all)$")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
+from returnn_tf.compiler.feed_function import FeedFunction
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import DataError
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.network.feed_function import FeedFunction
-from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
 ERROR_TOPIC = "nan"

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Optional
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, DataError
 from returnn_tf.config.settings import CheckpointSettings, LoggingSettings, TrainingSettings
 from returnn_tf.engine.checkpoints.meta_graphs import BuildGraph
@@ -30,7 +31,6 @@ from returnn_tf.engine.training.step_boundary import EndRequested
 from returnn_tf.engine.update.update_guard import skipped_text
 from returnn_tf.logging.lines import phase_text, start_line
 from returnn_tf.logging.log import log
-from returnn_tf.network.network import Network
 
 
 class Engine:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from returnn_tf.compiler.describe import log_templates
+from returnn_tf.compiler.network import Network
+from returnn_tf.compiler.requested import with_outputs
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint, model_dir, preload
@@ -13,9 +16,6 @@ from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.search.beam import with_beam_size
 from returnn_tf.engine.support import devices
 from returnn_tf.logging.log import log
-from returnn_tf.network.describe import log_templates
-from returnn_tf.network.network import Network
-from returnn_tf.network.requested import with_outputs
 
 ERROR_TOPIC = "checkpoints"
 

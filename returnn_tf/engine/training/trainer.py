@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Optional, Union
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.derived import derived
 from returnn_tf.config.settings import TrainingSettings
@@ -23,7 +24,6 @@ from returnn_tf.engine.training.engine import Engine
 from returnn_tf.engine.training.history import History
 from returnn_tf.engine.training.parts import Begun
 from returnn_tf.logging.log import log
-from returnn_tf.network.network import Network
 from returnn_tf.util.html import folded, paragraph
 
 DatasetLike = Union[Dataset, Mapping[str, Any], str]

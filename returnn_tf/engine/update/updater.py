@@ -13,6 +13,7 @@ from typing import Any, Callable, Optional
 
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.config.settings import TrainingSettings, UpdateSettings
 from returnn_tf.engine.update import dynamic_learning_rate, gradients
@@ -23,7 +24,6 @@ from returnn_tf.engine.update.options import UpdateOptions
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.graph.check_numerics import ALL, checked_finite
 from returnn_tf.graph.check_numerics import option as check_numerics_option
-from returnn_tf.network.network import Network
 from returnn_tf.util.lazy_tf import tf
 
 

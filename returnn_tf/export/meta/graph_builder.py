@@ -11,6 +11,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
+from returnn_tf.compiler.feed import batch_major_order
+from returnn_tf.compiler.lower import Lowered, lower
+from returnn_tf.compiler.planning.parse import scope_name
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import ConfigError
 from returnn_tf.config.user_code import using_config
 from returnn_tf.export.meta import names
@@ -22,10 +26,6 @@ from returnn_tf.export.meta.states import States, select
 from returnn_tf.export.meta.variables import Variables, small_initial_values
 from returnn_tf.export.native_libraries import maybe_portable
 from returnn_tf.graph.node import Node
-from returnn_tf.network.feed import batch_major_order
-from returnn_tf.network.lower import Lowered, lower
-from returnn_tf.network.planning.parse import scope_name
-from returnn_tf.network.planning.plan import Plan
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.precision import using_precision

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from returnn_tf.compiler.feed import batch_major_order
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config
 from returnn_tf.config.settings import NetworkSettings
 from returnn_tf.export.meta import names
 from returnn_tf.export.meta.exact_names import named, placeholder
-from returnn_tf.network.feed import batch_major_order
-from returnn_tf.network.planning.plan import Plan
 from returnn_tf.tensor import Data, Dim, extern_data_options
 from returnn_tf.util.lazy_tf import tf
 

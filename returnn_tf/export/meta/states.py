@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.export.meta import names
 from returnn_tf.export.meta.exact_names import named, placeholder
 from returnn_tf.export.meta.variables import variable
 from returnn_tf.graph.after_step.kept_state import KeptSpec
-from returnn_tf.network.planning.plan import Plan
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.util.lazy_tf import tf
 
@@ -59,7 +59,7 @@ class States:
         tensors = [*self._placeholders, *([] if self.epoch_step is None else [self.epoch_step])]
         return {x.name: {"shape": x.shape.as_list(), "dtype": x.dtype.name} for x in tensors}
 
-    # --- the protocol of `returnn_tf.network.kept_states` ---
+    # --- the protocol of `returnn_tf.compiler.kept_states` ---
 
     def value(self, spec: KeptSpec, sizes: Sequence[Any]) -> Any:
         """Emit a state before this run."""

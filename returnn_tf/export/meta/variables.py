@@ -9,14 +9,14 @@ from typing import Any, Optional
 
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.initial_values import InitialValues
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import ConfigError
 from returnn_tf.config.settings import DEFAULT_SEED
 from returnn_tf.export.meta import names
 from returnn_tf.export.meta.exact_names import named
 from returnn_tf.export.meta.session_graph import for_variables
 from returnn_tf.graph.node import ParamSpec
-from returnn_tf.network.initial_values import InitialValues
-from returnn_tf.network.planning.plan import Plan
 from returnn_tf.ops.initial_values import Constant
 from returnn_tf.util.lazy_tf import tf
 

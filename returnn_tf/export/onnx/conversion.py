@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from returnn_tf._version import __version__
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import ConfigError
 from returnn_tf.export.graph_ops import check_ops
 from returnn_tf.export.layer_table import choose_another
 from returnn_tf.export.layers_of_ops import layer_of_op
 from returnn_tf.export.onnx.ops import graphs_of, handlers, keep_empty_axes
 from returnn_tf.export.onnx.packages import Packages, packages, quiet
-from returnn_tf.network.planning.plan import Plan
 
 
 def _elsewhere(plan: Plan, op: str) -> str:

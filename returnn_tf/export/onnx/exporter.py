@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.export.exporters import register_exporter
@@ -21,7 +22,6 @@ from returnn_tf.export.side_file import read_side_file
 from returnn_tf.export.streaming_exporter import StreamingExporter
 from returnn_tf.export.tensor_info import TensorInfo
 from returnn_tf.native.portable import portable_ops
-from returnn_tf.network.network import Network
 from returnn_tf.ops.cells.fused_lstm import CUDNN_LSTM, fused_lstm_ops
 from returnn_tf.util.lazy_tf import tf
 

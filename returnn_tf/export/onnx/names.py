@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from returnn_tf.compiler.feed import batch_major_order
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.tensor_info import SCORES, VALUE, TensorInfo, graph_name
-from returnn_tf.network.feed import batch_major_order
 from returnn_tf.tensor import Dim
 
 #: What RASR calls the tensors of a model that it runs on features; lengths are called ``<name>-size``.

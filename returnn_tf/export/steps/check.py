@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.network import Network
+from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.derived import derived
 from returnn_tf.config.epoch_value import copied, network_of
@@ -16,8 +18,6 @@ from returnn_tf.export.sample import random_batch
 from returnn_tf.export.steps.client import StepDecoder
 from returnn_tf.export.steps.search import ChoiceOptions, SearchOptions, StepSearch
 from returnn_tf.export.tensor_info import graph_name
-from returnn_tf.network.network import Network
-from returnn_tf.network.plan_config import plan_from_config
 
 #: What makes the score of a hypothesis the sum of the scores of its labels.
 _PLAIN: dict[str, Any] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Optional
 
+from returnn_tf.compiler.feed import batch_major_order
 from returnn_tf.export.steps.base_values import BaseValues, batch_major_shape, from_batch_major
 from returnn_tf.export.steps.parts import State, StepParts
 from returnn_tf.export.steps.variables import StepVariables
@@ -16,7 +17,6 @@ from returnn_tf.graph.node import Node
 from returnn_tf.layers.loops.hypotheses import after_step
 from returnn_tf.layers.loops.loop_inputs import begin_step, check_step, initial_states, max_steps
 from returnn_tf.layers.search.outer_search import scores_for_search
-from returnn_tf.network.feed import batch_major_order
 from returnn_tf.ops.frames.shape import move_axis, transpose
 from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf

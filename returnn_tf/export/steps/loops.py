@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
+from returnn_tf.compiler.plan_config import plan_from_config
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.export.meta.names import op_name
 from returnn_tf.graph.node import Node
@@ -12,8 +14,6 @@ from returnn_tf.layers.loops.loop_run import LoopRunLayer
 from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.layers.search.outer_search import check_choice
-from returnn_tf.network.plan_config import plan_from_config
-from returnn_tf.network.planning.plan import Plan
 
 
 def plan_for_steps(config: Config, layer: str) -> Plan:

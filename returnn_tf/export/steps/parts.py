@@ -12,6 +12,7 @@ import functools
 from collections.abc import Iterable
 from typing import Any, Optional
 
+from returnn_tf.compiler.loops.analysis import reachable
 from returnn_tf.config import ConfigError
 from returnn_tf.export.meta.names import op_name
 from returnn_tf.export.steps.loops import StepLoop
@@ -20,7 +21,6 @@ from returnn_tf.layers.loops.loop_nodes import StepIndexLayer
 from returnn_tf.layers.loops.loop_plan import Ending
 from returnn_tf.layers.loops.unstack import RecUnstackLayer
 from returnn_tf.layers.search.outer_search import gives_scores
-from returnn_tf.network.loops.analysis import reachable
 from returnn_tf.tensor import Data
 
 

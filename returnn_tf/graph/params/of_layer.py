@@ -13,7 +13,7 @@ from returnn_tf.tensor import Data
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ValueOfLayer:
-    """The initialiser of a parameter with the value of a layer, which `returnn_tf.network.initial_values` computes.
+    """The initialiser of a parameter with the value of a layer, which `returnn_tf.compiler.initial_values` computes.
 
     :param node: the layer
     :param into: the axes of the parameter

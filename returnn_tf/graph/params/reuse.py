@@ -1,7 +1,7 @@
 """The option ``reuse_params``: which parameters of a layer another layer, a function or an output provides.
 
 The layer that provides them may depend on the layer that uses them, so that this is no dependency. Hence a parameter
-stays an `OpenParam` until all layers are planned; `returnn_tf.network.planning.reuse` decides then.
+stays an `OpenParam` until all layers are planned; `returnn_tf.compiler.planning.reuse` decides then.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.derived import derived
 from returnn_tf.config.epoch_value import network_of
@@ -19,7 +20,6 @@ from returnn_tf.engine.support.step_errors import ERROR_TOPIC as FAILED_STEP
 from returnn_tf.engine.support.step_errors import naming_sequences
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.logging.log import log
-from returnn_tf.network.network import Network
 from returnn_tf.tasks.registry import register_task
 from returnn_tf.tasks.sanity.data_checks import check_data, check_other_data
 from returnn_tf.tasks.sanity.gradients import check_gradients

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from returnn_tf.network.network import Network
+from returnn_tf.compiler.network import Network
 from returnn_tf.tasks.sanity.report import FAILED, SKIPPED, WARNING, Finding, ok
 
 _MOST_PARAMS = 8  # whose slope is measured

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.derived import derived
 from returnn_tf.graph.loss import LossNode
-from returnn_tf.network.network import Network
 from returnn_tf.tasks.sanity.data_checks import tags
 from returnn_tf.tasks.sanity.report import FAILED, SKIPPED, WARNING, Finding, ok
 from returnn_tf.tasks.sanity.samples import Samples

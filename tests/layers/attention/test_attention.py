@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.network.network import Network
 from returnn_tf.tensor import SpatialDim
 from tests.layers.nets import LENS, STATIC, TIME, fails, feed, gradient, net_of, run
 

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.native.portable import portable_ops
-from returnn_tf.network.network import Network
 from returnn_tf.tensor import FeatureDim, SpatialDim
 from tests.layers.nets import EXTERN_DATA, feed
 

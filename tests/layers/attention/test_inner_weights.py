@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.inner_weights import emit_inner_weights, inner_weights_template
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.registry import LAYERS
-from returnn_tf.network.inner_weights import emit_inner_weights, inner_weights_template
-from returnn_tf.network.network import Network
 from tests.layers.nets import LENS, feed, net_of
 
 SELF = {"class": "self_attention", "num_heads": 2, "total_key_dim": 6, "n_out": 4, "from": "data"}

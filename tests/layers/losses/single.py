@@ -6,8 +6,8 @@ from typing import Any, Optional
 
 import numpy as np
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
-from returnn_tf.network.network import Network
 
 LENS = np.array([5, 3, 4], "int32")
 

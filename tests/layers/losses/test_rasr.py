@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, DataError
 from returnn_tf.engine.support.step_errors import naming_sequences
-from returnn_tf.network.network import Network
 from tests.layers.examples import EMULATOR
 from tests.layers.losses.single import LENS, log_softmax
 

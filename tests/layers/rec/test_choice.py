@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import ConfigError
-from returnn_tf.network.network import Network
 from returnn_tf.tensor import DimKind
 from returnn_tf.util.lazy_tf import tf
 from tests.layers.nets import LENS, config_of, feed

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
-from returnn_tf.network.network import Network
 
 
 def decoded(initial_state: Any) -> Any:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
-from returnn_tf.network.network import Network
 from tests.layers.nets import feed, net_of
 from tests.layers.rec.test_hidden_state_in_loops import CELL, LINEAR, lstm_states
 

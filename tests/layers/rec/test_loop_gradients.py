@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
-from returnn_tf.network.network import Network
 
 _UNIT: dict[str, Any] = {
     "query": {"class": "linear", "activation": None, "with_bias": False, "n_out": 4, "from": "prev:cell"},

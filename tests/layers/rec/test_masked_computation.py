@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import ConfigError
-from returnn_tf.network.network import Network
 from tests.layers.nets import LENS, config_of, feed, net_of, template
 
 MASK = {

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
-from returnn_tf.network.network import Network
 from returnn_tf.ops.cells import run_cell, unit_class
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.util.lazy_tf import tf

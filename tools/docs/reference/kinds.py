@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from typing import Any
 
+from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config
 from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.core.registry import DATASETS
@@ -14,7 +15,6 @@ from returnn_tf.export.exporters import EXPORTERS, Exporter
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.loss import Loss
 from returnn_tf.graph.registry import LAYERS, LOSSES
-from returnn_tf.network.plan_config import plan_from_config
 from returnn_tf.ops.cells.base import Cell
 from returnn_tf.ops.cells.registry import UNITS
 from tools.docs.reference.classes import Kind, Pages

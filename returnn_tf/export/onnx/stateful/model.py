@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import ConfigError
 from returnn_tf.export.data_facts import LabelNames
 from returnn_tf.export.inference import InferenceModel
@@ -23,7 +24,6 @@ from returnn_tf.export.onnx.stateful.models import (
     StatefulModels,
 )
 from returnn_tf.export.steps.loops import plan_for_steps
-from returnn_tf.network.network import Network
 
 
 class StatefulModel(InferenceModel):

@@ -1,0 +1,90 @@
+"""`FeedFunction`: a function of a feed, traced once for each set of feed names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, ClassVar, Optional
+
+from returnn_tf.compiler.feed import FeedFormat
+from returnn_tf.compiler.for_xla import ForXla
+from returnn_tf.ops.xla import ops_for_xla
+from returnn_tf.util.lazy_tf import tf
+
+
+class FeedFunction:
+    """A traced function of a feed: one graph for all batch sizes and lengths.
+
+    Feeds may differ in their names, as lengths may be omitted where another key has the same axis: there is one graph
+    per set of names.
+
+    :param feed_format: names, shapes and dtypes
+    :param emit: (tensors by feed name, further tensors) -> any structure of tensors; called while tracing
+    :param specs: the `tf.TensorSpec`s of the further tensors
+    :param before_trace: called before each tracing, which may take long
+    :param before_run: called with the tensors before each run; may raise an error
+    :param jit_compile: let XLA compile the graph, once for each shape of the tensors
+    """
+
+    #: How many graphs were made in this process: a step in which the number grows does not tell the speed of others.
+    graphs_made: ClassVar[int] = 0
+
+    def __init__(
+        self,
+        feed_format: FeedFormat,
+        emit: Callable[..., Any],
+        *,
+        specs: Sequence[Any] = (),
+        before_trace: Optional[Callable[[], None]] = None,
+        before_run: Optional[Callable[[Mapping[str, Any]], None]] = None,
+        jit_compile: bool = False,
+    ) -> None:
+        self.feed_format = feed_format
+        self._emit = emit
+        self._specs = list(specs)
+        self._before_trace, self._before_run = before_trace, before_run
+        self._jit_compile = jit_compile
+        self._graphs: dict[frozenset[str], Any] = {}
+
+    def __call__(self, feed: Mapping[str, Any], *further: Any) -> Any:
+        """Return the result of the graph, as tensors.
+
+        :param feed: feed name -> array or tensor
+        :param further: tensors
+        :raises ConfigError: the feed lacks a name or has the wrong shape
+        """
+        tensors = self.tensors(feed)
+        return self.graph(tensors)(tensors, *further)
+
+    def tensors(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the required entries of a feed as tensors; may run in another thread.
+
+        :raises ConfigError: the feed lacks a name or has the wrong shape
+        """
+        return self.feed_format.convert(feed)
+
+    def graph(self, tensors: Mapping[str, Any]) -> Any:
+        """Return the concrete function for feeds with these names, traced at the first request.
+
+        :param tensors: see `tensors`
+        """
+        if self._before_run is not None:
+            self._before_run(tensors)
+        names = frozenset(tensors)
+        if names not in self._graphs:
+            FeedFunction.graphs_made += 1
+            if self._before_trace is not None:
+                self._before_trace()
+            signature = {name: spec for name, spec in self.feed_format.signature.items() if name in names}
+            options = {"input_signature": [signature, *self._specs], "autograph": False}
+            if self._jit_compile:
+                with ops_for_xla():
+                    function = tf.function(self._emit, jit_compile=True, **options).get_concrete_function()
+                self._graphs[names] = ForXla(function)
+            else:
+                self._graphs[names] = tf.function(self._emit, **options).get_concrete_function()
+        return self._graphs[names]
+
+    @property
+    def graphs(self) -> list[Any]:
+        """Return all graphs traced so far."""
+        return list(self._graphs.values())

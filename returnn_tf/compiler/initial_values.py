@@ -1,0 +1,81 @@
+"""Initial values of parameters, also of those that begin with the value of a layer."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.compiler.planning.plan import Plan
+from returnn_tf.config import ConfigError
+from returnn_tf.config.user_code import using_config
+from returnn_tf.graph.emit_node import emit_node
+from returnn_tf.graph.lowering import Lowering
+from returnn_tf.graph.node import ParamSpec
+from returnn_tf.graph.params.of_layer import ValueOfLayer
+from returnn_tf.ops.frames.shape import to_layout
+from returnn_tf.tensor.precision import using_precision
+from returnn_tf.util.lazy_tf import tf
+
+
+class InitialValues(dict[str, Any]):
+    """The initial values of the parameters of a plan, as variables that are made when they are first asked for.
+
+    :param seed: of all random values; each depends only on its name, its initialiser and the seed
+    """
+
+    def __init__(self, plan: Plan, seed: int) -> None:
+        super().__init__()
+        self._plan, self._seed = plan, seed
+
+    def __missing__(self, name: str) -> Any:
+        with tf.init_scope():
+            self[name] = tf.Variable(self.array(self._plan.params[name]), trainable=False)
+        return self[name]
+
+    def variable(self, spec: ParamSpec) -> Any:
+        """Return a new variable with the initial value of a parameter.
+
+        :raises ConfigError: there is not enough memory for it
+        """
+        try:
+            with tf.device(spec.device):
+                return tf.Variable(self.array(spec), trainable=spec.trainable, name=_variable_name(spec.name))
+        except (MemoryError, tf.errors.ResourceExhaustedError) as exc:
+            raise ConfigError(
+                "Layer %r: not enough memory for the parameter %r of shape %s. All parameters together have %d numbers."
+                % (spec.layer_path, spec.name, spec.shape, sum(s.size for s in self._plan.params.values()))
+            ) from exc
+
+    def array(self, spec: ParamSpec) -> NDArray[Any]:
+        """Return the initial value of a parameter."""
+        if isinstance(spec.init, ValueOfLayer):
+            return self._of_layer(spec.init).astype(spec.dtype)
+        rng = np.random.default_rng([self._seed, zlib.crc32(spec.name.encode("utf8"))])
+        return np.asarray(spec.init(spec.shape, rng)).astype(spec.dtype).reshape(spec.shape)
+
+    def _of_layer(self, init: ValueOfLayer) -> NDArray[Any]:
+        """Compute a layer; it reads the initial values of other parameters."""
+        needed = set(init.nodes())
+
+        def emit() -> Any:
+            plan = self._plan
+            state = Lowering(self, False, plan.search, plan.behavior_version, step=tf.constant(0, tf.int64))
+            state.seed, state.with_losses = self._seed, False
+            for node in plan.nodes:
+                if node in needed:
+                    emit_node(state, node)
+            value = to_layout(state.values[init.node], init.node.output, init.into, list(init.mapping))
+            return tf.broadcast_to(value, init.into.static_shape)
+
+        with using_config(self._plan.config), using_precision(self._plan.float_dtype, self._plan.mixed_precision):
+            array: NDArray[Any] = tf.function(emit, autograph=False)().numpy()
+        return array
+
+
+def _variable_name(name: str) -> str:
+    """Return a name that TensorFlow accepts for a variable; ours is the key in `Network.params`."""
+    return re.sub("[^A-Za-z0-9_./-]", "_", name).lstrip("_./-") or "var"

@@ -1,0 +1,102 @@
+"""The option ``initial_output``: the value of ``prev:x`` in the first step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returnn_tf.compiler.loops.analysis import Zone
+from returnn_tf.compiler.loops.zone_builder import ZoneBuilder
+from returnn_tf.compiler.planning.checks import LayerError
+from returnn_tf.compiler.planning.parse import LayerSpec
+from returnn_tf.config import did_you_mean
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.layers.loops.initial_output import InitialOutput
+from returnn_tf.layers.masked.masked_computation import MaskedComputationLayer
+from returnn_tf.layers.masked.unit_on_zeros import UnitOnZeros
+from returnn_tf.layers.search.choice import ChoiceLayer
+from returnn_tf.tensor import Data
+from returnn_tf.tensor.match import match_axes
+
+_CONSTANTS = {"zeros": 0, "ones": 1}
+_FORMS = "a number, 'zeros', 'ones', 'var', 'apply(0)' or a layer such as 'base:enc'"
+
+
+def plan_initial_output(builder: ZoneBuilder, spec: LayerSpec, node: Node) -> InitialOutput:
+    """Plan the initial output of a layer; "var" declares a parameter.
+
+    :param builder: plans the zone of the layer
+    :raises LayerError: labels without an initial output, or an unknown form
+    """
+    given: Any = spec.options.get("initial_output")
+    layer: Any = node.layer
+    state = layer.initial_output_value if layer.gives_initial_output() else None
+    if given is None and state is not None:
+        return InitialOutput(state=lambda ctx: state(type(ctx)(node, ctx.lowering)))
+    if given is None:
+        if node.output.sparse_dim is not None:
+            raise LayerError(
+                "%s: 'prev:%s' needs the option 'initial_output' of this layer, since there is no natural first label. "
+                "Give the label before the first step, e.g. 'initial_output': 0." % (spec.where, spec.name)
+            )
+        return InitialOutput()
+    labels = node.output.sparse_dim.size if node.output.sparse_dim is not None else None
+    if labels is not None and type(given) is int and not 0 <= given < labels:
+        raise LayerError(
+            "%s: initial_output is %d, but the labels of this layer are 0 to %d (%s)."
+            % (spec.where, given, labels - 1, node.output.sparse_dim)
+        )
+    if isinstance(given, (bool, int, float)):
+        return InitialOutput(constant=given)
+    if isinstance(given, str):
+        if given in _CONSTANTS:
+            return InitialOutput(constant=_CONSTANTS[given])
+        if given == "var":
+            name = "init_%s_var" % spec.name.rpartition("/")[2]
+            if name not in node.params:
+                ctx = PlanContext(node, builder)
+                ctx.param(name, (ctx.need_feature(node.output, "the output"),), 0.0)
+            return InitialOutput(param=(node, name))
+        if given == "apply(0)":
+            if isinstance(node.layer, ChoiceLayer):
+                raise LayerError("%s: initial_output: a choice has no 'apply(0)'. Give a label, e.g. 0." % spec.where)
+            return _on_zeros(builder, node, state)
+        return InitialOutput(node=_layer(builder, spec, given, node.output))
+    raise LayerError("%s: initial_output must be %s, not %r." % (spec.where, _FORMS, given))
+
+
+def _on_zeros(builder: ZoneBuilder, node: Node, state: Any) -> InitialOutput:
+    """Return the layer itself on sources of zeros, with the layers inside it, if any."""
+    if isinstance(node.layer, MaskedComputationLayer):
+        return InitialOutput(state=lambda ctx: state(type(ctx)(node, ctx.lowering)))
+    inner = [other for other in builder.sink if other.path.startswith(node.path + "/")]
+    if not inner:
+        return InitialOutput(apply=node)
+    unit = UnitOnZeros([*inner, node], node, node.sources, None)
+    return InitialOutput(state=lambda ctx: unit.emit(ctx, node.output.without_axes(node.output.loop_axes)))
+
+
+def _layer(builder: ZoneBuilder, spec: LayerSpec, name: str, output: Data) -> Node:
+    """Return the layer that provides the value; its axes must be among those of the output."""
+    for _ in range(spec.name.count("/")):  # of a layer in a subnetwork: as seen from the loop
+        name = name[len("base:") :] if name.startswith("base:") else spec.name
+    inside = builder.any_name(name[len("prev:") :] if name.startswith("prev:") else name)
+    if inside is not None and (name.startswith("prev:") or builder.loop.zones.zones.get(inside) is not Zone.BEFORE):
+        raise LayerError(
+            "%s: initial_output: %r has no value before the first step, as it is computed in the loop. Use %s."
+            % (spec.where, name, _FORMS)
+        )
+    try:
+        node = builder.resolve(name, spec.where)
+    except LayerError as exc:
+        hint = did_you_mean(name, [*_CONSTANTS, "var", "apply(0)"]) if ":" not in name else ""
+        raise LayerError("%s\n  (initial_output must be %s. %s)" % (exc, _FORMS, hint)) from None
+    output = output.without_axes(output.loop_axes)
+    lost = [dim for dim, axis in zip(node.output.dims, match_axes(node.output, output)) if axis is None]
+    lost = [dim for dim in lost if dim.size != 1]
+    if lost and not node.output.unknown and not output.unknown:
+        raise LayerError(
+            "%s: initial_output: layer %r is %s, but the value of a step is %s, without the axis %s."
+            % (spec.where, node.path, node.output, output, lost[0])
+        )
+    return node

@@ -1,0 +1,200 @@
+"""Lower: emits the ops of a plan while a `tf.function` is traced."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Callable, Optional
+
+from returnn_tf.compiler.packed_layers import pack_layers
+from returnn_tf.compiler.planning.plan import Plan, loss_deps
+from returnn_tf.config.settings import DEFAULT_SEED, UpdateSettings
+from returnn_tf.graph.check_numerics import checked_finite
+from returnn_tf.graph.constraints import layer_constraint
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.emit_node import emit_node, op_scope
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.loss import LossContext, LossNode
+from returnn_tf.graph.lowering import Lowering
+from returnn_tf.graph.node import Node
+from returnn_tf.ops.frames.shape import size_of, transpose
+from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.precision import float_dtype
+from returnn_tf.util.lazy_tf import tf
+
+
+@dataclasses.dataclass
+class Lowered:
+    """All results of one emitted graph.
+
+    :param values: tensor by layer path, in the layout of its template
+    :param losses: reduced loss by layer path, unscaled; divided by the number of frames if it is normalised
+    :param errors: error by layer path
+    :param counts: float scalar by layer path: the number of frames or sequences that reports divide loss and error by
+    :param objective: scaled losses without constraints; None if there is no loss
+    :param constraints: scalar; 0 if there are none
+    :param updates: functions to call once after the outputs, e.g. running means
+    """
+
+    values: dict[str, Any]
+    losses: dict[str, Any]
+    errors: dict[str, Any]
+    counts: dict[str, Any]
+    objective: Optional[Any]
+    constraints: Any
+    updates: list[Callable[[], Any]]
+    lowering: Lowering
+    #: Whether any layer has a constraint.
+    has_constraints: bool = False
+
+    def run_updates(self) -> None:
+        """Emit the updates outside of training: running statistics that every run changes, as in old configs."""
+        for update in self.updates:
+            update()
+
+    @property
+    def sinks(self) -> dict[str, dict[str, Any]]:
+        """Return what layers with a sink pass on after the step, by path."""
+        return self.lowering.sinks
+
+    @property
+    def total_loss(self) -> Any:
+        """Return the objective with constraints."""
+        return self.constraints if self.objective is None else self.objective + self.constraints
+
+    def lens_by_axis(self, data: Data) -> dict[int, Any]:
+        """Return the lengths of all dynamic axes of a template: [batch], or a scalar where all sequences are equal.
+
+        Lengths that vary with the frames of other axes are [batch, those axes].
+        """
+        beam = 1 if data.beam is None else data.beam.size
+        return {axis: self._lens_of(data, data.dims[axis], beam) for axis in data.dynamic_axes}
+
+    def _lens_of(self, data: Data, dim: Dim, beam: int) -> Any:
+        if dim not in self.lowering.lens_over:
+            return self.lowering.lens_in_beam(dim, beam)
+        over, lens = self.lowering.lens_by_frame(dim)
+        order = sorted(range(len(over)), key=lambda i: (not over[i].is_batch, [*data.dims, over[i]].index(over[i])))
+        return transpose(lens, order)
+
+
+def lower(
+    plan: Plan,
+    variables: Mapping[str, Any],
+    feed: Mapping[str, Any],
+    *,
+    train: bool,
+    outputs: Sequence[Node],
+    with_losses: bool = True,
+    step: Any = None,
+    seed: int = DEFAULT_SEED,
+    process_offset: int = 0,
+    check_numerics: str = "",
+    kept: Any = None,
+) -> Lowered:
+    """Emit the ops of some layers and of the losses.
+
+    :param variables: parameter name -> variable
+    :param feed: "<key>" -> batch-major tensor, "<key>/size<i>" -> int32 [batch]
+    :param outputs: the requested layers
+    :param process_offset: see `Lowering`
+    :param check_numerics: which outputs are checked for NaN, see `returnn_tf.graph.check_numerics.option`
+    :param kept: the `KeptStates` of the network
+    """
+    owners = plan.loss_owners() if with_losses else {}
+    needed = plan.needed([*outputs, *owners.values()], owners)
+    state = Lowering(dict(variables), train, plan.search, plan.behavior_version, step=step, seed=seed)
+    state.check_numerics, state.process_offset, state.kept = check_numerics, process_offset, kept
+    state.with_losses = with_losses
+    state.readers = Counter(dep for node in needed for dep in {*node.deps, *node.param_deps})
+    state.readers.update(dep for loss in owners for dep in loss_deps(loss))
+    state.differentiated = frozenset(x for node in plan.all_nodes() for x in _differentiated(node))
+    state.second_derivatives = bool(plan.config is not None and UpdateSettings(plan.config).maximize_grad_norm)
+    pack_layers(state, needed, owners)
+    for key, node in plan.extern.items():
+        if node in needed:
+            _feed_key(state, key, node, feed)
+    for node in plan.nodes:
+        if node in needed and node.extern_key is None:
+            emit_node(state, node)
+    result = Lowered({}, {}, {}, {}, None, tf.zeros([], float_dtype()), state.updates, state)
+    result.values = {node.path: state.values[node] for node in outputs}
+    for loss, owner in owners.items():
+        _emit_loss(result, loss, owner)
+    if with_losses:
+        everything = list(plan.all_nodes())
+        for node in plan.nodes:
+            if node in needed and node.extern_key is None:
+                for constraint in _constraints(state, node, everything):
+                    result.constraints += constraint
+                    result.has_constraints = True
+    return result
+
+
+def _differentiated(node: Node) -> Sequence[Node]:
+    return node.layer.differentiates_by() if isinstance(node.layer, Layer) else ()
+
+
+def _constraints(state: Lowering, node: Node, everything: Sequence[Node], run: Optional[Node] = None) -> Iterator[Any]:
+    """Yield the constraints of a layer and of the layers inside it.
+
+    :param everything: all layers of the network
+    :param run: for a layer of a loop: the node that runs the loop
+    """
+    for inner in node.inner:
+        yield from _constraints(state, inner, everything, node)
+    constraint = layer_constraint(EmitContext(node, state), everything, run)
+    if constraint is not None:
+        yield constraint
+
+
+def _feed_key(state: Lowering, key: str, node: Node, feed: Mapping[str, Any]) -> None:
+    """Set the input tensor in the layout of its template, and the lengths of its dims."""
+    data = node.output
+    x = feed[key]
+    batch = data.batch_axis
+    order = list(range(data.rank))
+    if batch is not None:
+        order.insert(0, order.pop(batch))
+        state.batch_size = size_of(x, 0) if state.batch_size is None else state.batch_size
+    for i, axis in enumerate(order):
+        dim = data.dims[axis]
+        if not dim.is_dynamic:
+            continue
+        state.sizes.setdefault(dim, size_of(x, i))
+        name = "%s/size%d" % (key, i - 1 if batch is not None else i)
+        if name in feed:
+            state.lens.setdefault(dim, tf.cast(feed[name], tf.int32))
+    back = [order.index(axis) for axis in range(data.rank)]
+    state.values[node] = transpose(x, back)
+
+
+def _emit_loss(result: Lowered, loss_node: LossNode, node: Node) -> None:
+    state = result.lowering
+    loss = loss_node.loss
+    ctx = LossContext(loss_node, EmitContext(node, state))
+    with tf.name_scope(op_scope(loss_node.name) + "_loss"):
+        count = loss.count(ctx)
+        value = loss.value(ctx)
+        error = loss.error(ctx)
+    result.counts[loss_node.name] = count
+    if error is not None:
+        result.errors[loss_node.name] = tf.cast(error, float_dtype())
+    if value is None:
+        return
+    if loss.use_normalized_loss:
+        value = tf.math.divide_no_nan(value, tf.cast(count, value.dtype))  # a branch that has no such loss
+    if state.check_numerics:
+        value = checked_finite(value, "the loss %r of layer %r" % (loss_node.name, node.path))
+    result.losses[loss_node.name] = value
+    if loss_node.scale:
+        scaled = value * loss_node.scale
+        result.objective = scaled if result.objective is None else result.objective + scaled
+
+
+def needed_extern_keys(plan: Plan, outputs: Sequence[Node], with_losses: bool) -> list[str]:
+    """Return the data keys that must be fed."""
+    owners = plan.loss_owners() if with_losses else {}
+    needed = plan.needed([*outputs, *owners.values()], owners)
+    return [key for key, node in plan.extern.items() if node in needed]

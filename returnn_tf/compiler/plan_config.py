@@ -1,0 +1,66 @@
+"""Planning of the network of a config. No TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from returnn_tf.compiler.plan_network import plan_network
+from returnn_tf.compiler.planning.plan import Plan
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.config.epoch_value import network_of
+from returnn_tf.config.settings import NetworkSettings, TrainingSettings
+from returnn_tf.tensor import empty_data_keys, extern_data_options, parse_extern_data
+from returnn_tf.tensor.precision import using_precision
+
+
+def plan_from_config(
+    config: Config,
+    *,
+    train: bool = False,
+    search: bool = False,
+    evaluate: bool = False,
+    whole_loops: Sequence[str] = (),
+) -> Plan:
+    """Plan the network of a config; needs no TensorFlow, and creates no variables.
+
+    :param train: whether dropout etc. are active; losses in loops exist
+    :param search: whether to search instead of following the targets
+    :param evaluate: whether losses in loops exist without ``train``, for scores of other data
+    :param whole_loops: paths of `rec` layers of which no layer is moved out of the loop
+    :raises ConfigError: with layer path and fix
+    """
+    network = network_of(config)
+    if network is None:
+        raise no_network()
+    settings = NetworkSettings(config)
+    declared = {
+        "extern_data": settings.extern_data,
+        "num_inputs": settings.num_inputs,
+        "num_outputs": settings.num_outputs,
+    }
+    searched = TrainingSettings(config).search_train_network_layers or ()
+    if settings.mixed_precision and settings.float_dtype != "float32":
+        raise ConfigError(
+            "mixed_precision = %r needs parameters of float32, but float_dtype is %r. Remove one of them."
+            % (settings.mixed_precision, settings.float_dtype)
+        )
+    with using_precision(settings.float_dtype, settings.mixed_precision):
+        return plan_network(
+            network,
+            parse_extern_data(extern_data_options(declared)),
+            behavior_version=settings.behavior_version,
+            train=train,
+            search=search,
+            evaluate=evaluate,
+            whole_loops=whole_loops,
+            searched_layers=[searched] if isinstance(searched, str) else searched,
+            default_target=settings.target,
+            empty_data_keys=empty_data_keys(declared),
+            config=config,
+        )
+
+
+def no_network() -> ConfigError:
+    """Return the error for a config without ``network`` and ``get_network``."""
+    text = "The config has no network. Add e.g. network = {'output': {'class': 'softmax', ...}}."
+    return ConfigError(text, topic="config-file")

@@ -1,0 +1,144 @@
+"""Planning of a whole network dict. No TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+from returnn_tf.compiler.loops.step_network import plan_step_network
+from returnn_tf.compiler.planning.build_state import BuildState
+from returnn_tf.compiler.planning.builder import NetworkBuilder
+from returnn_tf.compiler.planning.checks import check_param_names, share_extra_params
+from returnn_tf.compiler.planning.extra import ExtraNetworks
+from returnn_tf.compiler.planning.extra_names import SEARCH_PREFIX, split_extra
+from returnn_tf.compiler.planning.notes import remarks, unknown_targets, unneeded_mistakes
+from returnn_tf.compiler.planning.plan import Plan
+from returnn_tf.compiler.planning.reuse import decide_all, open_params, with_inner
+from returnn_tf.compiler.planning.reuse_option import owners_of
+from returnn_tf.config import Config
+from returnn_tf.config.settings import NetworkSettings
+from returnn_tf.graph.params.reuse import ReuseLevel
+from returnn_tf.tensor import Data
+
+
+def plan_network(
+    network: Mapping[str, Any],
+    extern_data: Mapping[str, Data],
+    *,
+    behavior_version: int = 0,
+    train: bool = False,
+    search: bool = False,
+    evaluate: bool = False,
+    searched_layers: Sequence[str] = (),
+    whole_loops: Sequence[str] = (),
+    default_target: str = "classes",
+    empty_data_keys: Optional[Mapping[str, str]] = None,
+    config: Optional[Config] = None,
+) -> Plan:
+    """Plan a network dict. The plan is immutable afterwards.
+
+    :param extern_data: templates by data key
+    :param train: whether dropout etc. are active; losses in loops exist
+    :param search: whether to search instead of following the targets
+    :param evaluate: whether losses in loops exist without ``train``, for scores of other data
+    :param searched_layers: layers of a second network that searches, whose losses are computed in training too
+    :param whole_loops: paths of `rec` layers of which no layer is moved out of the loop
+    :param default_target: for losses without the option target
+    :param empty_data_keys: keys that do not exist -> the reason, for messages
+    :param config: the `Config` of the network, for functions defined in it
+    :raises ConfigError: with the path of the layer, what is wrong and how to fix it
+    """
+    state = BuildState(extern_data, behavior_version, train, search, default_target, evaluate, whole_loops)
+    state.empty_data_keys = dict(empty_data_keys or {})
+    builder = NetworkBuilder(network, state, plan_step_network)
+    builder.extra_network = ExtraNetworks(builder)
+    builder.build()
+    if state.loop_losses and not search:
+        for name in searched_layers:
+            builder.extra_network(SEARCH_PREFIX).resolve(name, "search_train_network_layers")
+    _declare_a_batch_size(builder, state)
+    _finish(state)
+    order = {name: position for position, name in enumerate(builder.specs)}
+    state.losses.sort(key=lambda loss: order.get(_top_layer(loss.name), 0))
+    plan = Plan(
+        state.nodes,
+        state.outputs,
+        state.losses,
+        state.extern,
+        state.extern_data,
+        behavior_version,
+        train,
+        search,
+        config,
+    )
+    planned = {node.path for node in plan.all_nodes()}
+    mistakes = unneeded_mistakes(state.all_specs(), planned, state.extern_data) + remarks(plan.all_nodes())
+    mistakes += unknown_targets(state.all_specs(), state.extern_data, _own_target(default_target))
+    plan = dataclasses.replace(plan, mistakes=mistakes, omitted_losses=list(state.omitted_losses))
+    check_param_names(list(plan.nodes))
+    plan = _without_dead_layers(plan)
+    share_extra_params(list(plan.all_nodes()))
+    _freeze_params(plan)
+    for node in plan.all_nodes():
+        node.freeze()
+    for loss in plan.losses:
+        loss.loss.freeze()
+    return plan
+
+
+def _own_target(target: str) -> str:
+    """Return the setting ``target`` if it is another one than by default, else "": then nothing may look it up."""
+    return "" if target == NetworkSettings.declared()["target"].default else target
+
+
+def _top_layer(name: str) -> str:
+    """Return the name in the network dict of a layer or of one that encloses it, without that of an extra network."""
+    top = name.split("/")[0]
+    extra = split_extra(top)
+    return top if extra is None else extra[1]
+
+
+def _finish(state: BuildState) -> None:
+    """Plan the losses and the layers that provide parameters; either may add layers with more of both."""
+    done: set[ReuseLevel] = set()
+    while True:
+        state.finish_losses()
+        levels = {level for *_, param in open_params(with_inner(state.nodes)) for level in param.levels} - done
+        if not levels and not state.late_owners:
+            break
+        for level in levels:
+            list(owners_of(level))
+        done |= levels
+        for user, find in state.late_owners:
+            owner = find()
+            if owner is not None and owner in state.nodes and owner not in user.param_deps:
+                user.param_deps.append(owner)
+        state.late_owners.clear()
+    decide_all(state.nodes)
+
+
+def _declare_a_batch_size(builder: NetworkBuilder, state: BuildState) -> None:
+    """Declare the first input with a batch axis as the source of the batch size, for layers with one but no input."""
+    keys = [key for key, data in state.extern_data.items() if data.batch_axis is not None]
+    if keys and not set(keys) & set(state.extern) and any(node.output.batch_axis is not None for node in state.nodes):
+        builder.extern_node(keys[0])
+
+
+def _freeze_params(plan: Plan) -> None:
+    """Freeze the parameters of layers inside a layer that is not trainable."""
+    frozen = tuple(node.path + "/" for node in plan.all_nodes() if node.layer.trainable is False)
+    if frozen:
+        for spec in plan.params.values():
+            if spec.layer_path.startswith(frozen):
+                spec.trainable = False
+
+
+def _without_dead_layers(plan: Plan) -> Plan:
+    """Leave out layers that no output and no loss needs, e.g. those that only gave an n_out."""
+    alive = plan.needed(plan.roots(), plan.losses, params=True)
+    return dataclasses.replace(
+        plan,
+        nodes=[node for node in plan.nodes if node in alive],
+        extern={key: node for key, node in plan.extern.items() if node in alive},
+    )

@@ -1,0 +1,174 @@
+"""`Plan`: a network as a typed graph of layers in the order of their computation. No TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Optional
+
+from returnn_tf.compiler.planning.drawing import draw_layers
+from returnn_tf.compiler.planning.layer_table import layers_html, totals
+from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config.settings import NetworkSettings
+from returnn_tf.graph.after_step.kept_state import KeptSpec
+from returnn_tf.graph.freezing import read_only
+from returnn_tf.graph.loss import LossNode
+from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.tensor import Data
+from returnn_tf.tensor.precision import float_dtype, product_dtype
+from returnn_tf.util.html import folded
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Plan:
+    """A planned network. It is immutable.
+
+    :param nodes: all layers, each after everything that it needs
+    :param outputs: the layers whose values are results, by path: "output" and those with is_output_layer
+    :param losses: in the order of the network
+    :param extern: the inputs by data key
+    :param float_dtype, mixed_precision: see `returnn_tf.tensor.precision`
+    :param config: the `Config` of the network, for functions defined in it
+    :param mistakes: in layers that nothing needs, and what is probably not meant; texts for the user
+    :param omitted_losses: the layers in loops whose losses are not computed, as the network is neither for training nor
+        for evaluation
+    """
+
+    nodes: Sequence[Node]
+    outputs: Mapping[str, Node]
+    losses: Sequence[LossNode]
+    extern: Mapping[str, Node]
+    extern_data: Mapping[str, Data]
+    behavior_version: int
+    train: bool
+    search: bool
+    config: Optional[Config] = None
+    mistakes: Sequence[str] = ()
+    omitted_losses: Sequence[str] = ()
+
+    float_dtype: str = dataclasses.field(default_factory=float_dtype)
+    mixed_precision: Optional[str] = dataclasses.field(default_factory=product_dtype)
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, read_only(getattr(self, field.name)))
+
+    @property
+    def jit_compile(self) -> bool:
+        """Return whether XLA compiles the steps of training and evaluation."""
+        return self.config is not None and NetworkSettings(self.config).jit_compile
+
+    @property
+    def params(self) -> dict[str, ParamSpec]:
+        """Return all parameters by name, in the order of the layers."""
+        return {spec.name: spec for node in self.all_nodes() for spec in node.owned}
+
+    @property
+    def layers(self) -> dict[str, Node]:
+        """Return all layers by path, with those inside loops; ``.output`` of one is its template."""
+        return {node.path: node for node in self.visible_nodes()}
+
+    @property
+    def kept(self) -> dict[str, KeptSpec]:
+        """Return what layers keep from batch to batch, by name."""
+        return {spec.name: spec for node in self.all_nodes() for spec in node.kept.values()}
+
+    def all_nodes(self) -> Iterator[Node]:
+        """Return all layers, with those inside loops in front of the loop."""
+        todo = list(reversed(self.nodes))
+        while todo:
+            node = todo.pop()
+            if node.inner:
+                todo += list(reversed(node.inner))
+            yield node
+
+    def visible_nodes(self) -> list[Node]:
+        """Return all layers to show to users, with those inside loops."""
+        return [node for node in self.all_nodes() if not node.layer.is_connector]
+
+    def svg(self) -> str:
+        """Return a drawing."""
+        return draw_layers(self.visible_nodes(), {loss.owner for loss in self.losses})
+
+    def table_html(self) -> str:
+        """Return the table of layers, losses and totals as HTML."""
+        return layers_html(self.visible_nodes(), self.losses, self.params)
+
+    def _repr_html_(self) -> str:
+        return self.table_html() + folded("drawing", self.svg())
+
+    def __repr__(self) -> str:
+        return "<Plan %s, %s>" % ("; ".join(self.outputs), totals(self.visible_nodes(), self.params))
+
+    def by_path(self) -> dict[str, Node]:
+        """Return all layers by path."""
+        return {node.path: node for node in self.nodes}
+
+    def find_nodes(self, names: Sequence[str], what: str = "fetch") -> list[Node]:
+        """Return layers by path.
+
+        :param what: how an error begins: where the names come from
+        :raises ConfigError: one is not part of the planned network
+        """
+        by_path = self.by_path()
+        for name in names:
+            if name not in by_path:
+                raise ConfigError(
+                    "%s: layer %r is not part of the network. Nothing needs it, unless it has "
+                    "is_output_layer=True. %s" % (what, name, did_you_mean(name, by_path))
+                )
+        return [by_path[name] for name in names]
+
+    def needed(self, nodes: Iterable[Node], losses: Iterable[LossNode] = (), *, params: bool = False) -> set[Node]:
+        """Return everything that must be computed for these layers and losses.
+
+        :param params: also what only provides parameters; with losses this is always included, for its constraints
+        """
+        todo = list(nodes)
+        for loss in losses:
+            todo += loss_deps(loss)
+            params = True
+        seen: set[Node] = set()
+        while todo:
+            node = todo.pop()
+            if node not in seen:
+                seen.add(node)
+                todo += [*node.deps, *node.param_deps] if params else node.deps
+        return seen | self._batch_size_source(seen)
+
+    def _batch_size_source(self, needed: set[Node]) -> set[Node]:
+        """Return an input that gives the batch size to layers with no other source of it: in search without inputs."""
+        inputs = [node for node in self.extern.values() if node.output.batch_axis is not None]
+        if any(node in needed for node in inputs) or all(node.output.batch_axis is None for node in needed):
+            return set()
+        return set(inputs[:1])
+
+    def roots(self) -> list[Node]:
+        """Return outputs and layers with a loss, each once."""
+        return list(dict.fromkeys([*self.outputs.values(), *self.loss_owners().values()]))
+
+    def loss_owners(self) -> dict[LossNode, Node]:
+        """Return the layer of each loss, in the order of the losses."""
+        return {loss: loss.owner for loss in self.losses}
+
+    def __str__(self) -> str:
+        lines = []
+        for node in self.nodes:
+            sources = ", ".join(s.path for s in node.sources)
+            lines.append("%s: %s(%s) -> %s" % (node.path, node.layer.class_name, sources, node.output))
+        return "\n".join(lines)
+
+
+def loss_deps(loss: LossNode) -> list[Node]:
+    """Return the nodes that a loss needs besides its own layer."""
+    deps: list[Node] = []
+    if loss.target is not None:
+        deps.append(loss.target)
+    if loss.seq_tags is not None:
+        deps.append(loss.seq_tags)
+    for value in vars(loss.loss).values():
+        if isinstance(value, Node):
+            deps.append(value)
+        elif isinstance(value, (list, tuple)):
+            deps += [v for v in value if isinstance(v, Node)]
+    return deps

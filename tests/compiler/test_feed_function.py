@@ -1,0 +1,69 @@
+"""`FeedFunction`: one graph for each set of feed names, whatever the sizes; and the format of feeds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from returnn_tf.compiler.feed import FeedFormat
+from returnn_tf.compiler.feed_function import FeedFunction
+from returnn_tf.config import ConfigError
+from returnn_tf.tensor import parse_extern_data
+from returnn_tf.util.lazy_tf import tf
+
+EXTERN_DATA = parse_extern_data({"data": {"dim": 2}, "classes": {"dim": 5, "sparse": True}, "unused": {"dim": 7}})
+FORMAT_KEYS = ["data", "classes"]
+
+
+def feed(batch: int, time: int) -> dict[str, Any]:
+    lens = np.full([batch], time)
+    return {
+        "data": np.ones([batch, time, 2], "float64"),
+        "data/size0": lens,
+        "classes": np.ones([batch, time], "int64"),
+        "classes/size0": lens,
+    }
+
+
+def test_one_graph_for_all_sizes() -> None:
+    traced: list[str] = []
+
+    def emit(tensors: dict[str, Any], factor: Any) -> Any:
+        traced.append(",".join(sorted(tensors)))
+        return {"sum": factor * tf.reduce_sum(tensors["data"]), "labels": tensors["classes"]}
+
+    function = FeedFunction(
+        FeedFormat(EXTERN_DATA, FORMAT_KEYS),
+        emit,
+        specs=[tf.TensorSpec([], "float32")],
+        before_trace=lambda: traced.append("tracing"),
+    )
+    assert not function.graphs
+    for batch, time in ((2, 3), (1, 5), (4, 1)):
+        found = function(feed(batch, time), tf.constant(3.0))
+        assert found["sum"] == 6 * batch * time and found["labels"].shape == (batch, time)
+    assert traced == ["tracing", "classes,classes/size0,data,data/size0"] and len(function.graphs) == 1
+
+
+def test_tensors_pass_and_arrays_get_the_dtype_of_the_network() -> None:
+    tensors = FeedFormat(EXTERN_DATA, FORMAT_KEYS).convert({**feed(2, 3), "further": 1})
+    assert sorted(tensors) == ["classes", "classes/size0", "data", "data/size0"]
+    assert [tensors[name].dtype for name in sorted(tensors)] == ["int32", "int32", "float32", "int32"]
+    again = FeedFormat(EXTERN_DATA, FORMAT_KEYS).convert(tensors)
+    assert all(again[name] is tensors[name] for name in tensors)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"data": None}, r"The feed lacks 'data' \(float32 \(None, None, 2\)\)"),
+        ({"data/size0": None}, "The feed lacks 'data/size0'"),
+        ({"data": np.ones([2, 3, 4])}, r"The feed has 'data' of shape \(2, 3, 4\), the network expects"),
+    ],
+)
+def test_feeds_which_do_not_fit(change: dict[str, Any], message: str) -> None:
+    wrong = {name: value for name, value in {**feed(2, 3), **change}.items() if value is not None}
+    with pytest.raises(ConfigError, match=message):
+        FeedFormat(EXTERN_DATA, FORMAT_KEYS).convert(wrong)

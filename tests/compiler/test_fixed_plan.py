@@ -1,0 +1,148 @@
+"""A plan does not change once it is made: it can be lowered many times, even several times at once."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import numpy as np
+import pytest
+
+from returnn_tf.compiler.network import Network
+from returnn_tf.compiler.plan_config import plan_from_config
+from returnn_tf.compiler.planning import build_state
+from returnn_tf.config import Config
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+EXTERN = {"data": {"dim": 4}, "classes": {"dim": 5, "sparse": True}}
+
+#: Called while the plug-in layer below is emitted.
+CALLS: list[Callable[[], None]] = []
+
+
+@register_layer("plugin_call")
+class PluginCallLayer(Layer):
+    """``y = x``, and whatever the test does meanwhile."""
+
+    def template(self, ctx: PlanContext) -> Data:
+        """Return that of the source."""
+        return ctx.single_source()
+
+    def emit(self, ctx: EmitContext) -> Any:
+        """Call what is to be called, once."""
+        if CALLS:
+            CALLS.pop()()
+        return ctx.source()
+
+
+def choice(source: str) -> dict[str, Any]:
+    return {"class": "choice", "target": "classes", "beam_size": 3, "initial_output": 0, "from": source}
+
+
+def loop(**opts: Any) -> dict[str, Any]:
+    unit: dict[str, Any] = {
+        "output": choice("p"),
+        "embed": {"class": "linear", "activation": None, "n_out": 6, "from": "prev:output"},
+        "s": {"class": "rnn_cell", "unit": "LSTMBlock", "n_out": 6, "from": ["embed", "x"]},
+        "call": {"class": "plugin_call", "from": "s"},
+        "p": {"class": "softmax", "n_out": 5, "from": "call"},
+        "x": {"class": "reduce", "mode": "mean", "axis": "T", "from": "base:data"},
+    }
+    if opts:
+        unit["end"] = {"class": "compare", "from": "output", "value": 0}
+    else:
+        unit["x"] = {"class": "copy", "from": "data:source"}
+        unit["output"]["independent_of_batch"] = True  # the number of steps counts after the loop, too
+        opts = {"from": "data"}
+    return {
+        "loop": {"class": "rec", "unit": unit, **opts},
+        "output": {"class": "decide", "from": "loop"},
+        "scores": {"class": "choice_get_beam_scores", "from": "loop", "is_output_layer": True},
+    }
+
+
+NETWORKS = {
+    "search with a source": loop(),
+    "search with an end": loop(**{"from": [], "max_seq_len": 6}),
+    "no loop": {"output": {"class": "plugin_call", "from": "h"}, "h": {"class": "linear", "n_out": 3, "from": "data"}},
+}
+
+
+def net_of(network: dict[str, Any]) -> Network:
+    config = Config({"behavior_version": 21, "extern_data": EXTERN, "network": network})
+    return Network(plan_from_config(config, search=True))
+
+
+def feed(length: int, seed: int) -> dict[str, Any]:
+    data = np.random.default_rng(seed).normal(size=(2, length, 4)).astype("float32")
+    return {"data": tf.constant(data), "data/size0": tf.constant([length, length - 1])}
+
+
+def traced(net: Network, inputs: dict[str, Any]) -> Any:
+    """Return the function which computes all outputs, traced now."""
+    signature = {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype) for name, x in inputs.items()}
+    function = tf.function(lambda values: net.lower(values).values, autograph=False)
+    return function.get_concrete_function(signature)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_one_plan_is_lowered_while_it_is_lowered(name: str) -> None:
+    """While a layer of a loop is emitted, the same plan is emitted once more, in another graph."""
+    net = net_of(NETWORKS[name])
+    inputs = [feed(5, 1), feed(5, 2)]
+    expected = [traced(net, one)(one) for one in inputs]
+    inner: list[Any] = []
+    CALLS.append(lambda: inner.append(traced(net, inputs[1])))
+    outer = traced(net, inputs[0])
+    assert not CALLS and len(inner) == 1
+    for function, one, wanted in zip([outer, *inner], inputs, expected):
+        got = function(one)
+        assert set(got) == set(wanted)
+        for path in wanted:
+            np.testing.assert_array_equal(got[path].numpy(), wanted[path].numpy(), err_msg=path)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_nothing_of_a_plan_can_be_set(name: str) -> None:
+    plan = net_of(NETWORKS[name]).plan
+    nodes = list(plan.all_nodes())
+    assert nodes
+    for node in nodes:
+        for thing, attribute in [(node, "path"), (node, "output"), (node.layer, "n_out"), (node.layer, "new")]:
+            with pytest.raises(AttributeError, match="was planned"):
+                setattr(thing, attribute, None)
+        for spec in node.owned:
+            with pytest.raises(AttributeError, match="was planned"):
+                spec.trainable = False
+        for field in (node.sources, node.deps, node.owned, node.inner):
+            assert isinstance(field, tuple)
+        with pytest.raises(TypeError):
+            node.params["W"] = None
+
+
+@pytest.mark.parametrize("depth", range(1, 7))
+def test_each_network_is_parsed_once(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a step network is planned until the dims of ``prev:`` settle."""
+    calls: list[str] = []
+    parse = build_state.parse_network
+
+    def counted(network: Any, path: str, *args: Any) -> Any:
+        calls.append(path)
+        return parse(network, path, *args)
+
+    monkeypatch.setattr(build_state, "parse_network", counted)
+    unit: dict[str, Any] = {"output": {"class": "linear", "activation": "tanh", "n_out": 3, "from": "prev:output"}}
+    for _ in range(depth - 1):
+        inner = {"class": "rec", "from": "base:data", "unit": unit}
+        unit = {
+            "inner": {**inner, "from": "around"},
+            "around": {"class": "expand_dims", "axis": "T", "dim": 2, "from": "prev:output"},
+            "output": {"class": "reduce", "mode": "max", "axis": "T", "from": "inner", "initial_output": 0},
+        }
+    network = {"loop": {"class": "rec", "from": "data", "unit": unit}, "output": {"class": "copy", "from": "loop"}}
+    plan_from_config(Config({"behavior_version": 21, "extern_data": EXTERN, "network": network}))
+    assert calls == ["loop" + i * "/inner" if i >= 0 else "" for i in range(-1, depth)]
