@@ -58,7 +58,7 @@ print("PROBE" + json.dumps({"MPI": hvd.mpi_built(), "Gloo": hvd.gloo_built(), "N
 
 
 @dataclass
-class Finding:
+class Diagnosis:
     """The result of a check."""
 
     found: bool
@@ -71,7 +71,7 @@ class Check:
     """One line of the report."""
 
     name: str
-    look: Callable[[], Finding]
+    look: Callable[[], Diagnosis]
     required: bool
     slow: bool = False
 
@@ -95,7 +95,7 @@ def run(args: list[str]) -> int:
     missing = []
     print("returnn_tf %s on %s" % (shown_version(), platform.platform()), flush=True)
     for check in CHECKS:
-        finding = Finding(False, "not tested, because of --quick") if args and check.slow else examine(check)
+        finding = Diagnosis(False, "not tested, because of --quick") if args and check.slow else examine(check)
         if not finding.found and check.required:
             missing.append(check.name)
         word, hue = ("found", "green") if finding.found else ("MISSING", "red") if check.required else ("-", "yellow")
@@ -107,12 +107,12 @@ def run(args: list[str]) -> int:
     return 1 if missing else 0
 
 
-def examine(check: Check) -> Finding:
+def examine(check: Check) -> Diagnosis:
     """Run a check; its own failure counts as a finding."""
     try:
         return check.look()
     except Exception as exc:
-        return Finding(False, "the check failed: %s: %s" % (type(exc).__name__, exc))
+        return Diagnosis(False, "the check failed: %s: %s" % (type(exc).__name__, exc))
 
 
 def version_of(*distributions: str) -> Optional[str]:
@@ -136,16 +136,16 @@ def output_of(command: Sequence[str], timeout: float = 60.0) -> Optional[str]:
     return done.stdout if done.returncode == 0 else None
 
 
-def _python() -> Finding:
+def _python() -> Diagnosis:
     supported = _PYTHONS[0] <= sys.version_info[:2] <= _PYTHONS[1]
     advice = "" if supported else "use one of %s" % _range(_PYTHONS)
-    return Finding(supported, "%s (%s)" % (platform.python_version(), sys.executable), advice)
+    return Diagnosis(supported, "%s (%s)" % (platform.python_version(), sys.executable), advice)
 
 
-def _package(distribution: str, advice: str) -> Callable[[], Finding]:
-    def look() -> Finding:
+def _package(distribution: str, advice: str) -> Callable[[], Diagnosis]:
+    def look() -> Diagnosis:
         version = version_of(distribution)
-        return Finding(True, version) if version else Finding(False, "not installed", advice)
+        return Diagnosis(True, version) if version else Diagnosis(False, "not installed", advice)
 
     return look
 
@@ -162,16 +162,18 @@ def probe_tensorflow() -> Optional[dict[str, Any]]:
     return _probed[0]
 
 
-def _tensorflow() -> Finding:
+def _tensorflow() -> Diagnosis:
     version = version_of(*_TENSORFLOW_NAMES)
     if version is None:
-        return Finding(False, "not installed", _cpu_or_gpu())
+        return Diagnosis(False, "not installed", _cpu_or_gpu())
     probed = probe_tensorflow()
     if probed is None:
-        return Finding(False, version + ", but it can't be imported", "see the error of: python -c 'import tensorflow'")
+        return Diagnosis(
+            False, version + ", but it can't be imported", "see the error of: python -c 'import tensorflow'"
+        )
     if not _TENSORFLOWS[0] <= _release(probed["version"]) <= _TENSORFLOWS[1]:
-        return Finding(True, version, "only tested with %s" % _range(_TENSORFLOWS))
-    return Finding(True, version)
+        return Diagnosis(True, version, "only tested with %s" % _range(_TENSORFLOWS))
+    return Diagnosis(True, version)
 
 
 def _cpu_or_gpu() -> str:
@@ -189,38 +191,38 @@ def _range(releases: tuple[tuple[int, int], tuple[int, int]]) -> str:
     return "%d.%d - %d.%d" % (*releases[0], *releases[1])
 
 
-def _gpu() -> Finding:
+def _gpu() -> Diagnosis:
     probed = probe_tensorflow()
     if probed and probed["gpus"]:
-        return Finding(True, ", ".join(probed["gpus"]))
+        return Diagnosis(True, ", ".join(probed["gpus"]))
     names = output_of(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"])
     if not names:
-        return Finding(False, "none; computing on the CPU")
+        return Diagnosis(False, "none; computing on the CPU")
     detail = "%s, but TensorFlow doesn't see it" % names.strip().replace("\n", ", ")
     if probed is None:
-        return Finding(False, detail, "install TensorFlow: " + install_command("gpu"))
+        return Diagnosis(False, detail, "install TensorFlow: " + install_command("gpu"))
     if not probed["cuda"]:
-        return Finding(False, detail, "this TensorFlow is for the CPU only: " + install_command("gpu"))
-    return Finding(False, detail, "its CUDA libraries are missing: " + install_command("gpu"))
+        return Diagnosis(False, detail, "this TensorFlow is for the CPU only: " + install_command("gpu"))
+    return Diagnosis(False, detail, "its CUDA libraries are missing: " + install_command("gpu"))
 
 
-def _compiler() -> Finding:
+def _compiler() -> Diagnosis:
     name = os.environ.get("CXX", "g++")
     output = output_of([name, "--version"])
     if output:
-        return Finding(True, output.splitlines()[0])
-    return Finding(False, "no %s; native ops can't be compiled" % name, "apt-get install g++, or set CXX")
+        return Diagnosis(True, output.splitlines()[0])
+    return Diagnosis(False, "no %s; native ops can't be compiled" % name, "apt-get install g++, or set CXX")
 
 
-def _nvcc() -> Finding:
+def _nvcc() -> Diagnosis:
     """Look for nvcc in a subprocess: the package of native ops needs numpy."""
     output = output_of(python_command(_MODULE % "returnn_tf.native.gpu.find_nvcc"))
     if output:
-        return Finding(True, output.strip())
-    return Finding(False, "native ops run on the CPU only", "for a GPU: install the CUDA toolkit, or set CUDA_HOME")
+        return Diagnosis(True, output.strip())
+    return Diagnosis(False, "native ops run on the CPU only", "for a GPU: install the CUDA toolkit, or set CUDA_HOME")
 
 
-def _native_ops() -> Finding:
+def _native_ops() -> Diagnosis:
     """Compile and test the native ops in a subprocess, as a miscompiled op may crash; show its progress."""
     command = python_command(_MODULE % "returnn_tf.native.self_test")
     print("  native ops      compiled where they are new, and tested; --quick leaves this out", flush=True)
@@ -229,7 +231,7 @@ def _native_ops() -> Finding:
         try:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace")
         except OSError as exc:
-            return Finding(False, "they can't be compiled and tested: %s" % exc)
+            return Diagnosis(False, "they can't be compiled and tested: %s" % exc)
         assert process.stdout is not None
         limit = threading.Timer(_SECONDS, process.kill)
         limit.start()
@@ -249,27 +251,27 @@ def _native_ops() -> Finding:
         complaints = errors.read().strip().splitlines()
     if process.returncode == 0:
         tested = [line.replace(": ok on", " on").replace(": ok", "") for line in results]
-        return Finding(True, ", ".join(tested) + ": compiled for this machine and tested")
+        return Diagnosis(True, ", ".join(tested) + ": compiled for this machine and tested")
     wrong = [line for line in results if ": ok" not in line]
     last = (complaints or ["exit code %d" % process.returncode])[-1]
-    return Finding(False, wrong[0] if wrong else last, "plain TensorFlow is used instead, which is slower")
+    return Diagnosis(False, wrong[0] if wrong else last, "plain TensorFlow is used instead, which is slower")
 
 
-def _horovod() -> Finding:
+def _horovod() -> Diagnosis:
     version = version_of("horovod")
     if version is None:
         tensorflow = version_of(*_TENSORFLOW_NAMES) or ""
         later = tensorflow and _release(tensorflow.split()[-1]) > _TENSORFLOWS[0]
         note = " (Horovod is made for TensorFlow %d.%d; with a later one it may not build)" % _TENSORFLOWS[0]
         advice = "to train with several processes: " + library.install() + (note if later else "")
-        return Finding(False, "not installed", advice)
+        return Diagnosis(False, "not installed", advice)
     output = output_of(python_command(_HOROVOD_PROBE), timeout=120)
     lines = [line for line in (output or "").splitlines() if line.startswith("PROBE")]
     if not lines:
         advice = "built without TensorFlow, or for another version: pip uninstall -y horovod; " + library.install()
-        return Finding(False, version + ", but horovod.tensorflow can't be imported", advice)
+        return Diagnosis(False, version + ", but horovod.tensorflow can't be imported", advice)
     built = json.loads(lines[-1][len("PROBE") :])
-    return Finding(True, "%s with %s" % (version, ", ".join(name for name in built if built[name]) or "nothing"))
+    return Diagnosis(True, "%s with %s" % (version, ", ".join(name for name in built if built[name]) or "nothing"))
 
 
 CHECKS = [

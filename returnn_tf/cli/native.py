@@ -10,7 +10,7 @@ from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.engine.support.disk_errors import not_writable
 from returnn_tf.native.build import Compilers, compile_into, find_compilers
-from returnn_tf.native.cache import Entry, cache_folders, clean
+from returnn_tf.native.cache import CacheEntry, cache_folders, clean
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.sources import OPS
 from returnn_tf.util.temporary import Temporary
@@ -82,7 +82,7 @@ def _build(args: argparse.Namespace) -> int:
         raise ConfigError("native build: there is no op %r. %s" % (args.op, did_you_mean(args.op, OPS.names())))
     try:
         with Temporary(args.output, folder=True) as temporary:
-            entry = Entry(temporary.path, args.op, "prebuilt")
+            entry = CacheEntry(temporary.path, args.op, "prebuilt")
             os.makedirs(entry.folder)
             compilers = _compilers(args)
             compile_into(entry, OPS[args.op], compilers)

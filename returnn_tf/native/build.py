@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-from returnn_tf.native.cache import BUILD_PREFIX, Entry, find_entry, find_entry_of_any_compiler, new_entry, unusable
+from returnn_tf.native.cache import (
+    BUILD_PREFIX,
+    CacheEntry,
+    find_entry,
+    find_entry_of_any_compiler,
+    new_entry,
+    unusable,
+)
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu.cuda_toolchain import CudaToolchain, find_cuda_toolchain, visible_archs
 from returnn_tf.native.processes import run_all
@@ -85,7 +92,7 @@ def build(op: NativeOp) -> tuple[str, bool]:
     return entry.library, True
 
 
-def compile_into(entry: Entry, op: NativeOp, compilers: Compilers, place: str = "") -> None:
+def compile_into(entry: CacheEntry, op: NativeOp, compilers: Compilers, place: str = "") -> None:
     """Compile and link the op, with all files in parallel.
 
     :param place: identifies the machines on which the result runs, see `cache.find_entry_of_any_compiler`

@@ -46,7 +46,7 @@ def cache_folders() -> list[str]:
     return [os.path.join(home, "returnn_tf", "native"), own]
 
 
-class Entry:
+class CacheEntry:
     """One compiled op in a cache folder."""
 
     def __init__(self, folder: str, name: str, fingerprint: str):
@@ -139,13 +139,13 @@ class Entry:
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
 
 
-def find_entry(name: str, fingerprint: str) -> Optional[Entry]:
+def find_entry(name: str, fingerprint: str) -> Optional[CacheEntry]:
     """Return a complete entry, which need not be writable, or None."""
-    entries = [Entry(folder, name, fingerprint) for folder in cache_folders() if is_ours(folder)]
+    entries = [CacheEntry(folder, name, fingerprint) for folder in cache_folders() if is_ours(folder)]
     return next((entry for entry in entries if entry.is_whole()), None)
 
 
-def find_entry_of_any_compiler(name: str, place: str) -> Optional[Entry]:
+def find_entry_of_any_compiler(name: str, place: str) -> Optional[CacheEntry]:
     """Return an op that any compiler built from the same sources for the same kind of machine, the newest if several.
 
     For machines without a compiler whose cache others have filled.
@@ -158,20 +158,20 @@ def find_entry_of_any_compiler(name: str, place: str) -> Optional[Entry]:
             continue
         for inside in names:
             if inside.startswith(name + "-"):
-                entry = Entry(folder, name, inside[len(name) + 1 :])
+                entry = CacheEntry(folder, name, inside[len(name) + 1 :])
                 if entry.place() == place and entry.is_whole():
                     found.append(entry)
     return max(found, key=lambda entry: os.path.getmtime(entry.manifest), default=None)
 
 
-def new_entry(name: str, fingerprint: str) -> Entry:
+def new_entry(name: str, fingerprint: str) -> CacheEntry:
     """Create an entry to build the op in, in the first writable folder.
 
     :raises NativeOpError: no folder is writable
     """
     failures = []
     for folder in cache_folders():
-        entry = Entry(folder, name, fingerprint)
+        entry = CacheEntry(folder, name, fingerprint)
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
             _check(folder)
@@ -218,7 +218,7 @@ def clean(folder: str) -> tuple[int, int]:
     count = size = 0
     for inside in sorted(os.listdir(folder)) if is_ours(folder) else []:
         found = _ENTRY.fullmatch(inside)
-        entry = Entry(folder, found[1], found[2]) if found else None
+        entry = CacheEntry(folder, found[1], found[2]) if found else None
         if entry is None or not is_ours(entry.folder) or not os.path.exists(os.path.join(entry.folder, LOCK)):
             continue
         with entry.lock(wait=False) as alone:

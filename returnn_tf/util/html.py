@@ -8,16 +8,16 @@ from collections.abc import Sequence
 _CELL = "text-align:%s;vertical-align:top;padding:1px 10px"
 
 
-class Raw(str):
+class Html(str):
     """HTML, which is not escaped."""
 
 
 def escaped(value: object) -> str:
-    """Return a value as HTML; `Raw` as it is."""
-    return str(value) if isinstance(value, Raw) else html.escape(str(value))
+    """Return a value as HTML; `Html` as it is."""
+    return str(value) if isinstance(value, Html) else html.escape(str(value))
 
 
-def table(header: Sequence[object], rows: Sequence[Sequence[object]], *, numbers: Sequence[int] = ()) -> Raw:
+def table(header: Sequence[object], rows: Sequence[Sequence[object]], *, numbers: Sequence[int] = ()) -> Html:
     """Return a table.
 
     :param header: of the columns; empty: none
@@ -31,22 +31,22 @@ def table(header: Sequence[object], rows: Sequence[Sequence[object]], *, numbers
         )
 
     head = "<thead>%s</thead>" % row(header, "th") if header else ""
-    return Raw("<table>%s<tbody>%s</tbody></table>" % (head, "".join(row(cells, "td") for cells in rows)))
+    return Html("<table>%s<tbody>%s</tbody></table>" % (head, "".join(row(cells, "td") for cells in rows)))
 
 
-def code(text: object) -> Raw:
+def code(text: object) -> Html:
     """Return a text in the font of code."""
-    return Raw("<code>%s</code>" % escaped(text))
+    return Html("<code>%s</code>" % escaped(text))
 
 
-def folded(title: object, content: str, *, opened: bool = False) -> Raw:
+def folded(title: object, content: str, *, opened: bool = False) -> Html:
     """Return content that shows when its title is clicked."""
-    return Raw("<details%s><summary>%s</summary>%s</details>" % (" open" * opened, escaped(title), content))
+    return Html("<details%s><summary>%s</summary>%s</details>" % (" open" * opened, escaped(title), content))
 
 
-def paragraph(text: object) -> Raw:
+def paragraph(text: object) -> Html:
     """Return a paragraph."""
-    return Raw("<p>%s</p>" % escaped(text))
+    return Html("<p>%s</p>" % escaped(text))
 
 
 def shortened(text: str, most: int = 200) -> str:

@@ -13,7 +13,7 @@ import pytest
 import returnn_tf
 from returnn_tf.cli.main import main
 from returnn_tf.cli.new import write_project
-from returnn_tf.cli.new.kinds import KINDS, Kind
+from returnn_tf.cli.new.kinds import KINDS, ProjectKind
 from returnn_tf.config import Config
 from returnn_tf.engine.learning_rate.file import read_file
 
@@ -126,7 +126,7 @@ def test_nothing_is_left_of_a_failure(tmp_path: Path, monkeypatch: pytest.Monkey
 
     kind = KINDS["lm"]
     monkeypatch.setattr(kind.data, "write", write)
-    monkeypatch.setattr(Kind, "make_data", lambda self: "")
+    monkeypatch.setattr(ProjectKind, "make_data", lambda self: "")
     assert main(["new", str(tmp_path / "x"), "--kind", "lm"]) == 1
     assert list(tmp_path.iterdir()) == []
 

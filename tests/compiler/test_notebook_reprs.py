@@ -9,7 +9,7 @@ import pytest
 
 import returnn_tf
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.util.html import Raw, table
+from returnn_tf.util.html import Html, table
 from tests.feeds import random_feed
 
 SETTINGS: dict[str, Any] = {
@@ -90,5 +90,5 @@ def test_search_gives_texts() -> None:
 
 
 def test_tables_are_escaped() -> None:
-    page = table(("<a>",), [("x & y",), (Raw("<i>z</i>"),)])
+    page = table(("<a>",), [("x & y",), (Html("<i>z</i>"),)])
     assert "&lt;a&gt;" in page and "x &amp; y" in page and "<i>z</i>" in page

@@ -177,7 +177,7 @@ def test_clean(tiny, monkeypatch, capsys):
              for path in (old, new)}  # fmt: skip
     capsys.readouterr()
     fingerprint = pathlib.Path(old).parent.name.partition("-")[2]
-    with cache.Entry(str(tiny / "cache"), "tiny", fingerprint).lock():
+    with cache.CacheEntry(str(tiny / "cache"), "tiny", fingerprint).lock():
         assert main(["native", "clean"]) == 0
     text = "%s: removed 1 compiled op, %.1f MB\n" % (tiny / "cache", sizes[new] / 1e6)
     assert capsys.readouterr().out == text
@@ -264,7 +264,7 @@ def test_full_disk(tiny, monkeypatch):
     def full(*_args, **_facts):
         raise OSError(28, "No space left on device", "/cache/op.so")
 
-    monkeypatch.setattr(cache.Entry, "put", full)
+    monkeypatch.setattr(cache.CacheEntry, "put", full)
     with pytest.raises(
         NativeOpError, match="/cache/op.so: No space left on device.* make room there, or set RETURNN_TF_"
     ):
@@ -294,7 +294,7 @@ def test_leftovers_that_cannot_be_listed(tiny, monkeypatch):
     def denied(entry):
         raise PermissionError(errno.EACCES, "Permission denied", entry.folder)
 
-    monkeypatch.setattr(cache.Entry, "remove_leftovers", denied)
+    monkeypatch.setattr(cache.CacheEntry, "remove_leftovers", denied)
     with pytest.raises(NativeOpError, match="Permission denied. This is in the cache of compiled ops, "):
         build(TINY)
 

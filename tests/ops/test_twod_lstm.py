@@ -45,7 +45,7 @@ def expected(arrays, lens, pooling):
 
 def grid(arrays, lens, pooling):
     z_source, z_target, left, up = arrays
-    return twod_lstm.pooled_grid(z_source, z_target, lens, twod_lstm.Weights(left, up), pooling)
+    return twod_lstm.pooled_grid(z_source, z_target, lens, twod_lstm.TwoDLstmWeights(left, up), pooling)
 
 
 def by_rows(arrays, lens, pooling):
@@ -53,7 +53,7 @@ def by_rows(arrays, lens, pooling):
     h = c = tf.zeros([tf.shape(z_source)[0], BATCH, N])
     rows = []
     for i in range(z_target.shape[0]):
-        h, c = twod_lstm.row(z_source, z_target[i], h, c, twod_lstm.Weights(left, up))
+        h, c = twod_lstm.row(z_source, z_target[i], h, c, twod_lstm.TwoDLstmWeights(left, up))
         rows.append(twod_lstm.pooled_row(h, lens, pooling))
     return tf.stack(rows)
 

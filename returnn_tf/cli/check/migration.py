@@ -27,7 +27,7 @@ OLD, INERT, UNSUPPORTED, DIFFERENT, MISTAKE = "old", "no effect", "not supported
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class MigrationNote:
     """One thing to change in a config.
 
     :param kind: OLD, INERT, UNSUPPORTED, DIFFERENT or MISTAKE
@@ -50,27 +50,27 @@ class Finding:
         return text.removeprefix(": ") + (". Today: %s" % self.write if self.write else "")
 
 
-def migration(config: Config) -> list[Finding]:
+def migration(config: Config) -> list[MigrationNote]:
     """Return what should be changed in a config, in the order of its lines; mistakes are left to the check."""
     report = _Report(config)
     found = [*report.settings(), *report.imports(), *report.layers(), *report.datasets(), *report.version()]
     return sorted(dict.fromkeys(found), key=_position)
 
 
-def table(found: Iterable[Finding]) -> str:
+def table(found: Iterable[MigrationNote]) -> str:
     """Return the report: a line for each finding, and a summary."""
     found = list(found)
     return "\n".join([finding.line for finding in found] + [counted(found)])
 
 
-def counted(found: Sequence[Finding]) -> str:
+def counted(found: Sequence[MigrationNote]) -> str:
     """Return how many findings there are of each kind."""
     kinds = [finding.kind for finding in found]
     parts = ["%d %s" % (kinds.count(kind), kind) for kind in dict.fromkeys(kinds)]
     return ", ".join(parts) or "nothing to migrate"
 
 
-def _position(finding: Finding) -> tuple[str, int]:
+def _position(finding: MigrationNote) -> tuple[str, int]:
     path, _, line = finding.place.rpartition(":")
     return (path, int(line)) if line.isdigit() else (finding.place or "\uffff", 0)
 
@@ -83,7 +83,7 @@ class _Report:
         self._texts = {path: _text(path) for path in config.files}
         self._places = {path: ConfigPlaces(text) for path, text in self._texts.items()}
 
-    def settings(self) -> Iterator[Finding]:
+    def settings(self) -> Iterator[MigrationNote]:
         """Yield findings on settings."""
         for info in all_settings().values():
             key = info.key_in(self._config)
@@ -91,22 +91,22 @@ class _Report:
                 continue
             place = self._config.place_of(key)
             if key != info.name:
-                yield Finding(OLD, place, key, "older name of %s" % info.name, "%s = ..." % info.name)
+                yield MigrationNote(OLD, place, key, "older name of %s" % info.name, "%s = ..." % info.name)
             try:
                 value, idle = info.read(self._config), why_ignored(self._config, info)
             except ConfigError:
                 value, idle = info.default, None  # reported by the check
                 if info.unsupported:
-                    yield Finding(UNSUPPORTED, place, key, info.unsupported)
+                    yield MigrationNote(UNSUPPORTED, place, key, info.unsupported)
             yield from _of_option(info, value, place, key, idle)
         flags = _flags(self._config)
         for flag in flags[1:]:
             text = "%s is set too, and comes first" % flags[0]
-            yield Finding(INERT, self._config.place_of(flag), flag, text, "remove it")
+            yield MigrationNote(INERT, self._config.place_of(flag), flag, text, "remove it")
         for key, suggestion in self._config.misspelt_keys():
-            yield Finding(MISTAKE, self._config.place_of(key), key, "is not a setting", suggestion)
+            yield MigrationNote(MISTAKE, self._config.place_of(key), key, "is not a setting", suggestion)
 
-    def imports(self) -> Iterator[Finding]:
+    def imports(self) -> Iterator[MigrationNote]:
         """Yield the imports of RETURNN's modules by their older names."""
         for path, text in self._texts.items():
             for node in _imports(text):
@@ -117,9 +117,9 @@ class _Report:
                 names = ", ".join(alias.name for alias in node.names) if isinstance(node, ast.ImportFrom) else ""
                 write = "from %s import %s" % (today, names) if names else "import %s" % today
                 if today != module:
-                    yield Finding(OLD, "%s:%d" % (path, node.lineno), module, "older name of %s" % today, write)
+                    yield MigrationNote(OLD, "%s:%d" % (path, node.lineno), module, "older name of %s" % today, write)
 
-    def layers(self) -> Iterator[Finding]:
+    def layers(self) -> Iterator[MigrationNote]:
         """Yield findings on the layers of all networks of the config."""
         try:
             schedule = NetworkSchedule(self._config)
@@ -131,14 +131,14 @@ class _Report:
             for path, options in layer_dicts(entry.layers):
                 yield from self._layer(path, options)
 
-    def _layer(self, path: str, options: Mapping[str, Any]) -> Iterator[Finding]:
+    def _layer(self, path: str, options: Mapping[str, Any]) -> Iterator[MigrationNote]:
         cls = LAYERS.find(options.get("class"))
         if cls is None:
             return
         name = "layer %r" % path
         if options["class"] != cls.class_name:
             place = self._place(path, options, "class")
-            yield Finding(OLD, place, name, "older name of the class", "'class': %r" % cls.class_name)
+            yield MigrationNote(OLD, place, name, "older name of the class", "'class': %r" % cls.class_name)
         yield from self._options(declared_options(cls), options, name, path, options)
         loss = LOSSES.find(options.get("loss"))
         if loss is not None:
@@ -152,14 +152,14 @@ class _Report:
         name: str,
         path: str,
         options: Mapping[str, Any],
-    ) -> Iterator[Finding]:
+    ) -> Iterator[MigrationNote]:
         for key, value in given.items():
             info = declared.get(key)
             if info is not None:
                 idle = info.idle(value, partial(is_on, declared, given))
                 yield from _of_option(info, value, self._place(path, options, key), "%s: %s" % (name, key), idle)
 
-    def datasets(self) -> Iterator[Finding]:
+    def datasets(self) -> Iterator[MigrationNote]:
         """Yield findings on the options of the datasets."""
         settings = DataSettings(self._config)
         specs = {"train": settings.train, "dev": settings.dev, "eval": settings.eval, **(settings.eval_datasets or {})}
@@ -173,7 +173,7 @@ class _Report:
                     idle = info.idle(value, partial(is_on, declared, spec))
                     yield from _of_option(info, value, place, "dataset %r: %s" % (name, key), idle)
 
-    def version(self) -> Iterator[Finding]:
+    def version(self) -> Iterator[MigrationNote]:
         """Yield what the newest ``behavior_version`` would change in this config, as far as the plan shows it."""
         settings = NetworkSettings(self._config)
         version = settings.behavior_version
@@ -194,7 +194,7 @@ class _Report:
             text += "; values may differ even where axes do not, e.g. those of batch_norm"
         what = "behavior_version = %d" % version if settings.is_set("behavior_version") else "no behavior_version"
         write = "behavior_version = %d, then compare losses and search results" % NEWEST_VERSION
-        yield Finding(OLD, self._config.place_of("behavior_version"), what, text, write)
+        yield MigrationNote(OLD, self._config.place_of("behavior_version"), what, text, write)
 
     def _place(self, path: str, options: Mapping[str, Any], option: str) -> str:
         """Return file and line of an option of a layer; the file alone if the layer is made by code."""
@@ -221,20 +221,20 @@ def _templates(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _of_option(info: OptionInfo, value: Any, place: str, what: str, idle: Optional[str]) -> Iterator[Finding]:
+def _of_option(info: OptionInfo, value: Any, place: str, what: str, idle: Optional[str]) -> Iterator[MigrationNote]:
     """Yield what the declaration of an option says of a value.
 
     :param idle: why it has no effect beside others
     """
     reason = info.inert if info.is_ignored(value) else idle
     if reason:
-        yield Finding(INERT, place, what, reason, "remove it")
+        yield MigrationNote(INERT, place, what, reason, "remove it")
     if info.unsupported and info.fault(value):
-        yield Finding(UNSUPPORTED, place, what, info.unsupported)
+        yield MigrationNote(UNSUPPORTED, place, what, info.unsupported)
     if info.old and value != info.default:
-        yield Finding(OLD, place, what, "older form", info.old)
+        yield MigrationNote(OLD, place, what, "older form", info.old)
     if info.differs and value != info.default:
-        yield Finding(DIFFERENT, place, what, info.differs)
+        yield MigrationNote(DIFFERENT, place, what, info.differs)
 
 
 def layer_dicts(network: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:

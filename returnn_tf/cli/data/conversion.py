@@ -40,7 +40,7 @@ class Conversion:
     :param part_size: sequences of a part, rounded up to whole batches of the loading processes
     """
 
-    def __init__(self, found: source.Source, keys: list[str], epoch: Optional[int], part_size: int) -> None:
+    def __init__(self, found: source.CorpusSource, keys: list[str], epoch: Optional[int], part_size: int) -> None:
         dataset = found.dataset
         if dataset.endless:
             raise ConfigError("data to-hdf: the dataset %r is endless; give it num_seqs" % dataset.name)

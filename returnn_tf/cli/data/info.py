@@ -74,7 +74,9 @@ def _limited(dataset: Dataset, epoch: Optional[int], keys: list[str], limit: Opt
         yield sequence
 
 
-def _describe(found: source.Source, statistics: dict[str, KeyStatistics], count: int, parsed: Any) -> Iterable[str]:
+def _describe(
+    found: source.CorpusSource, statistics: dict[str, KeyStatistics], count: int, parsed: Any
+) -> Iterable[str]:
     dataset = found.dataset
     yield "%s: %s" % (found.title, type(dataset).__name__)
     yield _count_line(dataset, statistics, count, parsed)

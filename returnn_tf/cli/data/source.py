@@ -26,7 +26,7 @@ HDF_SUFFIXES = (".hdf", ".h5", ".hdf5")
 
 
 @dataclass(frozen=True)
-class Source:
+class CorpusSource:
     """A dataset of a config.
 
     :param factory: creates it, also in another process
@@ -67,7 +67,7 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def parse(parser: CommandParser, args: list[str]) -> tuple[argparse.Namespace, Source]:
+def parse(parser: CommandParser, args: list[str]) -> tuple[argparse.Namespace, CorpusSource]:
     """Parse the arguments of a command and create its dataset.
 
     :param args: those of the command, then ``++key value`` for the config
@@ -77,7 +77,7 @@ def parse(parser: CommandParser, args: list[str]) -> tuple[argparse.Namespace, S
     parsed = parser.parse_args(args[:end])
     config, title = _read(parsed.config, parsed.dataset, args[end:])
     factory = DatasetOfConfig(config, parsed.dataset)
-    return parsed, Source(factory, title, factory())
+    return parsed, CorpusSource(factory, title, factory())
 
 
 def _read(text: str, name: str, overrides: list[str]) -> tuple[Config, str]:

@@ -6,7 +6,7 @@ import os
 import shlex
 
 from returnn_tf.cli.commands import register_command
-from returnn_tf.cli.new.kinds import KINDS, Kind
+from returnn_tf.cli.new.kinds import KINDS, ProjectKind
 from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine.support.atomic_files import staging
@@ -52,7 +52,7 @@ def run(args: list[str]) -> int:
     return 0
 
 
-def write_project(folder: str, kind: Kind) -> str:
+def write_project(folder: str, kind: ProjectKind) -> str:
     """Write the folder of a project; it appears when all of it is there.
 
     :return: path of the config
@@ -83,7 +83,7 @@ def write_project(folder: str, kind: Kind) -> str:
     return os.path.join(folder, name + _CONFIG)
 
 
-def next_commands(config: str, kind: Kind) -> str:
+def next_commands(config: str, kind: ProjectKind) -> str:
     """Return what was written, and the commands to go on with.
 
     :param config: its path

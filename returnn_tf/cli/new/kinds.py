@@ -11,7 +11,7 @@ from returnn_tf.util.shipped import texts
 
 
 @dataclass(frozen=True)
-class Kind:
+class ProjectKind:
     """A kind of project.
 
     :param help: what is trained, in one line
@@ -42,15 +42,17 @@ _RECOGNISE = ("++task search", "labels of the dev data -> out/recognised.tsv, an
 KINDS = {
     kind.name: kind
     for kind in [
-        Kind("ctc", "speech to labels: bidirectional LSTM, CTC", speech_data, 15, _RECOGNISE),
-        Kind("attention", "speech to labels: encoder, and decoder with attention", speech_data, 30, _RECOGNISE),
-        Kind("transducer", "speech to labels: a label or a blank in each frame", speech_data, 20, _RECOGNISE),
-        Kind("lm", "language model of words: LSTM", text_data, 20, ("++task eval", "perplexity on the dev data")),
-        Kind(
+        ProjectKind("ctc", "speech to labels: bidirectional LSTM, CTC", speech_data, 15, _RECOGNISE),
+        ProjectKind("attention", "speech to labels: encoder, and decoder with attention", speech_data, 30, _RECOGNISE),
+        ProjectKind("transducer", "speech to labels: a label or a blank in each frame", speech_data, 20, _RECOGNISE),
+        ProjectKind(
+            "lm", "language model of words: LSTM", text_data, 20, ("++task eval", "perplexity on the dev data")
+        ),
+        ProjectKind(
             "mt", "translation: Transformer", pairs_data, 40,
             ("++task search", "translations of the dev data -> out/translations.tsv, and their error rate"),
         ),
-        Kind(
+        ProjectKind(
             "hybrid", "states of a hidden Markov model in each frame: bidirectional LSTM", speech_data, 15,
             ("++task forward", "posteriors of the dev data -> out/posteriors.hdf"),
         ),

@@ -19,7 +19,7 @@ FEATURES = 20
 SIZES = {"train": 800, "dev": 100}  # utterances
 
 
-class Utterance(NamedTuple):
+class SyntheticUtterance(NamedTuple):
     """A sequence of the data.
 
     :param tag: its name, unique
@@ -34,7 +34,7 @@ class Utterance(NamedTuple):
     states: Any
 
 
-def utterances(name: str, count: int) -> Iterator[Utterance]:
+def utterances(name: str, count: int) -> Iterator[SyntheticUtterance]:
     """Yield utterances, the same ones in each call.
 
     :param name: of the data set
@@ -50,7 +50,7 @@ def utterances(name: str, count: int) -> Iterator[Utterance]:
         states += [0] * rng.integers(2, 6)
         speaker = rng.normal(1.0, 0.1) * means[states] + rng.normal(0.0, 0.3, size=FEATURES)
         features = speaker + rng.normal(0.0, 0.8, size=(len(states), FEATURES))
-        yield Utterance("%s-%04d" % (name, index), features.astype("float32"), labels, np.array(states))
+        yield SyntheticUtterance("%s-%04d" % (name, index), features.astype("float32"), labels, np.array(states))
 
 
 def write(folder: str) -> None:

@@ -28,7 +28,7 @@ from returnn_tf.graph.loss import LossNode
 from returnn_tf.layers.sequence.alignments import best_alignment
 from returnn_tf.ops.sequence.fast_bw import ctc_topology
 from returnn_tf.tensor import Dim
-from returnn_tf.util.html import Raw, folded, paragraph, shortened
+from returnn_tf.util.html import Html, folded, paragraph, shortened
 from returnn_tf.util.lazy_tf import tf
 from returnn_tf.util.png import grey_png
 
@@ -100,7 +100,7 @@ def _heads(layer: WeightsLayer) -> int:
     return math.prod(layer.template.dims[axis].size or 1 for axis in layer.head_axes)
 
 
-def _attention(model: Model, each: SeqReport, found: Sequence[SeqWeights], *, with_heads: bool) -> Iterator[Raw]:
+def _attention(model: Model, each: SeqReport, found: Sequence[SeqWeights], *, with_heads: bool) -> Iterator[Html]:
     """Yield drawings of the mean of the heads, and folded ones of the heads."""
     large = [weights for weights in found if not weights.mean.size]
     for size in dict.fromkeys(weights.size for weights in large):
@@ -130,7 +130,7 @@ def _note(*found: SeqWeights) -> str:
     return "Means of %d neighbours on an axis." % -(-largest // MOST_PIXELS) if largest > MOST_PIXELS else ""
 
 
-def _tiles(weights: SeqWeights) -> Raw:
+def _tiles(weights: SeqWeights) -> Html:
     """Return small pictures of the heads."""
     queries, keys = weights.size
     title = "%s: %d queries, %d keys" % (weights.layer.path, queries, keys)
@@ -140,7 +140,7 @@ def _tiles(weights: SeqWeights) -> Raw:
         (_data_url(head), "head %d: %.3g keys" % (number + 1, weights.keys[number]))
         for number, head in enumerate(weights.heads[:_MOST_HEADS])
     ]
-    return Raw(paragraph(title) + tiles(pictures, min(max(queries / keys, 0.3), 1.0)))
+    return Html(paragraph(title) + tiles(pictures, min(max(queries / keys, 0.3), 1.0)))
 
 
 def _data_url(weights: NDArray[Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from returnn_tf.util.html import Raw, escaped
+from returnn_tf.util.html import Html, escaped
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -93,13 +93,13 @@ def page(title: str, lead: str, facts: Sequence[tuple[str, str]], sections: Sequ
     )
 
 
-def figure(svg: str, caption: str = "") -> Raw:
+def figure(svg: str, caption: str = "") -> Html:
     """Return a picture with a caption."""
     text = "<figcaption>%s</figcaption>" % escaped(caption) if caption else ""
-    return Raw("<figure>%s%s</figure>" % (svg, text))
+    return Html("<figure>%s%s</figure>" % (svg, text))
 
 
-def tiles(pictures: Sequence[tuple[str, str]], shape: float) -> Raw:
+def tiles(pictures: Sequence[tuple[str, str]], shape: float) -> Html:
     """Return small pictures side by side.
 
     :param pictures: (URL, caption)
@@ -107,17 +107,17 @@ def tiles(pictures: Sequence[tuple[str, str]], shape: float) -> Raw:
     """
     each = "<div><img src='%s' alt='%s' style='aspect-ratio:1/%.3g'>%s</div>"
     found = (each % (url, escaped(caption), shape, escaped(caption)) for url, caption in pictures)
-    return Raw("<div class='tiles'>%s</div>" % "".join(found))
+    return Html("<div class='tiles'>%s</div>" % "".join(found))
 
 
-def wide(content: str, *, texts: bool = False) -> Raw:
+def wide(content: str, *, texts: bool = False) -> Html:
     """Return content that may be wider than the page, with a scroll bar of its own.
 
     :param texts: whether it is a table with columns of texts, to be compared side by side
     """
-    return Raw('<div class="wide%s">%s</div>' % (" texts" * texts, content))
+    return Html('<div class="wide%s">%s</div>' % (" texts" * texts, content))
 
 
-def heading(text: str) -> Raw:
+def heading(text: str) -> Html:
     """Return the heading of a part of a section."""
-    return Raw("<h3>%s</h3>" % escaped(text))
+    return Html("<h3>%s</h3>" % escaped(text))

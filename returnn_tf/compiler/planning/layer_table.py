@@ -8,15 +8,15 @@ from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.logging.text import counted
 from returnn_tf.tensor import Data
-from returnn_tf.util.html import Raw, paragraph, table
+from returnn_tf.util.html import Html, paragraph, table
 
 HEADER = ("layer", "class", "output", "dtype", "parameters", "time")
 
 
-def layers_html(nodes: Sequence[Node], losses: Sequence[LossNode], params: Mapping[str, ParamSpec]) -> Raw:
+def layers_html(nodes: Sequence[Node], losses: Sequence[LossNode], params: Mapping[str, ParamSpec]) -> Html:
     """Return the table of the layers, then losses and totals, as HTML."""
     lines = [*loss_lines(losses), totals(nodes, params)]
-    return Raw(table(HEADER, [layer_row(node) for node in nodes], numbers=[4]) + "".join(map(paragraph, lines)))
+    return Html(table(HEADER, [layer_row(node) for node in nodes], numbers=[4]) + "".join(map(paragraph, lines)))
 
 
 def layer_row(node: Node) -> Sequence[str]:

@@ -106,7 +106,7 @@ def _applied(factor: Factor, rate: float) -> float:
 
 
 @register_schedule("constant")
-class Constant(Scheme):
+class ConstantRate(Scheme):
     """The rate stays as it is."""
 
     def changed(self, rate: float, epoch: int, past: list[PastEpoch]) -> float:

@@ -14,7 +14,7 @@ from returnn_tf.config.settings import NetworkSettings, TrainingSettings, check_
 from returnn_tf.config.type_words import shown_with_kind
 from returnn_tf.config.user_code import call_of_config
 from returnn_tf.engine.pretrain.options import PretrainOptions, check_copy_mode, options_from_config
-from returnn_tf.engine.pretrain.steps import Step, make_steps
+from returnn_tf.engine.pretrain.steps import PretrainStep, make_steps
 from returnn_tf.logging.log import log
 
 #: Keys of a network dict that are no layers.
@@ -87,7 +87,7 @@ class NetworkSchedule:
         options = options_from_config(config)
         self._options = options or PretrainOptions()
         self._get_network = NetworkSettings(config).get_network
-        self._steps: list[Step] = []
+        self._steps: list[PretrainStep] = []
         if self._get_network is not None:
             self._check_get_network(options)
         elif options is not None:
@@ -143,7 +143,7 @@ class NetworkSchedule:
             return self._entry(name, at_epoch(network, epoch))
         return self._entry("the network of the config", at_epoch(self._network_of_config(), epoch))
 
-    def _step_of(self, epoch: int) -> Optional[Step]:
+    def _step_of(self, epoch: int) -> Optional[PretrainStep]:
         done = 0
         for step in self._steps:
             done += step.epochs

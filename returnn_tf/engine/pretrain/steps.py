@@ -16,7 +16,7 @@ _MAX_STEPS = 1000
 
 
 @dataclass(frozen=True)
-class Step:
+class PretrainStep:
     """One step: index passed to the construction function, network dict, and number of epochs."""
 
     index: int
@@ -24,7 +24,7 @@ class Step:
     epochs: int
 
 
-def make_steps(network: dict[str, Any], options: PretrainOptions, where: str) -> list[Step]:
+def make_steps(network: dict[str, Any], options: PretrainOptions, where: str) -> list[PretrainStep]:
     """Return all steps with at least one epoch. The last one is the network of the config.
 
     :param network: of the config
@@ -35,7 +35,7 @@ def make_steps(network: dict[str, Any], options: PretrainOptions, where: str) ->
     counts = epochs_of_steps(options.repetitions, [net.get("#repetition") for net in networks], where)
     if options.greedy:
         networks = _greedy(networks, options.output_layers)
-    return [Step(i, net, count) for i, (net, count) in enumerate(zip(networks, counts)) if count]
+    return [PretrainStep(i, net, count) for i, (net, count) in enumerate(zip(networks, counts)) if count]
 
 
 def _networks(network: dict[str, Any], options: PretrainOptions, where: str) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.engine.learning_rate.file import EpochData, best_epochs
 from returnn_tf.engine.monitoring.curves import draw_curves, score_groups
 from returnn_tf.engine.monitoring.pictures import Picture
-from returnn_tf.util.html import Raw, paragraph, table
+from returnn_tf.util.html import Html, paragraph, table
 
 _MOST_ROWS = 30
 
@@ -85,7 +85,7 @@ class History:
             for name in names:
                 value = self[name].get(epoch)
                 text = "" if value is None else "%.4g" % value
-                cells.append(Raw("<b>%s</b>" % text) if best.get(name) == [epoch] else text)
+                cells.append(Html("<b>%s</b>" % text) if best.get(name) == [epoch] else text)
             rows.append(cells)
         left_out = len(self.epochs) - len(shown)
         note = paragraph("The first %d epochs are left out." % left_out) if left_out else ""

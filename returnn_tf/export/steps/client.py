@@ -9,7 +9,7 @@ from typing import Any, Optional
 from returnn_tf.config import DataError
 from returnn_tf.export.saved_model.loader import read_facts
 from returnn_tf.export.side_file import NAME, read_side_file
-from returnn_tf.export.steps.search import SearchOptions, SearchResult, StepSearch
+from returnn_tf.export.steps.search import SearchOptions, StepSearch, StepSearchResult
 from returnn_tf.export.steps.stepper import Stepper
 
 
@@ -76,7 +76,7 @@ class StepDecoder(Stepper):
         max_steps: Optional[int] = None,
         length_normalization: Optional[bool] = None,
         prob_scale: Optional[float] = None,
-    ) -> SearchResult:
+    ) -> StepSearchResult:
         """Search label by label, by the rules of the layer ``choice``. The first label follows on its initial_output.
 
         :param features: see `encode`

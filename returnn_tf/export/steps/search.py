@@ -70,7 +70,7 @@ class SearchOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class SearchResult:
+class StepSearchResult:
     """The hypotheses of a search, best first.
 
     :param labels: of each choice int32 [batch, beam, steps], 0 after the end
@@ -106,7 +106,7 @@ class StepSearch:
         beam: int = 1,
         pick: Optional[Pick] = None,
         lengths: Optional[Array] = None,
-    ) -> SearchResult:
+    ) -> StepSearchResult:
         """Search until all hypotheses have ended.
 
         :param states: before the first step, ``beam`` entries for each sequence
@@ -200,7 +200,7 @@ class StepSearch:
 
     def _result(
         self, history: list[Array], scores: Array, ended: Array, lens: Optional[Array], step: int
-    ) -> SearchResult:
+    ) -> StepSearchResult:
         last, eos = self._last, self._options.include_eos
         lengths = np.full(scores.shape, step, np.int32) if lens is None else lens.astype(np.int32)
         if self._known is not None:
@@ -213,7 +213,7 @@ class StepSearch:
                 scores = scores / np.float32(lengths.max(initial=0) + (0 if eos else 1))
         inside = np.arange(lengths.max(initial=0)) < lengths[:, :, None]
         labels = [np.where(inside, h[:, :, : inside.shape[2]], 0) for h in history]
-        return SearchResult(labels, lengths, scores.astype(np.float32))
+        return StepSearchResult(labels, lengths, scores.astype(np.float32))
 
     # --- scores ---
 

@@ -13,7 +13,15 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.ops.cells.base import project
 from returnn_tf.ops.dense.mdlstm import GATES, native_mdlstm_or_none
-from returnn_tf.ops.dense.twod_lstm import POOLINGS, Weights, pooled_grid, pooled_image, pooled_row, row, whole_grid
+from returnn_tf.ops.dense.twod_lstm import (
+    POOLINGS,
+    TwoDLstmWeights,
+    pooled_grid,
+    pooled_image,
+    pooled_row,
+    row,
+    whole_grid,
+)
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.precision import float_dtype
@@ -118,7 +126,7 @@ class TwoDLstmLayer(Layer):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the projections of both sources, then the grid or a row of it."""
         z_source, z_target = self._projected(ctx)
-        weights = Weights(ctx.param(self._prefix + "V_h"), ctx.param(self._prefix + "V_v"))
+        weights = TwoDLstmWeights(ctx.param(self._prefix + "V_h"), ctx.param(self._prefix + "V_v"))
         lens = self._source_lens(ctx, tf.shape(z_source)[1])
         if self._steps is not None:
             return tf.ensure_shape(self._grid(z_source, z_target, lens, weights), ctx.output.static_shape)
@@ -127,7 +135,7 @@ class TwoDLstmLayer(Layer):
             ctx.set_loop_state(key, tf.ensure_shape(value, self._row.static_shape))
         return pooled_row(h, lens, self.pooling)
 
-    def _grid(self, z_source: Any, z_target: Any, lens: Any, weights: Weights) -> Any:
+    def _grid(self, z_source: Any, z_target: Any, lens: Any, weights: TwoDLstmWeights) -> Any:
         """Compute all rows, by the native MDLSTM where possible."""
         native = native_mdlstm_or_none(z_source.dtype)
         if native is None:

@@ -22,7 +22,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 @dataclasses.dataclass(frozen=True)
-class Weights:
+class TwoDLstmWeights:
     """The recurrent weights.
 
     :param left: V_h [n, 5 n], for the previous source frame
@@ -33,7 +33,7 @@ class Weights:
     up: Any
 
 
-def row(z_source: Any, z_target: Any, h_up: Any, c_up: Any, weights: Weights) -> tuple[Any, Any]:
+def row(z_source: Any, z_target: Any, h_up: Any, c_up: Any, weights: TwoDLstmWeights) -> tuple[Any, Any]:
     """Compute all source frames of one target frame from the row of the previous target frame.
 
     :param z_source: projected source [source, batch, 5 n]
@@ -59,7 +59,7 @@ def row(z_source: Any, z_target: Any, h_up: Any, c_up: Any, weights: Weights) ->
     return h_all.stack()[1:], c_all.stack()[1:]
 
 
-def pooled_grid(z_source: Any, z_target: Any, source_lens: Any, weights: Weights, pooling: str) -> Any:
+def pooled_grid(z_source: Any, z_target: Any, source_lens: Any, weights: TwoDLstmWeights, pooling: str) -> Any:
     """Compute the whole grid, pooled over the source, in a loop over anti-diagonals, whose cells are independent.
 
     :param z_source: projected source [source, batch, 5 n]
