@@ -13,7 +13,7 @@ from returnn_tf.cli.run import read_config
 from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import OptionInfo, own_options_first
-from returnn_tf.config.settings import LoggingSettings
+from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.export.export import check_folder, make_exporter, write_export
 from returnn_tf.export.exporters import EXPORTERS, Exporter

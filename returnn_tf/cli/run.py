@@ -11,7 +11,8 @@ from returnn_tf._version import __version__
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.shared.arguments import parse_arguments
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.config.settings import TaskSettings
+from returnn_tf.config.settings.network import NetworkSettings
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.support.log_targets import configure_log
 from returnn_tf.engine.support.signals import STOP_SIGNALS, StopRequest
@@ -119,5 +120,5 @@ def read_config(args: list[str]) -> Config:
     """Read the config of a command line, with ``behavior_version`` checked."""
     parsed = parse_arguments(args)
     config = Config.from_files(parsed.files, parsed.overrides)
-    config.behavior_version  # noqa: B018  raises if it is wrong
+    NetworkSettings(config).behavior_version  # noqa: B018  raises if it is wrong
     return config

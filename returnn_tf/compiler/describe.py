@@ -10,7 +10,8 @@ from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.layer_table import HEADER, layer_row, loss_lines, show_axes, totals
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import NetworkSettings, TaskSettings
+from returnn_tf.config.settings.network import NetworkSettings
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.layers.loops.loop_run import LoopRunLayer
 from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.logging.log import log

@@ -9,7 +9,8 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.compiler.packed_layers import pack_layers
 from returnn_tf.compiler.planning.plan import Plan, loss_deps
-from returnn_tf.config.settings import DEFAULT_SEED, UpdateSettings
+from returnn_tf.config.settings.training import DEFAULT_SEED
+from returnn_tf.config.settings.update import UpdateSettings
 from returnn_tf.graph.check_numerics import checked_finite
 from returnn_tf.graph.constraints import layer_constraint
 from returnn_tf.graph.emit_context import EmitContext

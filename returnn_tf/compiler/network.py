@@ -18,7 +18,7 @@ from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.compiler.result import RunResult, layer_result
 from returnn_tf.config import Config, ConfigError, did_you_mean
-from returnn_tf.config.settings import DEFAULT_SEED, TrainingSettings
+from returnn_tf.config.settings.training import DEFAULT_SEED, TrainingSettings
 from returnn_tf.config.user_code import using_config
 from returnn_tf.graph import check_numerics
 from returnn_tf.graph.after_step.sinks import OpenSinks

@@ -8,7 +8,8 @@ from returnn_tf.compiler.plan_network import plan_network
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.epoch_value import network_of
-from returnn_tf.config.settings import NetworkSettings, TrainingSettings
+from returnn_tf.config.settings.network import NetworkSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.tensor import empty_data_keys, extern_data_options, parse_extern_data
 from returnn_tf.tensor.precision import using_precision
 

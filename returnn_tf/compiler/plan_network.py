@@ -17,7 +17,7 @@ from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.compiler.planning.reuse import decide_all, open_params, with_inner
 from returnn_tf.compiler.planning.reuse_option import owners_of
 from returnn_tf.config import Config
-from returnn_tf.config.settings import NetworkSettings
+from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.graph.params.reuse import ReuseLevel
 from returnn_tf.tensor import Data
 

@@ -6,7 +6,8 @@ import copy
 from typing import Any, Callable
 
 from returnn_tf.config.config import Config
-from returnn_tf.config.settings import NetworkSettings, TrainingSettings
+from returnn_tf.config.settings.network import NetworkSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.config.user_code import call_of_config
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional, Union
 
 from returnn_tf.config import Config, ConfigError, did_you_mean, nearest_name
-from returnn_tf.config.settings import DataSettings
+from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.datasets.core.base import Dataset, make_dataset
 from returnn_tf.datasets.core.corpus import SEED_OFFSET_VARIABLE
 from returnn_tf.datasets.core.spec import parse_dataset_spec

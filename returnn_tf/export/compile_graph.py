@@ -8,7 +8,8 @@ from typing import Any, Optional
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.derived import derived
-from returnn_tf.config.settings import NetworkSettings, TrainingSettings
+from returnn_tf.config.settings.network import NetworkSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.export.graph_ops import check_ops, op_types
 from returnn_tf.export.meta.graph_builder import GraphBuilder

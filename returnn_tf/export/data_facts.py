@@ -15,7 +15,8 @@ import numpy as np
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.options import from_options
-from returnn_tf.config.settings import DataSettings, NetworkSettings
+from returnn_tf.config.settings.data import DataSettings
+from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.datasets.audio.options import AudioOptions
 from returnn_tf.datasets.config import NamesOfConfig, dataset_from_config
 from returnn_tf.datasets.core.spec import parse_dataset_spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from returnn_tf.config import Config
-from returnn_tf.config.settings import NetworkSettings
+from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.graph.node import Node
 from returnn_tf.util.lazy_tf import tf
 

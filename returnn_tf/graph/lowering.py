@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Callable, Optional, TypeVar
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.settings import DEFAULT_SEED
+from returnn_tf.config.settings.training import DEFAULT_SEED
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.node import Node

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Callable, Optional
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import CheckpointSettings, TaskSettings
+from returnn_tf.config.settings.checkpoints import CheckpointSettings
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.cleanup import CleanupOptions, epochs_to_delete, options_from_config
 from returnn_tf.engine.checkpoints.selection import find_checkpoints

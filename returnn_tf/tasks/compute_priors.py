@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.config.settings import TaskSettings
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.data.data_source import DataSource
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.passes.forward_pass import ForwardPass, Rows

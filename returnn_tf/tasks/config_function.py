@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from returnn_tf.config import Config, ConfigError, did_you_mean
-from returnn_tf.config.settings import TaskSettings
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.tasks.registry import register_task
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import CheckpointSettings, TaskSettings
+from returnn_tf.config.settings.checkpoints import CheckpointSettings
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.data.data_source import DataSource, evaluation_sources
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.learning_rate.control import LearningRateControl

@@ -7,7 +7,8 @@ import os
 from typing import Any
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import NetworkSettings, TaskSettings
+from returnn_tf.config.settings.network import NetworkSettings
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.datasets import HDFWriter
 from returnn_tf.engine.data.data_source import DataSource, dataset_name
 from returnn_tf.engine.distributed import world

@@ -5,7 +5,8 @@ from __future__ import annotations
 from returnn_tf.compiler.describe import describe_plan
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
-from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
+from returnn_tf.config.settings.checkpoints import CheckpointSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.pretrain.checks import plan_of
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule

@@ -6,7 +6,7 @@ from typing import Callable
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.registry import Registry
-from returnn_tf.config.settings import TaskSettings
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.tasks.setting_checks import check_all_settings
 
 Task = Callable[[Config], int]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from returnn_tf.compiler.feed_function import FeedFunction
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import TaskSettings
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.checkpoints.selection import checkpoint_exists
 from returnn_tf.engine.monitoring import reproducer
 from returnn_tf.engine.training.load_model import load_network

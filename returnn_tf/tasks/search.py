@@ -5,7 +5,9 @@ from __future__ import annotations
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError, did_you_mean
-from returnn_tf.config.settings import DataSettings, NetworkSettings, TaskSettings
+from returnn_tf.config.settings.data import DataSettings
+from returnn_tf.config.settings.network import NetworkSettings
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule

@@ -12,17 +12,13 @@ from typing import Any, Callable
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import declared_options
-from returnn_tf.config.settings import (
-    DataSettings,
-    LearningRateSettings,
-    LoggingSettings,
-    NetworkSettings,
-    TaskSettings,
-    UpdateSettings,
-    check_settings,
-    ignored_settings,
-)
-from returnn_tf.config.settings.logging import AS_ALWAYS, THREADS
+from returnn_tf.config.settings import check_settings, ignored_settings
+from returnn_tf.config.settings.data import DataSettings
+from returnn_tf.config.settings.learning_rate import LearningRateSettings
+from returnn_tf.config.settings.logging import AS_ALWAYS, THREADS, LoggingSettings
+from returnn_tf.config.settings.network import NetworkSettings
+from returnn_tf.config.settings.tasks import TaskSettings
+from returnn_tf.config.settings.update import UpdateSettings
 from returnn_tf.engine.checkpoints import cleanup, preload
 from returnn_tf.engine.distributed.options import HorovodOptions
 from returnn_tf.engine.learning_rate.control import given_rates

@@ -11,6 +11,8 @@ import pytest
 from returnn_tf.cli.shared.arguments import parse_arguments
 from returnn_tf.config import Config, ConfigError, config_from_recipe, nearest_name
 from returnn_tf.config.readers import RawSetting
+from returnn_tf.config.settings import misspelt_keys
+from returnn_tf.config.settings.network import NetworkSettings
 
 DATA = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data", "config")
 with open(os.path.join(DATA, "config_parsing.json"), encoding="utf8") as _f:
@@ -277,14 +279,14 @@ def test_missing_key_suggests():
 def test_behavior_version(value, expected):
     """Absent is 0."""
     config = Config() if value is None else Config({"behavior_version": value})
-    assert config.behavior_version == expected
+    assert NetworkSettings(config).behavior_version == expected
 
 
 @pytest.mark.parametrize("value", [-1, 31, 2.5, "21", True, "new"])
 def test_behavior_version_errors(value):
     """Anything but an int of the known range."""
     with pytest.raises(ConfigError, match="behavior_version"):
-        Config({"behavior_version": value}).behavior_version  # noqa: B018
+        NetworkSettings(Config({"behavior_version": value})).behavior_version  # noqa: B018
 
 
 def test_misspelt_keys(tmp_path):
@@ -297,20 +299,20 @@ def test_misspelt_keys(tmp_path):
     )
     config = Config.from_files([path], [("taks", "eval"), ("MODEL", "x")])
     assert config.int("num_epoch") == 5  # asked for by somebody: it has a meaning
-    assert config.misspelt_keys() == [
+    assert misspelt_keys(config) == [
         ("MODEL", "model"),
         ("bacth_size", "batch_size"),
         ("learning_rat", "learning_rate"),
         ("learning_rates_", "learning_rates"),
         ("taks", "task"),
     ]
-    assert Config({"model": "x", "mask": 3, "cache_files": 1}).misspelt_keys() == []
+    assert misspelt_keys(Config({"model": "x", "mask": 3, "cache_files": 1})) == []
 
 
 def test_misspelt_beside_the_right_key(tmp_path):
     """Swapped letters are never a helper of the config."""
     path = write(tmp_path, "batch_size = 3\nbacth_size = 4\nnetwork = {}\nnetworks = 4\n")
-    assert Config.from_file(path).misspelt_keys() == [("bacth_size", "batch_size")]
+    assert misspelt_keys(Config.from_file(path)) == [("bacth_size", "batch_size")]
 
 
 @pytest.mark.parametrize(

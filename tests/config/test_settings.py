@@ -13,29 +13,29 @@ from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.option_checks import file_name
 from returnn_tf.config.options import at_least
 from returnn_tf.config.settings import (
-    GROUPS,
-    DataSettings,
-    LearningRateSettings,
-    LoggingSettings,
-    NetworkSettings,
     SettingGroup,
-    TaskSettings,
-    TrainingSettings,
     all_settings,
     check_settings,
     ignored_settings,
     misspelt,
     setting,
     setting_by_key,
+    setting_groups,
 )
+from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.docs import describe_setting
+from returnn_tf.config.settings.learning_rate import LearningRateSettings
+from returnn_tf.config.settings.logging import LoggingSettings
+from returnn_tf.config.settings.network import NetworkSettings
+from returnn_tf.config.settings.tasks import TaskSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.update.optimizers import optimizers_by_switch
 from returnn_tf.tasks.registry import run_task
 from returnn_tf.tasks.setting_checks import check_all_settings
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BY_NAME = {"value", "describe_source", "is_set", "is_given"}  # methods of a group
-GROUP_NAMES = {group.__name__ for group in GROUPS}
+GROUP_NAMES = {group.__name__ for group in setting_groups()}
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:

@@ -9,6 +9,7 @@ import pytest
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import declared_options, option
+from returnn_tf.config.settings import misspelt_keys
 from returnn_tf.datasets import (
     Dataset,
     HDFDataset,
@@ -150,7 +151,7 @@ def test_a_key_instead_of_a_dataset(name: str, given: str, error: str) -> None:
 def test_looking_names_up_does_not_hide_misspelt_keys():
     config = Config({"train": _task(), "batch_siez": 3})
     dataset_from_config(config, "train")
-    assert config.misspelt_keys() == [("batch_siez", "batch_size")]
+    assert misspelt_keys(config) == [("batch_siez", "batch_size")]
 
 
 def test_datasets_of_functions_get_no_settings():

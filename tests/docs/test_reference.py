@@ -14,7 +14,7 @@ from returnn_tf.cli.tool.registry import TOOLS
 from returnn_tf.config import options
 from returnn_tf.config.compat_modules import COMPAT
 from returnn_tf.config.registry import Registry
-from returnn_tf.config.settings.catalog import GROUPS
+from returnn_tf.config.settings import setting_groups
 from returnn_tf.engine.learning_rate.schemes import SCHEMES
 from returnn_tf.graph.registry import LAYERS, LOSSES
 from returnn_tf.native.sources import OPS
@@ -70,7 +70,7 @@ def test_sections(page: str, names: list[str]) -> None:
 
 def test_every_setting_has_a_section() -> None:
     pages = {name: anchors_of(text) for name, text in PAGES.items() if name.startswith("reference/settings/")}
-    for group in GROUPS:
+    for group in setting_groups():
         for info in group.declared().values():
             assert any(info.name in anchors for anchors in pages.values()), info.name
 

@@ -9,7 +9,7 @@ import pytest
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import UpdateSettings
+from returnn_tf.config.settings.update import UpdateSettings
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
 from returnn_tf.engine.update.options import optimizer_dict

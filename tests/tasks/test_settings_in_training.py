@@ -12,7 +12,7 @@ import pytest
 from returnn_tf.cli.main import main
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import DEFAULT_SEED
+from returnn_tf.config.settings.training import DEFAULT_SEED
 from returnn_tf.datasets import batch_options_from_config, dataset_from_config
 from returnn_tf.engine.training.engine import Engine
 

@@ -11,7 +11,7 @@ import re
 
 from returnn_tf.cli.commands import COMMANDS
 from returnn_tf.config.options import declared_options
-from returnn_tf.config.settings.catalog import GROUPS
+from returnn_tf.config.settings import setting_groups
 from tools.docs.links import slug
 from tools.docs.pages import all_pages
 from tools.docs.reference.kinds import KINDS
@@ -58,7 +58,7 @@ def entries_of() -> dict[str, str]:
         match = re.match(r"reference/(?:python|datasets)/(?:\w+/)?([A-Z]\w+)\.md$", path)
         if match and match[1] != "README":
             entries[match[1]] = path
-    for group in GROUPS:
+    for group in setting_groups():
         for name in group.declared():
             if "_" in name and name not in _options():
                 entries[name] = "%s#%s" % (page_of_topic(group), name)

@@ -14,7 +14,8 @@ from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.run import read_config
 from returnn_tf.compiler.describe import describe_config
 from returnn_tf.config import Config, ConfigError, nearest_name
-from returnn_tf.config.settings import CheckpointSettings
+from returnn_tf.config.settings import misspelt_keys
+from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.engine.pretrain.checks import describe
 from returnn_tf.logging.terminal import paint, wants_color
 from returnn_tf.logging.text import printable
@@ -73,7 +74,7 @@ def warnings(config: Config) -> list[str]:
     """Return what is probably not meant: misspelt settings, and those without effect."""
     misspelt = [
         "%s is not a known setting. Did you mean %r?" % (config.describe_source(key), suggestion)
-        for key, suggestion in config.misspelt_keys()
+        for key, suggestion in misspelt_keys(config)
     ]
     return [
         *misspelt,

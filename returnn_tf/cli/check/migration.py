@@ -17,7 +17,10 @@ from returnn_tf.config.behavior_versions import NEWEST_VERSION
 from returnn_tf.config.compat_modules import current_name
 from returnn_tf.config.derived import derived
 from returnn_tf.config.options import OptionInfo, declared_options, is_on
-from returnn_tf.config.settings import DataSettings, NetworkSettings, TrainingSettings, all_settings, why_ignored
+from returnn_tf.config.settings import all_settings, why_ignored
+from returnn_tf.config.settings.data import DataSettings
+from returnn_tf.config.settings.network import NetworkSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.datasets.core.registry import DATASETS
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.update.options import given_flags

@@ -13,7 +13,10 @@ from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.derived import derived
 from returnn_tf.config.options import check_options
-from returnn_tf.config.settings import DataSettings, TaskSettings, TrainingSettings, all_settings
+from returnn_tf.config.settings import all_settings
+from returnn_tf.config.settings.data import DataSettings
+from returnn_tf.config.settings.tasks import TaskSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.datasets import dataset_from_config
 from returnn_tf.engine.checkpoints import preload

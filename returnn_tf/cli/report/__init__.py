@@ -14,7 +14,7 @@ from returnn_tf.cli.runs.run import Run, find_run
 from returnn_tf.cli.shared.arguments import parse_arguments
 from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.config.settings import LoggingSettings
+from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.engine.monitoring.pictures import check_matplotlib
 from returnn_tf.engine.support.atomic_files import write_text

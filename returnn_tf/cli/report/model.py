@@ -19,7 +19,8 @@ from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.compiler.result import LayerResult, RunResult
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import DataSettings, TrainingSettings
+from returnn_tf.config.settings.data import DataSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.datasets import dataset_from_config
 from returnn_tf.engine.data.data_source import evaluation_names
 from returnn_tf.engine.passes.evaluator import normalized_losses

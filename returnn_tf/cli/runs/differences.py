@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from returnn_tf.config.settings import LoggingSettings, all_settings
+from returnn_tf.config.settings import all_settings
+from returnn_tf.config.settings.logging import LoggingSettings
 
 ABSENT = "-"
 

@@ -12,7 +12,9 @@ from typing import Any, Optional
 from returnn_tf.cli.run import read_config
 from returnn_tf.cli.status import models_at
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.config.settings import CheckpointSettings, LearningRateSettings, TrainingSettings
+from returnn_tf.config.settings.checkpoints import CheckpointSettings
+from returnn_tf.config.settings.learning_rate import LearningRateSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.datasets.core.safe_files import open_regular
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.selection import find_checkpoints

@@ -12,7 +12,9 @@ from returnn_tf.cli.shared.arguments import parse_arguments
 from returnn_tf.cli.submit.description import Description
 from returnn_tf.cli.submit.script import Training
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import CheckpointSettings, TaskSettings, TrainingSettings
+from returnn_tf.config.settings.checkpoints import CheckpointSettings
+from returnn_tf.config.settings.tasks import TaskSettings
+from returnn_tf.config.settings.training import TrainingSettings
 
 _COMMANDS = {"slurm": ("sbatch", "--parsable"), "sge": ("qsub", "-terse")}
 _SECONDS = 120  # a scheduler that takes longer to answer is assumed to hang

@@ -15,7 +15,7 @@ from returnn_tf.cli.tool.shared.datasets import OpenDataset, is_config, of_confi
 from returnn_tf.compiler.lower import needed_extern_keys
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.config.settings import NetworkSettings
+from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.datasets.config import batch_options_from_config
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 

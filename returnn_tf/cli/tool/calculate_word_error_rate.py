@@ -21,7 +21,8 @@ from returnn_tf.cli.tool.shared.datasets import OpenDataset, dataset_of_options,
 from returnn_tf.cli.tool.shared.text_files import write_file
 from returnn_tf.cli.tool.shared.texts import texts_of
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.config.settings import DataSettings, TaskSettings
+from returnn_tf.config.settings.data import DataSettings
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.datasets.core.safe_files import read_text_dict
 from returnn_tf.engine.search.report import Errors, align
 from returnn_tf.logging.log import log

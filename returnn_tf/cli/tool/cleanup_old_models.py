@@ -11,7 +11,8 @@ from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.cli.tool.shared.arguments import parse
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import CheckpointSettings, LearningRateSettings
+from returnn_tf.config.settings.checkpoints import CheckpointSettings
+from returnn_tf.config.settings.learning_rate import LearningRateSettings
 from returnn_tf.engine.checkpoints.cleanup import CleanupOptions, options_from_config
 from returnn_tf.engine.learning_rate.file import read_file
 from returnn_tf.tasks.clean_up import clean_up

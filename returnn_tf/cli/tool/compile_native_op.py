@@ -14,7 +14,7 @@ from returnn_tf.cli.tool.shared.arguments import add_verbosity, check_sources, c
 from returnn_tf.cli.tool.shared.text_files import write_file
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, DataError
-from returnn_tf.config.settings import TrainingSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.export.graph_ops import op_types
 from returnn_tf.logging.log import log

@@ -9,7 +9,7 @@ from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.cli.tool.registry import register_tool
 from returnn_tf.cli.tool.shared.arguments import check_sources, parse
 from returnn_tf.config import ConfigError, DataError, did_you_mean
-from returnn_tf.config.settings import LearningRateSettings
+from returnn_tf.config.settings.learning_rate import LearningRateSettings
 from returnn_tf.engine.learning_rate.control import choose_measure
 from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, read_file, scores_of
 

@@ -8,35 +8,12 @@ from typing import Optional
 
 from returnn_tf.config.errors import ConfigError, edit_distance
 from returnn_tf.config.registry import Registry
-from returnn_tf.config.settings.checkpoints import CheckpointSettings
-from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.declaration import Effect, Setting, SettingGroup
-from returnn_tf.config.settings.horovod import HorovodSettings
-from returnn_tf.config.settings.learning_rate import LearningRateSettings
-from returnn_tf.config.settings.logging import LoggingSettings
-from returnn_tf.config.settings.network import NetworkSettings
-from returnn_tf.config.settings.older import OlderSettings
-from returnn_tf.config.settings.rasr import RasrSettings
-from returnn_tf.config.settings.tasks import TaskSettings
-from returnn_tf.config.settings.training import TrainingSettings
-from returnn_tf.config.settings.update import UpdateSettings
 
-GROUPS: tuple[type[SettingGroup], ...] = (
-    TaskSettings,
-    NetworkSettings,
-    DataSettings,
-    TrainingSettings,
-    CheckpointSettings,
-    LearningRateSettings,
-    UpdateSettings,
-    HorovodSettings,
-    LoggingSettings,
-    RasrSettings,
-    OlderSettings,
+#: The group of each setting, by all its names.
+_GROUPS: Registry[type[SettingGroup]] = Registry(
+    "setting", package="returnn_tf.config.settings", plugins="returnn_tf.settings"
 )
-
-#: The groups of plug-ins; the module of each imports this one.
-_OF_PLUGINS: Registry[type[SettingGroup]] = Registry("group of settings", plugins="returnn_tf.settings")
 
 # shorter names are too likely to be intended
 _MIN_LENGTH = 4
@@ -45,36 +22,22 @@ _LENGTH_OF_FREE_START = 8
 
 
 def register_settings(group: type[SettingGroup]) -> type[SettingGroup]:
-    """Decorate a group of settings of a plug-in: they are checked before a run, and listed with ours.
+    """Decorate a group of settings, of this program or of a plug-in: they are checked before a run, and listed.
 
     :raises ConfigError: a name is taken, or the class has no docstring, whose first line is the title of the topic
     """
-    place = _place_of(group)
     if not group.__doc__:
+        place = "%s.%s" % (group.__module__, group.__qualname__)
         raise ConfigError("group of settings %s: give it a docstring, whose first line is its title." % place)
-    others = [*GROUPS, *(other for _, other in _OF_PLUGINS.registered() if _place_of(other) != place)]
-    keys = _keys(others)
-    for key in _keys([group]):
-        if key in keys:
-            taken = keys[key].topic
-            assert taken is not None
-            raise ConfigError(
-                "setting %r is already taken by %s. Choose another name for that of %s."
-                % (key, _place_of(taken), place)
-            )
-    _OF_PLUGINS.add(group, place)
+    _GROUPS.add(group, *_keys([group]))
     for cached in (all_settings, setting_by_key, settings_with):
         cached.cache_clear()
     return group
 
 
-def _place_of(group: type[SettingGroup]) -> str:
-    return "%s.%s" % (group.__module__, group.__qualname__)
-
-
-def setting_groups() -> tuple[type[SettingGroup], ...]:
-    """Return all groups, those of plug-ins last."""
-    return (*GROUPS, *(group for _, group in _OF_PLUGINS.items()))
+def setting_groups() -> list[type[SettingGroup]]:
+    """Return all groups in the order in which they are listed, those of plug-ins last."""
+    return sorted((group for _, group in _GROUPS.items()), key=lambda group: group.topic_order)
 
 
 @functools.cache

@@ -6,11 +6,15 @@ from typing import Any, Optional, Union
 
 from returnn_tf.config.option_checks import file_name
 from returnn_tf.config.options import at_least
+from returnn_tf.config.settings.catalog import register_settings
 from returnn_tf.config.settings.declaration import SettingGroup, setting
 
 
+@register_settings
 class CheckpointSettings(SettingGroup):
     """Checkpoints."""
+
+    topic_order = 50
 
     model: str = setting("", help="path prefix of the checkpoints to write", check=file_name)
     load: str = setting(

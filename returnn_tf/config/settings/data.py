@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional, Union
 
 from returnn_tf.config.options import at_least, none_below, probability
+from returnn_tf.config.settings.catalog import register_settings
 from returnn_tf.config.settings.declaration import Effect, SettingGroup, setting
 
 #: One number for all data keys, or a dict by data key.
@@ -14,8 +15,11 @@ _TRAINING_DATA = Effect.DATASETS | Effect.ORDER
 _BATCHES = Effect.BATCHES | Effect.ORDER
 
 
+@register_settings
 class DataSettings(SettingGroup):
     """Datasets and batches."""
+
+    topic_order = 30
 
     train: Any = setting(None, help="dataset to train on", effect=_TRAINING_DATA)
     dev: Any = setting(None, help="dataset for scores during training", effect=Effect.DATASETS)

@@ -22,9 +22,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config import readers
+from returnn_tf.config.config import Config
 from returnn_tf.config.errors import ConfigError
 from returnn_tf.config.options import OptionInfo, option
-from returnn_tf.config.store import ConfigStore
 
 
 class Effect(enum.Flag):
@@ -72,16 +72,16 @@ class Setting(OptionInfo):
             parts.append("may differ between the processes of a run")
         return "; ".join(parts)
 
-    def key_in(self, config: ConfigStore) -> str:
+    def key_in(self, config: Config) -> str:
         """Return the name that the config uses for it: its own, or an older one."""
         return next((key for key in (self.name, *self.aliases) if not _is_unset(config, key)), self.name)
 
-    def is_set(self, config: ConfigStore) -> bool:
+    def is_set(self, config: Config) -> bool:
         """Return whether the config sets it to anything but None."""
         key = self.key_in(config)
         return not _is_unset(config, key) and (not self.on_command_line or config.is_override(key))
 
-    def read(self, config: ConfigStore) -> Any:
+    def read(self, config: Config) -> Any:
         """Return its value in a config, or the default.
 
         :raises ConfigError: wrong type or value, or unsupported; with the place where it was set
@@ -96,7 +96,7 @@ class Setting(OptionInfo):
         return float(value) if self.reader is readers.read_float else value
 
 
-def _is_unset(config: ConfigStore, key: str) -> bool:
+def _is_unset(config: Config, key: str) -> bool:
     return key not in config or config.raw(key) is None
 
 
@@ -216,7 +216,10 @@ def _reader_of(annotation: Any) -> Callable[[Any], Any]:
 class SettingGroup:
     """The settings of one topic in a config. The first line of the docstring is the title of the topic."""
 
-    def __init__(self, config: ConfigStore) -> None:
+    #: Topics are listed in this order; those of plug-ins come last.
+    topic_order = 1000
+
+    def __init__(self, config: Config) -> None:
         """:param config: read on every access to a setting"""
         self.config = config
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Optional
 
 from returnn_tf.config.options import above, at_least
+from returnn_tf.config.settings.catalog import register_settings
 from returnn_tf.config.settings.declaration import Effect, SettingGroup, setting
 
 GRAD, PARAM = "grad", "param"
 SHARD, SEED = "shard", "random_seed_offset"
 
 
+@register_settings
 class HorovodSettings(SettingGroup):
     """Several processes."""
+
+    topic_order = 80
 
     use_horovod: bool = setting(False, help="train with several processes", effect=Effect.ORDER)
     horovod_dataset_distribution: str = setting(

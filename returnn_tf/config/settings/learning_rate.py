@@ -6,6 +6,7 @@ from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config import readers
 from returnn_tf.config.options import at_least, finite
+from returnn_tf.config.settings.catalog import register_settings
 from returnn_tf.config.settings.declaration import Effect, SettingGroup, setting
 
 Factor = Union[float, Callable[[float], float]]
@@ -31,8 +32,11 @@ def _read_rate(value: Any) -> float:
     return readers.read_float(value)
 
 
+@register_settings
 class LearningRateSettings(SettingGroup):
     """Learning rate."""
+
+    topic_order = 60
 
     learning_rate: float = setting(
         1.0, help="learning rate of the first epoch", check=_is_rate, reader=_read_rate, effect=Effect.RATES

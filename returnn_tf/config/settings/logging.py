@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from returnn_tf.config.errors import did_you_mean
+from returnn_tf.config.settings.catalog import register_settings
 from returnn_tf.config.settings.declaration import SettingGroup, setting
 
 #: Those options of TensorFlow 1 sessions that still have an effect.
@@ -32,8 +33,11 @@ def _of_a_session(options: dict[str, Any]) -> Optional[str]:
     return None
 
 
+@register_settings
 class LoggingSettings(SettingGroup):
     """Logging."""
+
+    topic_order = 90
 
     log: list[str] = setting([], help="log files, in addition to the terminal", between_runs=True, per_rank=True)
     log_verbosity: list[int] = setting(

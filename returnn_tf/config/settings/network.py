@@ -6,6 +6,7 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.config.behavior_versions import NEWEST_VERSION
 from returnn_tf.config.options import at_least
+from returnn_tf.config.settings.catalog import register_settings
 from returnn_tf.config.settings.declaration import SettingGroup, setting
 
 
@@ -13,8 +14,11 @@ def _is_version(value: int) -> Optional[str]:
     return None if 0 <= value <= NEWEST_VERSION else "must be an int from 0 to %d" % NEWEST_VERSION
 
 
+@register_settings
 class NetworkSettings(SettingGroup):
     """The network."""
+
+    topic_order = 20
 
     behavior_version: int = setting(0, help="selects between old and new semantics", check=_is_version)
     network: Any = setting(None, help="the network dictionary: layer name -> options")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+from returnn_tf.config.settings.catalog import register_settings
 from returnn_tf.config.settings.declaration import SettingGroup, setting
 
 _NO_ANALYSIS = "it belongs to the tasks analyze and analyze_data, which do not exist"
@@ -24,8 +25,11 @@ def _is_tensorflow(value: Any) -> Optional[str]:
     return "must be 'tensorflow-net-dict': networks are dicts for TensorFlow"
 
 
+@register_settings
 class OlderSettings(SettingGroup):
     """Older settings without effect."""
+
+    topic_order = 110
 
     use_tensorflow: bool = setting(True, help="older switch between backends", check=_is_true, inert="it is always on")
     backend: Any = setting(

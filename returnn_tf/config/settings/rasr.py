@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional
 
+from returnn_tf.config.settings.catalog import register_settings
 from returnn_tf.config.settings.declaration import SettingGroup, setting
 
 
+@register_settings
 class RasrSettings(SettingGroup):
     """Inside of RASR."""
+
+    topic_order = 100
 
     sprint_interface_dataset_opts: Optional[dict[str, Any]] = setting(
         None, help="options for what RASR feeds, as of ExternSprintDataset, e.g. input_stddev"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, Union
 
+from returnn_tf.config.settings.catalog import register_settings
 from returnn_tf.config.settings.data import PerKey
 from returnn_tf.config.settings.declaration import SettingGroup, setting
 
@@ -14,8 +15,11 @@ def _is_callback(value: Any) -> Optional[str]:
     return "must be an object with the methods init, process_seq and finish, or a function that returns one"
 
 
+@register_settings
 class TaskSettings(SettingGroup):
     """Tasks."""
+
+    topic_order = 10
 
     task: str = setting("train", help="the task: train, eval, forward, search or another one", between_runs=True)
     device: str = setting("all", help="cpu, gpu or gpu<index>; by default a GPU if there is one", per_rank=True)

@@ -6,6 +6,7 @@ from typing import Any, Optional, Union
 
 from returnn_tf.config import readers
 from returnn_tf.config.options import between
+from returnn_tf.config.settings.catalog import register_settings
 from returnn_tf.config.settings.declaration import SettingGroup, setting
 
 #: Seed of all random numbers, unless set otherwise.
@@ -25,8 +26,11 @@ def _is_auto_or_epoch(value: Union[int, str]) -> Optional[str]:
 MAX_EPOCHS = 100_000
 
 
+@register_settings
 class TrainingSettings(SettingGroup):
     """Training."""
+
+    topic_order = 40
 
     num_epochs: int = setting(5, help="number of epochs to train", check=between(0, MAX_EPOCHS), between_runs=True)
     random_seed: int = setting(

@@ -6,6 +6,7 @@ from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config import readers
 from returnn_tf.config.options import at_least
+from returnn_tf.config.settings.catalog import register_settings
 from returnn_tf.config.settings.declaration import SettingGroup, setting
 
 
@@ -25,8 +26,11 @@ def _is_scaling(value: Union[None, str, float]) -> Optional[str]:
     return None if good else "must be 'dynamic' or a number above 0"
 
 
+@register_settings
 class UpdateSettings(SettingGroup):
     """Optimizer and gradients."""
+
+    topic_order = 70
 
     optimizer: Optional[dict[str, Any]] = setting(
         None, help="the optimizer: a dict with class (a name) and its options"

@@ -9,7 +9,7 @@ from typing import Any, Optional, Union
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import at_least, from_options, option
-from returnn_tf.config.settings import CheckpointSettings
+from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, scores_of
 
 

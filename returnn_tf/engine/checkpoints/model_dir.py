@@ -13,7 +13,9 @@ from typing import Any, Callable, Optional, TypeVar
 from numpy.typing import NDArray
 
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.config.settings import CheckpointSettings, TaskSettings, TrainingSettings
+from returnn_tf.config.settings.checkpoints import CheckpointSettings
+from returnn_tf.config.settings.tasks import TaskSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.selection import (
     ModelChoice,

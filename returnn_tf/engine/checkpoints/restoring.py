@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Optional
 
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.config.settings import CheckpointSettings, setting_by_key
+from returnn_tf.config.settings import setting_by_key
+from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo

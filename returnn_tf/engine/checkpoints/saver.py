@@ -12,7 +12,8 @@ from typing import Any, Optional
 
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config
-from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
+from returnn_tf.config.settings.checkpoints import CheckpointSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint, model_dir
 from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
 from returnn_tf.engine.checkpoints.cleanup import epochs_to_delete, options_from_config

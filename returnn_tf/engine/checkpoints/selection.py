@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Callable, Optional
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import CheckpointSettings, TaskSettings, TrainingSettings
+from returnn_tf.config.settings.checkpoints import CheckpointSettings
+from returnn_tf.config.settings.tasks import TaskSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.support.start_epoch import start_epoch_fixed
 
 _SUFFIXES = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")

@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional
 from numpy.typing import NDArray
 
 from returnn_tf.config import Config, ConfigError, DataError, did_you_mean, nearest_name
-from returnn_tf.config.settings import DataSettings
+from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.datasets import (
     BatchLoader,
     BatchOptions,

@@ -13,7 +13,7 @@ import os
 from typing import Any, Callable
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import TrainingSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.support.start_epoch import start_epoch_fixed
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from returnn_tf.config import Config
-from returnn_tf.config.settings import HorovodSettings
-from returnn_tf.config.settings.horovod import GRAD, PARAM, SEED, SHARD
+from returnn_tf.config.settings.horovod import GRAD, PARAM, SEED, SHARD, HorovodSettings
 
 __all__ = ["GRAD", "PARAM", "SEED", "SHARD", "HorovodOptions"]
 

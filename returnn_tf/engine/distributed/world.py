@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
 from returnn_tf.config import Config, DataError
-from returnn_tf.config.settings import HorovodSettings
+from returnn_tf.config.settings.horovod import HorovodSettings
 from returnn_tf.engine.distributed import elastic, library
 from returnn_tf.engine.distributed.environment import check_world_size, started_by
 from returnn_tf.engine.distributed.heartbeat import Heartbeat

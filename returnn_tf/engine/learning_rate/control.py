@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
-from returnn_tf.config.settings import LearningRateSettings
+from returnn_tf.config.settings.learning_rate import LearningRateSettings
 from returnn_tf.engine.learning_rate.file import (
     EpochData,
     best_epochs,

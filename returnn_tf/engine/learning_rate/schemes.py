@@ -8,8 +8,7 @@ from typing import Any, Optional
 
 from returnn_tf.config import Config
 from returnn_tf.config.registry import Registry
-from returnn_tf.config.settings import LearningRateSettings
-from returnn_tf.config.settings.learning_rate import Factor
+from returnn_tf.config.settings.learning_rate import Factor, LearningRateSettings
 
 SCHEMES: Registry[type[Scheme]] = Registry("scheme", "returnn_tf.engine.learning_rate", plugins="returnn_tf.schedules")
 

@@ -9,7 +9,7 @@ from typing import Optional
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import at_least, from_options, option
-from returnn_tf.config.settings import LoggingSettings
+from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 

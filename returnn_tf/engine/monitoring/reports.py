@@ -9,7 +9,7 @@ from typing import Any
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
-from returnn_tf.config.settings import TaskSettings
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.learning_rate.control import LearningRateControl
 from returnn_tf.engine.learning_rate.file import best_epochs

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import Config, DataError
-from returnn_tf.config.settings import TrainingSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.datasets.core.safe_files import open_regular
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.model_dir import written_model

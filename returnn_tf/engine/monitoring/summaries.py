@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import LoggingSettings, TaskSettings
+from returnn_tf.config.settings.logging import LoggingSettings
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.checkpoints.model_dir import written_model
 from returnn_tf.engine.support.scores import batch_means
 from returnn_tf.engine.support.step_result import StepResult

@@ -7,7 +7,8 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import LoggingSettings, TrainingSettings
+from returnn_tf.config.settings.logging import LoggingSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.distributed.world import World, alone
 from returnn_tf.engine.passes.dump import dump_of
 from returnn_tf.engine.passes.loss_positions import LossPositions

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import TaskSettings
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.passes.forward_pass import Rows
 from returnn_tf.tensor import Data, Dim, DimKind
 

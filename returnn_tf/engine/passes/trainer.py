@@ -10,7 +10,8 @@ from typing import Any, Optional
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.config.settings import LearningRateSettings, NetworkSettings
+from returnn_tf.config.settings.learning_rate import LearningRateSettings
+from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.engine.distributed.ranks import ranks_for
 from returnn_tf.engine.distributed.world import World, start
 from returnn_tf.engine.passes.evaluator import normalized_losses

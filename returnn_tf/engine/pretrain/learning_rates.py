@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from returnn_tf.config.settings import LearningRateSettings
+from returnn_tf.config.settings.learning_rate import LearningRateSettings
 from returnn_tf.engine.learning_rate.control import LearningRateControl, given_rates
 from returnn_tf.engine.pretrain.schedule import EpochNetwork
 

@@ -8,7 +8,7 @@ from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.config.options import from_options, option
-from returnn_tf.config.settings import TrainingSettings
+from returnn_tf.config.settings.training import TrainingSettings
 
 COPY_MODES = (None, "ifpossible", "subset", "reset")
 ALGORITHMS = ("from_output", "from_input", "no_network_modifications")

@@ -13,7 +13,8 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.derived import overridden
-from returnn_tf.config.settings import Effect, TrainingSettings, settings_with
+from returnn_tf.config.settings import Effect, settings_with
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints import preload
 from returnn_tf.engine.distributed.world import World

@@ -7,7 +7,7 @@ from typing import Any
 
 from returnn_tf.config import Config
 from returnn_tf.config.derived import derived
-from returnn_tf.config.settings import NetworkSettings
+from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.graph.registry import LAYERS
 from returnn_tf.layers.shared.nested import is_network, network_options
 from returnn_tf.logging.log import log

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import ConfigError
-from returnn_tf.config.settings import NetworkSettings
+from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.datasets import Dataset
 from returnn_tf.engine.passes.layer_values import whole_batches
 from returnn_tf.engine.search.end_labels import end_labels, without_end

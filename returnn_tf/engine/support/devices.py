@@ -11,7 +11,9 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.compiler.for_xla import announce_xla
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import LoggingSettings, NetworkSettings, TaskSettings
+from returnn_tf.config.settings.logging import LoggingSettings
+from returnn_tf.config.settings.network import NetworkSettings
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.logging.log import log
 from returnn_tf.logging.memory import process_memory
 from returnn_tf.logging.text import bytes_text

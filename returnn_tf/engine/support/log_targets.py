@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import LoggingSettings
+from returnn_tf.config.settings import misspelt_keys
+from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.logging.log import log
 
 
@@ -26,5 +27,5 @@ def configure_log(config: Config) -> None:
         raise
     except ValueError as exc:
         raise ConfigError(str(exc)) from None
-    for key, suggestion in config.misspelt_keys():
+    for key, suggestion in misspelt_keys(config):
         log.warn("%s is not a known setting. Did you mean %r?" % (config.describe_source(key), suggestion))

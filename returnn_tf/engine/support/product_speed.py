@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from returnn_tf.config import Config
-from returnn_tf.config.settings import NetworkSettings
+from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 from returnn_tf.config import Config
-from returnn_tf.config.settings import TrainingSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.logging.log import log
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))

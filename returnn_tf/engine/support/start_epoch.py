@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from returnn_tf.config import Config
-from returnn_tf.config.settings import TrainingSettings
+from returnn_tf.config.settings.training import TrainingSettings
 
 
 def start_epoch_fixed(config: Config) -> bool:

@@ -7,7 +7,7 @@ from typing import Optional
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import at_least, from_options, option
-from returnn_tf.config.settings import TrainingSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints.model_dir import written_model

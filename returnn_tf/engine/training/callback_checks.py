@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Optional
 
 from returnn_tf.config import ConfigError, did_you_mean, nearest_name
-from returnn_tf.config.settings import TrainingSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.pretrain.checks import MAX_PLANNED, Planned
 from returnn_tf.graph.loss import Loss
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import TrainingSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, scores_of
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.support.step_result import StepResult

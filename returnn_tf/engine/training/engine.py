@@ -8,7 +8,9 @@ from typing import Any, Optional
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, DataError
-from returnn_tf.config.settings import CheckpointSettings, LoggingSettings, TrainingSettings
+from returnn_tf.config.settings.checkpoints import CheckpointSettings
+from returnn_tf.config.settings.logging import LoggingSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.checkpoints.meta_graphs import BuildGraph
 from returnn_tf.engine.distributed.faulty_rank import find_faulty_rank
 from returnn_tf.engine.distributed.world import World

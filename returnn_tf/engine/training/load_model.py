@@ -8,7 +8,8 @@ from returnn_tf.compiler.describe import log_templates
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.requested import with_outputs
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import CheckpointSettings, TrainingSettings
+from returnn_tf.config.settings.checkpoints import CheckpointSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint, model_dir, preload
 from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints.selection import ModelChoice, find_step_checkpoints

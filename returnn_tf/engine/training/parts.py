@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Callable, Optional
 
 from returnn_tf.config import Config
-from returnn_tf.config.settings import CheckpointSettings, TrainingSettings, check_settings
+from returnn_tf.config.settings import check_settings
+from returnn_tf.config.settings.checkpoints import CheckpointSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.checkpoints import meta_graphs
 from returnn_tf.engine.checkpoints.lock import ModelLock
 from returnn_tf.engine.checkpoints.meta_graphs import BuildGraph

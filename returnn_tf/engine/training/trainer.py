@@ -12,7 +12,7 @@ from typing import Any, Optional, Union
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.derived import derived
-from returnn_tf.config.settings import TrainingSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.datasets import Dataset
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.learning_rate.file import EpochData

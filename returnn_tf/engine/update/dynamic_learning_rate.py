@@ -8,7 +8,7 @@ from typing import Any, Callable, Optional
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.errors import shown
 from returnn_tf.config.options import above, at_least, from_options, option
-from returnn_tf.config.settings import LearningRateSettings
+from returnn_tf.config.settings.learning_rate import LearningRateSettings
 from returnn_tf.config.user_code import call_of_config
 from returnn_tf.util.lazy_tf import tf
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from returnn_tf.config import Config
-from returnn_tf.config.settings import NetworkSettings, UpdateSettings
+from returnn_tf.config.settings.network import NetworkSettings
+from returnn_tf.config.settings.update import UpdateSettings
 from returnn_tf.util.lazy_tf import tf
 
 _INITIAL = 2.0**15

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Optional, Union
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import check_options, declared_options, option
-from returnn_tf.config.settings import UpdateSettings, option_of
+from returnn_tf.config.settings import option_of
+from returnn_tf.config.settings.update import UpdateSettings
 from returnn_tf.engine.update.optimizers import create_optimizer, optimizer_class, optimizers_by_switch
 from returnn_tf.logging.log import log
 

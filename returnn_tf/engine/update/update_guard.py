@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.options import above, at_least, from_options, option
-from returnn_tf.config.settings import TrainingSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.util.lazy_tf import tf
 
 ERROR_TOPIC = "nan"

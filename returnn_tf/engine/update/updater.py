@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError, did_you_mean
-from returnn_tf.config.settings import TrainingSettings, UpdateSettings
+from returnn_tf.config.settings.training import TrainingSettings
+from returnn_tf.config.settings.update import UpdateSettings
 from returnn_tf.engine.update import dynamic_learning_rate, gradients
 from returnn_tf.engine.update import options as update_options
 from returnn_tf.engine.update.gradients import Gradients, MetaGradients

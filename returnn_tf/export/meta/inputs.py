@@ -8,7 +8,7 @@ from typing import Any, Optional
 from returnn_tf.compiler.feed import batch_major_order
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config
-from returnn_tf.config.settings import NetworkSettings
+from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.export.meta import names
 from returnn_tf.export.meta.exact_names import named, placeholder
 from returnn_tf.tensor import Data, Dim, extern_data_options

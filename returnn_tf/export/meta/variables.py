@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from returnn_tf.compiler.initial_values import InitialValues
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import ConfigError
-from returnn_tf.config.settings import DEFAULT_SEED
+from returnn_tf.config.settings.training import DEFAULT_SEED
 from returnn_tf.export.meta import names
 from returnn_tf.export.meta.exact_names import named
 from returnn_tf.export.meta.session_graph import for_variables

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.config.settings import RasrSettings, TaskSettings
+from returnn_tf.config.settings.rasr import RasrSettings
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.engine.passes.forwarder import Forwarder
 from returnn_tf.engine.training.load_model import load_network

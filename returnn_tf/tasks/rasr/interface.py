@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.settings import RasrSettings
+from returnn_tf.config.settings.rasr import RasrSettings
 from returnn_tf.tasks.rasr.forwarding import FeatureScorer, ForwardingInRasr
 from returnn_tf.tasks.rasr.setup import parse_pairs, read_config
 from returnn_tf.tasks.rasr.training import TrainingInRasr

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.settings import LoggingSettings, setting_by_key
+from returnn_tf.config.settings import setting_by_key
+from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.logging.log import log
 
 ACTIONS = ("train", "forward", "nop")

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Optional
 
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.config.settings import DataSettings, NetworkSettings, RasrSettings
+from returnn_tf.config.settings.data import DataSettings
+from returnn_tf.config.settings.network import NetworkSettings
+from returnn_tf.config.settings.rasr import RasrSettings
 from returnn_tf.config.user_code import call_of_config, error_in_config
 from returnn_tf.datasets.rasr.fed import FedDataset
 from returnn_tf.logging.log import log

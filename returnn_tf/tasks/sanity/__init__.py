@@ -12,7 +12,7 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.derived import derived
 from returnn_tf.config.epoch_value import network_of
-from returnn_tf.config.settings import TrainingSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.data.data_source import evaluation_names
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.support import devices

@@ -11,7 +11,7 @@ import numpy as np
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, DataError
-from returnn_tf.config.settings import LearningRateSettings
+from returnn_tf.config.settings.learning_rate import LearningRateSettings
 from returnn_tf.engine.learning_rate.control import given_rates
 from returnn_tf.engine.passes.trainer import Trainer
 from returnn_tf.engine.support.nonfinite import NonFiniteError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 
-from returnn_tf.config.settings.catalog import GROUPS
+from returnn_tf.config.settings import setting_groups
 from returnn_tf.config.settings.declaration import Setting, SettingGroup
 from returnn_tf.config.settings.docs import summary, title_of_topic
 from tools.docs.links import slug
@@ -17,7 +17,7 @@ def settings_pages() -> Pages:
     """Return path -> Markdown of the index and the topics."""
     pages: Pages = {}
     index = ["# Settings", "On the command line: `returnn-tf settings` and `returnn-tf settings NAME`."]
-    for group in GROUPS:
+    for group in setting_groups():
         path, title = page_of_topic(group), title_of_topic(group)
         name = posixpath.basename(path)
         infos = list(group.declared().values())

@@ -12,7 +12,7 @@ from typing import Any, Optional
 from returnn_tf.cli.data.source import HDF_SUFFIXES
 from returnn_tf.cli.run import read_config
 from returnn_tf.config import Config, ConfigError, did_you_mean
-from returnn_tf.config.settings import DataSettings
+from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.datasets.config import DatasetOfConfig
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import Example

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Callable
 
 from returnn_tf.config import Config, ConfigError, did_you_mean
-from returnn_tf.config.settings import NetworkSettings
+from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.graph.registry import LAYERS
 from returnn_tf.layers.shared.nested import is_network, network_options
 
