@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import ConfigError, registry
 from returnn_tf.config.options import option
 from returnn_tf.config.registry import OptionClasses, Registry
 from returnn_tf.config.settings import register_settings
@@ -405,3 +405,31 @@ def test_classes_with_options():
         @registry.register("b")
         class B:
             size: int = option(3, help="a number")
+
+
+THINGS = Registry("thing", "rtf", plugins="rtf.groups", key=lambda name: name.replace("-", "_"), module_per_entry=True)
+
+
+def test_rooms_add_entries_as_plug_ins_do(tmp_path, monkeypatch):
+    """A folder with a table; where entries have modules of their own, only that of the entry is imported."""
+    entry = "import sys\nfrom tests.test_plugins import THINGS\nTHINGS.add(%d, %r, owner=sys.modules[__name__])"
+    for path, text in {
+        "rtf/__init__.py": "",
+        "rtf_room/__init__.py": "PLUG_INS = {'rtf.groups': {'one-way': 'rtf_room.one', 'two': 'rtf_room.two'}}",
+        "rtf_room/one.py": entry % (1, "one_way"),
+        "rtf_room/two.py": entry % (2, "two"),
+    }.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "ROOMS", {"rtf_room": "one", "rtf_no_room": "another program"})
+    registry.rooms.cache_clear()
+    try:
+        assert THINGS["one_way"] == 1 and "rtf_room.two" not in sys.modules
+        assert THINGS.names() == ["one_way", "two"]
+        expected = "What is for another program needs rtf_no_room, which is not part of this installation."
+        with pytest.raises(ConfigError, match="here: unknown thing 'six'. Known: one_way, two. " + expected):
+            THINGS.get("six", "here")
+    finally:
+        monkeypatch.undo()
+        registry.rooms.cache_clear()

@@ -1,3 +1,13 @@
-"""Stand-ins for the modules of RETURNN that configs import; see `returnn_tf.config.compat_modules`."""
+"""What is for users of RETURNN: the modules and names that their configs import, and what these hand out.
+
+The rest of the package does not import this one, and works without it; see `returnn_tf.config.registry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
 
 ERROR_TOPIC = "code-in-configs"
+
+#: Group of entry points -> name -> module that registers entries.
+PLUG_INS: Mapping[str, Mapping[str, str]] = {}

@@ -3,6 +3,14 @@
 An entry is a class or function with a decorator, in a module of the registry's package: adding one takes one new file
 and no other change. A plug-in is an installed package with an entry point in the group of the registry, e.g.
 ``returnn_tf.layers``, that names a module which registers its entries on import.
+
+Two folders of this package, `ROOMS`, add to the registries in the same way. The rest does not import them and works
+without them. Each ``__init__`` has a table in place of the entry points of an installed package::
+
+    PLUG_INS = {"returnn_tf.datasets": {"ExternSprintDataset": "returnn_tf.rasr.extern"}, ...}
+
+It gives, by group, the modules that register entries, each under a name. In a registry with a module per entry, that
+has to be the name of the entry, whose module alone is imported then.
 """
 
 from __future__ import annotations
@@ -15,6 +23,7 @@ import importlib.util
 import inspect
 import pkgutil
 import threading
+import types
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Generic, Optional, TypeVar
 
@@ -25,6 +34,9 @@ ERROR_TOPIC = "options"
 E = TypeVar("E")
 C = TypeVar("C", bound=Callable[..., Any])
 _ROOT = __name__.partition(".")[0]
+
+#: Folders of this package that may be missing, with the other programs that they are for.
+ROOMS: Mapping[str, str] = {_ROOT + ".compat": "RETURNN"}
 
 
 class Registry(Generic[E]):
@@ -125,7 +137,7 @@ class Registry(Generic[E]):
         names = self.names()
         near = nearest_name(name, [*names, *self._entries])
         hint = did_you_mean(name, names, max_listed=self._max_listed) if near is None else "Did you mean %r?" % near
-        return "unknown %s %s. %s" % (self.what, shown(name), hint)
+        return " ".join(["unknown %s %s. %s" % (self.what, shown(name), hint), *missing_rooms()])
 
     def names(self) -> list[str]:
         """Return all names, aliases included, sorted."""
@@ -190,9 +202,14 @@ class Registry(Generic[E]):
             self._is_package_loaded = True
 
     def _import_module_of(self, key: str) -> None:
+        """Import the module of an entry: that of its name in the package, else the one that a room names."""
         module = "%s.%s" % (self._package, key)
         if key.isidentifier() and importlib.util.find_spec(module) is not None:
             importlib.import_module(module)
+            return
+        for plugin in _entry_points_of_rooms(self._plugins):
+            if self._key(plugin.name) == key:
+                plugin.load()
 
 
 class OptionClasses(Registry[Any]):
@@ -211,10 +228,31 @@ class OptionClasses(Registry[Any]):
         entry.class_name = names[0]
 
 
+@functools.cache
+def rooms() -> Mapping[str, types.ModuleType]:
+    """Return those of `ROOMS` that are there, by name; importing one of them imports nothing else."""
+    return {name: importlib.import_module(name) for name in ROOMS if importlib.util.find_spec(name) is not None}
+
+
+def missing_rooms() -> list[str]:
+    """Return a sentence for each of `ROOMS` that is not there, for errors about names that it may have."""
+    return [
+        "What is for %s needs %s, which is not part of this installation." % (program, name)
+        for name, program in ROOMS.items()
+        if name not in rooms()
+    ]
+
+
 def entry_points(group: str) -> list[Any]:
-    """Return the entry points of a group, of all installed packages."""
+    """Return the entry points of a group: those of rooms, then those of all installed packages."""
     found = _all_entry_points()
-    return list(found.select(group=group) if hasattr(found, "select") else found.get(group, ()))  # Python 3.9: a dict
+    installed = found.select(group=group) if hasattr(found, "select") else found.get(group, ())  # Python 3.9: a dict
+    return [*_entry_points_of_rooms(group), *installed]
+
+
+def _entry_points_of_rooms(group: str) -> list[importlib.metadata.EntryPoint]:
+    modules = {name: module for room in rooms().values() for name, module in room.PLUG_INS.get(group, {}).items()}
+    return [importlib.metadata.EntryPoint(name, module, group) for name, module in modules.items()]
 
 
 @functools.cache
