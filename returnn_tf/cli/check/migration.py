@@ -17,7 +17,7 @@ from returnn_tf.config.behavior_versions import NEWEST_VERSION
 from returnn_tf.config.compat_modules import current_name
 from returnn_tf.config.derived import derived
 from returnn_tf.config.options import OptionInfo, declared_options, is_on
-from returnn_tf.config.settings import all_settings, why_ignored
+from returnn_tf.config.settings import all_settings, misspelt_keys, why_ignored
 from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.training import TrainingSettings
@@ -106,7 +106,7 @@ class _Report:
         for flag in flags[1:]:
             text = "%s is set too, and comes first" % flags[0]
             yield MigrationNote(INERT, self._config.place_of(flag), flag, text, "remove it")
-        for key, suggestion in self._config.misspelt_keys():
+        for key, suggestion in misspelt_keys(self._config):
             yield MigrationNote(MISTAKE, self._config.place_of(key), key, "is not a setting", suggestion)
 
     def imports(self) -> Iterator[MigrationNote]:
