@@ -44,7 +44,7 @@ class Layer(LayerBase):
     def factors(self) -> Mapping[str, bool]:
         """Return the matrices by which a step multiplies its input, [batch, features], and whether each is transposed.
 
-        A search keeps these in an order that suits products with few rows, see `returnn_tf.layers.shared.packed`.
+        A search keeps these in an order that suits products with few rows, see `returnn_tf.loops.packed`.
         """
         return {}
 

@@ -84,11 +84,11 @@ class Lowering:
     loop_index: Any = None
     #: In the step of a loop: the step index by step axis, enclosing loops included.
     loop_indices: dict[Dim, Any] = dataclasses.field(default_factory=dict)
-    #: In the step of a searching loop: scores and flags of the hypotheses, see `returnn_tf.layers.loops.hypotheses`.
+    #: In the step of a searching loop: scores and flags of the hypotheses, see `returnn_tf.loops.hypotheses`.
     hypotheses: Any = None
-    #: In a searching loop: whether layers may keep `InPlace` states, see `returnn_tf.layers.loops.in_place`.
+    #: In a searching loop: whether layers may keep `InPlace` states, see `returnn_tf.loops.in_place`.
     in_place: bool = False
-    #: In a searching loop: matrices that are packed once, by what provides them; see `returnn_tf.layers.shared.packed`.
+    #: In a searching loop: matrices that are packed once, by what provides them; see `returnn_tf.loops.packed`.
     packed: dict[Any, Any] = dataclasses.field(default_factory=dict)
     #: In the step of a loop: whether the loop goes on where the last block of frames ended, see `LoopStream`.
     continues_in_step: bool = False

@@ -23,8 +23,10 @@ from returnn_tf.graph.hidden_state import hidden_state_of
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.layers.loops.initial_output import InitialOutput
-from returnn_tf.layers.loops.loop_nodes import (
+from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer
+from returnn_tf.layers.rec.state import LastStateLayer
+from returnn_tf.loops.initial_output import InitialOutput
+from returnn_tf.loops.nodes import (
     AccumLayer,
     EnterLayer,
     ExitLayer,
@@ -32,9 +34,7 @@ from returnn_tf.layers.loops.loop_nodes import (
     StepSliceLayer,
     loop_dim_for,
 )
-from returnn_tf.layers.loops.loop_plan import LoopPlan
-from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer
-from returnn_tf.layers.rec.state import LastStateLayer
+from returnn_tf.loops.plan import LoopPlan
 from returnn_tf.tensor import Beam, Dim
 
 

@@ -8,11 +8,11 @@ from returnn_tf.compiler.loops.max_steps import plan_limit
 from returnn_tf.compiler.loops.zone_builder import ZoneBuilder
 from returnn_tf.compiler.planning.checks import LayerError
 from returnn_tf.graph.node import Node
-from returnn_tf.layers.loops.loop_nodes import (
+from returnn_tf.layers.search.choice import ChoiceLayer
+from returnn_tf.loops.nodes import (
     LoopLengthLayer,
 )
-from returnn_tf.layers.loops.loop_plan import Ending
-from returnn_tf.layers.search.choice import ChoiceLayer
+from returnn_tf.loops.plan import Ending
 
 
 class Endings(Crossing):

@@ -11,10 +11,10 @@ from returnn_tf.compiler.planning.parse import LayerSpec
 from returnn_tf.config import did_you_mean
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.layers.loops.initial_output import InitialOutput
 from returnn_tf.layers.masked.masked_computation import MaskedComputationLayer
 from returnn_tf.layers.masked.unit_on_zeros import UnitOnZeros
 from returnn_tf.layers.search.choice import ChoiceLayer
+from returnn_tf.loops.initial_output import InitialOutput
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
 

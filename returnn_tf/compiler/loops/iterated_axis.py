@@ -12,7 +12,7 @@ from returnn_tf.compiler.planning.parse import LayerSpec
 from returnn_tf.config.option_values import map_values
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.layers.loops.unstack import RecUnstackLayer, unstacked_axis
+from returnn_tf.layers.rec.unstack import RecUnstackLayer, unstacked_axis
 from returnn_tf.tensor import Dim
 
 

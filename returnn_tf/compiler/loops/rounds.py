@@ -39,7 +39,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from returnn_tf.graph.hidden_state import HiddenState
-from returnn_tf.layers.loops.loop_nodes import PrevLayer
+from returnn_tf.loops.nodes import PrevLayer
 from returnn_tf.tensor import Data
 
 MAX_ROUNDS = 20

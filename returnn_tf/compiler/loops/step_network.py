@@ -17,11 +17,11 @@ from returnn_tf.config import ConfigError
 from returnn_tf.graph.hidden_state import recurrent_node
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.layers.loops.early_stop import check_early_stop
-from returnn_tf.layers.loops.loop_plan import LoopPlan
-from returnn_tf.layers.loops.loop_run import LoopRunLayer
 from returnn_tf.layers.rec.state import carried_state_of
 from returnn_tf.layers.search.choice import ChoiceLayer
+from returnn_tf.loops.early_stop import check_early_stop
+from returnn_tf.loops.plan import LoopPlan
+from returnn_tf.loops.run import LoopRunLayer
 from returnn_tf.tensor import Beam, Data, batch_dim
 from returnn_tf.tensor.precision import float_dtype
 

@@ -17,7 +17,7 @@ from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.params.reuse import ReuseLevel
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.layers.loops.loop_nodes import PrevLayer, StepIndexLayer
+from returnn_tf.loops.nodes import PrevLayer, StepIndexLayer
 from returnn_tf.tensor import Data, Dim
 
 

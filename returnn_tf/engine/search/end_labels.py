@@ -7,8 +7,8 @@ from typing import Any, Optional
 
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.graph.node import Node
-from returnn_tf.layers.loops.loop_plan import LoopPlan
-from returnn_tf.layers.loops.loop_run import LoopRunLayer
+from returnn_tf.loops.plan import LoopPlan
+from returnn_tf.loops.run import LoopRunLayer
 from returnn_tf.tensor import Data
 
 

@@ -11,7 +11,7 @@ from returnn_tf.export.meta.names import op_name
 from returnn_tf.export.steps.variables import StepVariables
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
-from returnn_tf.layers.loops.loop_nodes import EnterLayer
+from returnn_tf.loops.nodes import EnterLayer
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data, Dim, DimKind
 from returnn_tf.util.lazy_tf import tf

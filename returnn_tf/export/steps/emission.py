@@ -14,9 +14,9 @@ from returnn_tf.graph.emit_node import emit_node
 from returnn_tf.graph.hidden_state import recurrent_node
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
-from returnn_tf.layers.loops.hypotheses import after_step
-from returnn_tf.layers.loops.loop_inputs import begin_step, check_step, initial_states, max_steps
 from returnn_tf.layers.search.outer_search import scores_for_search
+from returnn_tf.loops.hypotheses import after_step
+from returnn_tf.loops.inputs import begin_step, check_step, initial_states, max_steps
 from returnn_tf.ops.frames.shape import move_axis, transpose
 from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf

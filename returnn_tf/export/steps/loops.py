@@ -9,11 +9,11 @@ from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.export.meta.names import op_name
 from returnn_tf.graph.node import Node
-from returnn_tf.layers.loops.loop_plan import LoopPlan
-from returnn_tf.layers.loops.loop_run import LoopRunLayer
 from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.layers.search.outer_search import check_choice
+from returnn_tf.loops.plan import LoopPlan
+from returnn_tf.loops.run import LoopRunLayer
 
 
 def plan_for_steps(config: Config, layer: str) -> Plan:

@@ -11,7 +11,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.weighted_sum import plan_weighted_sum
 from returnn_tf.layers.shared.attention_parts import attended
-from returnn_tf.layers.shared.per_sequence import PER_SEQUENCE
+from returnn_tf.loops.aux_values import PER_SEQUENCE
 from returnn_tf.tensor import Data
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.loop_axis import with_frames
-from returnn_tf.layers.shared.packed import product_with_packed
+from returnn_tf.loops.packed import product_with_packed
 from returnn_tf.native.product import product_of_frames
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.ops.mixed_precision import full, reduced

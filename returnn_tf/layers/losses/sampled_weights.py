@@ -8,8 +8,8 @@ from typing import Any, Optional
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.loss import LossPlanContext
 from returnn_tf.graph.node import LayerAsParam, Node
-from returnn_tf.layers.loops.loop_nodes import AccumLayer, ExitLayer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.loops.nodes import AccumLayer, ExitLayer
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 

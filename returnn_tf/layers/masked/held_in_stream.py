@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from returnn_tf.graph.block_end import at_block_end
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.layers.shared.block_end import at_block_end
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Optional, Union
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.block_end import at_block_end
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.option_types import Axis, InitialOutput
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.shared.block_end import at_block_end
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.initial_value import INITIAL_KEYWORDS, InitialValue, plan_initial_value
 from returnn_tf.layers.shared.loop_axis import frames_of, with_frames

@@ -12,7 +12,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.attention_parts import attended, note_product
 from returnn_tf.layers.shared.dot_axes import match_leftovers, prefer_axes
-from returnn_tf.layers.shared.per_sequence import PER_SEQUENCE
+from returnn_tf.loops.aux_values import PER_SEQUENCE
 from returnn_tf.ops.dense.dot import axis_letters, contract, gather_rows
 from returnn_tf.ops.dense.in_beam import product_in_beam
 from returnn_tf.ops.dense.labelled_attention import Factor

@@ -12,7 +12,7 @@ from returnn_tf.graph.option_types import Activation, Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.layers.shared.packed import product_with_packed
+from returnn_tf.loops.packed import product_with_packed
 from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.native.product import product_of_frames
 from returnn_tf.ops.activations import check_activation, get_activation, is_named, is_over_features, may_reduce

@@ -11,6 +11,7 @@ from returnn_tf.graph.hidden_state import HIDDEN_STATE
 from returnn_tf.graph.node import LayerAsParam, Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.rec.planned_cell import plan_cell, vectors_of
+from returnn_tf.loops.aux_values import ALL_STEPS, STEP_INPUT
 from returnn_tf.ops.cells.base import project
 from returnn_tf.ops.cells.single_step import PreparedCell, prepare_cell
 from returnn_tf.ops.frames.shape import transpose
@@ -33,10 +34,6 @@ class StepPlan:
 
 #: Of a layer of a loop: the plan that it has prepared before the loop.
 PREPARED: Aux[StepPlan] = Aux("made before the loop")
-#: Of a slice of a value known for all steps: that value, [steps, ...].
-ALL_STEPS: Aux[Any] = Aux("all steps")
-#: Of a layer of a loop: a tensor [steps, ...] computed before the loop. `emit` gets its current step as a loop input.
-STEP_INPUT: Aux[Any] = Aux("input of each step")
 
 
 class CellStep:

@@ -7,7 +7,6 @@ from typing import Any
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.views.layer_view import LayerView
-from returnn_tf.layers.loops.hypotheses import Hypotheses, normalized
 from returnn_tf.layers.search.beams import SOURCE_BEAMS
 from returnn_tf.layers.search.choice_scores import (
     Candidates,
@@ -17,6 +16,7 @@ from returnn_tf.layers.search.choice_scores import (
     log_probs_of,
 )
 from returnn_tf.layers.search.choice_truth import true_label, with_truth, without_truth
+from returnn_tf.loops.hypotheses import Hypotheses, normalized
 from returnn_tf.ops.sequence.beam import best_of_each, choose
 from returnn_tf.ops.sequence.recombine import extended_history, merge_equal
 from returnn_tf.util.lazy_tf import tf

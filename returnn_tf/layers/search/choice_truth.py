@@ -6,7 +6,7 @@ from typing import Any
 
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
-from returnn_tf.layers.loops.hypotheses import Hypotheses
+from returnn_tf.loops.hypotheses import Hypotheses
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.util.lazy_tf import tf
 

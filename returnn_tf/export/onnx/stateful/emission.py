@@ -16,8 +16,8 @@ from returnn_tf.export.steps.parts import State, StepParts
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
-from returnn_tf.layers.loops.loop_inputs import begin_step
 from returnn_tf.layers.search.outer_search import scores_for_search
+from returnn_tf.loops.inputs import begin_step
 from returnn_tf.tensor.precision import using_precision
 from returnn_tf.util.lazy_tf import tf
 

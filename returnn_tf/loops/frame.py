@@ -10,10 +10,10 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.emit_node import emit_node
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
-from returnn_tf.layers.loops.early_stop import with_early_stop
-from returnn_tf.layers.loops.hypotheses import Hypotheses, after_step, follow_choice, normalized, steps_taken
-from returnn_tf.layers.loops.kept import hold_after_end, keep_states
-from returnn_tf.layers.loops.loop_inputs import (
+from returnn_tf.loops.aux_values import ALL_STEPS, STEP_INPUT
+from returnn_tf.loops.early_stop import with_early_stop
+from returnn_tf.loops.hypotheses import Hypotheses, after_step, follow_choice, normalized, steps_taken
+from returnn_tf.loops.inputs import (
     begin_step,
     check_step,
     in_beam,
@@ -23,12 +23,12 @@ from returnn_tf.layers.loops.loop_inputs import (
     state_keys,
     step_array,
 )
-from returnn_tf.layers.loops.loop_outputs import StepResult, run_loop, sizes_before
-from returnn_tf.layers.loops.loop_plan import LoopPlan
-from returnn_tf.layers.loops.loop_stream import LoopStream
-from returnn_tf.layers.loops.needed_later import needed_after
-from returnn_tf.layers.loops.recompute import recomputed
-from returnn_tf.layers.rec.cell_step import ALL_STEPS, STEP_INPUT
+from returnn_tf.loops.kept import hold_after_end, keep_states
+from returnn_tf.loops.needed_later import needed_after
+from returnn_tf.loops.outputs import StepResult, run_loop, sizes_before
+from returnn_tf.loops.plan import LoopPlan
+from returnn_tf.loops.recompute import recomputed
+from returnn_tf.loops.stream import LoopStream
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.sequence.beam import along_hypotheses, read_backwards
 from returnn_tf.tensor.precision import float_dtype

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from returnn_tf.graph.freezing import Freezable, read_only
 from returnn_tf.graph.node import Node
-from returnn_tf.layers.loops.initial_output import InitialOutput
+from returnn_tf.loops.initial_output import InitialOutput
 from returnn_tf.tensor import Dim
 from returnn_tf.util.lazy_tf import tf
 

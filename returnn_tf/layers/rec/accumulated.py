@@ -15,6 +15,8 @@ from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.layers.shared.last_frame import last_frame
 from returnn_tf.tensor import Data
 
+ERROR_TOPIC = "loops"
+
 
 @register_layer("get_rec_accumulated")
 class GetRecAccumulatedLayer(Layer):

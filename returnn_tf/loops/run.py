@@ -6,8 +6,8 @@ from typing import Any
 
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
-from returnn_tf.layers.loops.loop_frame import LoopFrame
-from returnn_tf.layers.loops.loop_plan import LoopPlan
+from returnn_tf.loops.frame import LoopFrame
+from returnn_tf.loops.plan import LoopPlan
 
 
 class LoopRunLayer(Layer):

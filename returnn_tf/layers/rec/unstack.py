@@ -13,6 +13,8 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
+ERROR_TOPIC = "loops"
+
 
 @register_layer("rec_unstack")
 class RecUnstackLayer(Layer):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from returnn_tf.graph.node import Node
-from returnn_tf.layers.loops.hypotheses import Hypotheses
-from returnn_tf.layers.loops.loop_plan import LoopPlan
+from returnn_tf.loops.hypotheses import Hypotheses
+from returnn_tf.loops.plan import LoopPlan
 
 
 def needed_after(

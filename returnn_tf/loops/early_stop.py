@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from returnn_tf.config import ConfigError
-from returnn_tf.layers.loops.hypotheses import Hypotheses, after_step, normalized, steps_taken
-from returnn_tf.layers.loops.loop_plan import LoopPlan
+from returnn_tf.loops.hypotheses import Hypotheses, after_step, normalized, steps_taken
+from returnn_tf.loops.plan import LoopPlan
 from returnn_tf.util.lazy_tf import tf
 
 

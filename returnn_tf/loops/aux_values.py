@@ -1,4 +1,4 @@
-"""Values that a searching loop has once per sequence, besides the copies for the hypotheses."""
+"""Auxiliary values of layers in a loop: what all steps share, or what belongs to a sequence as a whole."""
 
 from __future__ import annotations
 
@@ -21,3 +21,7 @@ class PerSequence:
 
 
 PER_SEQUENCE: Aux[PerSequence] = Aux("once per sequence")
+#: Of a slice of a value known for all steps: that value, [steps, ...].
+ALL_STEPS: Aux[Any] = Aux("all steps")
+#: Of a layer of a loop: a tensor [steps, ...] computed before the loop. `emit` gets its current step as a loop input.
+STEP_INPUT: Aux[Any] = Aux("input of each step")

@@ -8,12 +8,12 @@ from typing import Any
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import LayerAsParam, Node
-from returnn_tf.layers.loops.hypotheses import resize_beam
-from returnn_tf.layers.loops.in_place import InPlace
-from returnn_tf.layers.loops.initial_output import InitialOutput
-from returnn_tf.layers.loops.loop_plan import LoopPlan
-from returnn_tf.layers.shared.packed import pack_factors
-from returnn_tf.layers.shared.per_sequence import PER_SEQUENCE, PerSequence
+from returnn_tf.loops.aux_values import PER_SEQUENCE, PerSequence
+from returnn_tf.loops.hypotheses import resize_beam
+from returnn_tf.loops.in_place import InPlace
+from returnn_tf.loops.initial_output import InitialOutput
+from returnn_tf.loops.packed import pack_factors
+from returnn_tf.loops.plan import LoopPlan
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 

@@ -9,8 +9,8 @@ from returnn_tf.config import ConfigError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
-from returnn_tf.layers.loops.loop_nodes import StepIndexLayer
-from returnn_tf.layers.loops.loop_plan import LoopPlan
+from returnn_tf.loops.nodes import StepIndexLayer
+from returnn_tf.loops.plan import LoopPlan
 from returnn_tf.ops.frames.shape import expand_at
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf

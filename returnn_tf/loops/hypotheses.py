@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
-from returnn_tf.layers.loops.in_place import InPlace
+from returnn_tf.loops.in_place import InPlace
 from returnn_tf.ops.sequence.beam import flat_index
 from returnn_tf.util.lazy_tf import tf
 
