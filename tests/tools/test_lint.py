@@ -22,7 +22,7 @@ def test_the_package_keeps_the_rules(rule: str) -> None:
 BROKEN: list[tuple[str, dict[str, str], list[str]]] = [
     ("floors", {"util/a.py": "from returnn_tf.tensor import b", "tensor/b.py": ""}, ["util.a imports"]),
     ("floors", {"tasks/a.py": "import returnn_tf.compat.b", "compat/b.py": ""}, ["which is not on a lower floor"]),
-    ("floors", {"__main__.py": "import returnn_tf.rasr.b", "rasr/b.py": ""}, ["__main__ imports returnn_tf.rasr.b"]),
+    ("floors", {"__main__.py": "import returnn_tf.compat.b", "compat/b.py": ""}, ["not on a lower floor"]),
     ("floors", {"cli/a.py": "import returnn_tf"}, ["cli.a imports returnn_tf itself"]),
     ("floors", {"__init__.py": "import returnn_tf.util.a", "util/a.py": ""}, ["when it is imported"]),
     ("places", {"attic/a.py": ""}, ["attic has no floor"]),
