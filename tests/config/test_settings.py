@@ -1,6 +1,7 @@
 """Settings: declared once and read by the declaration, checked at once, misspelt, unsupported and without effect."""
 
 import ast
+import functools
 import glob
 import os
 from collections.abc import Iterator
@@ -84,24 +85,28 @@ def reads(tree: ast.Module) -> tuple[list[str], list[str]]:
     return attributes, strings if by_name else []
 
 
-MODULES = list(modules())
-READS = {name: reads(tree) for name, tree in MODULES}
+@functools.cache
+def all_reads() -> dict[str, tuple[list[str], list[str]]]:
+    """Return the reads of each module."""
+    return {name: reads(tree) for name, tree in modules()}
 
 
 def test_each_setting_is_read() -> None:
     """What is declared is read somewhere, unless the declaration says that it is not."""
-    read = {name for attributes, strings in READS.values() for name in attributes + strings}
+    read = {name for attributes, strings in all_reads().values() for name in attributes + strings}
     read |= {name for name, info in all_settings().items() if info.dataset_option or info.batch_option}
     read |= set(optimizers_by_switch())
     without = {name for name, info in all_settings().items() if info.unsupported or info.inert}
     assert sorted(set(all_settings()) - without - read) == []
-    assert sorted(without & {name for attributes, _ in READS.values() for name in attributes}) == []
+    assert sorted(without & {name for attributes, _ in all_reads().values() for name in attributes}) == []
 
 
 def test_what_is_read_is_declared() -> None:
     """No attribute of a group is read that it does not declare."""
     known = set(all_settings()) | BY_NAME | {"declared", "config"}
-    assert not {(path, name) for path, (attributes, _) in READS.items() for name in attributes if name not in known}
+    assert not {
+        (path, name) for path, (attributes, _) in all_reads().items() for name in attributes if name not in known
+    }
 
 
 @pytest.mark.parametrize("info", list(all_settings().values()), ids=lambda info: info.name)

@@ -13,31 +13,29 @@ from tools.docs.pages import all_files, all_pages
 from tools.docs.repository import ROOT, link_on_site, page_of, repository_path
 from tools.docs.site_check import mistakes_of
 
-PAGES = all_pages()
-
 
 def test_links_lead_somewhere() -> None:
     """Those of all pages, the made ones included; `make docs` looks at the built ones."""
     broken = [
         "%s: %s" % (repository_path(name), link)
-        for name, page in PAGES.items()
+        for name, page in all_pages().items()
         for link in links_of(page)
         if not is_external(link) and not _leads_somewhere(name, link)
     ]
-    assert len(PAGES) > 300 and broken == []
+    assert len(all_pages()) > 300 and broken == []
 
 
 def _leads_somewhere(name: str, link: str) -> bool:
     target, _, anchor = link_on_site(name, link).partition("#")
     path = posixpath.normpath(posixpath.join(posixpath.dirname(name), target)) if target else name
-    if path not in PAGES:
+    if path not in all_pages():
         return path in all_files() or (ROOT / "docs" / path).is_file()
     return not anchor or anchor in _anchors(path)
 
 
 @functools.cache
 def _anchors(path: str) -> set[str]:
-    return anchors_of(PAGES[path])
+    return anchors_of(all_pages()[path])
 
 
 def test_every_page_is_in_the_navigation() -> None:
@@ -46,11 +44,11 @@ def test_every_page_is_in_the_navigation() -> None:
             return [name for value in entry.values() for name in pages(value)]
         return [name for value in entry for name in pages(value)] if isinstance(entry, list) else [str(entry)]
 
-    shown = pages(navigation(PAGES))
+    shown = pages(navigation(all_pages()))
     assert len(shown) == len(set(shown))
-    left_out = {name for name in PAGES if name.startswith("source/") or name.endswith(".config.md")}
-    assert PAGES.keys() - left_out <= set(shown) <= PAGES.keys()
-    tabs = {title: entry for part in navigation(PAGES) for title, entry in part.items()}
+    left_out = {name for name in all_pages() if name.startswith("source/") or name.endswith(".config.md")}
+    assert all_pages().keys() - left_out <= set(shown) <= all_pages().keys()
+    tabs = {title: entry for part in navigation(all_pages()) for title, entry in part.items()}
     assert {"data.md", "training-on-clusters.md"} <= set(pages(tabs["Guide"])) - set(pages(tabs["Topics"]))
     assert pages(tabs["Guide"])[:3] == ["guide/README.md", "guide/first-config.md", "data.md"]
     assert "cookbook/ctc.md" in shown and "cookbook/ctc.config.md" not in shown
@@ -112,7 +110,7 @@ def test_names_lead_to_the_reference() -> None:
     assert "task" not in entries and "seq_ordering" not in entries  # a word; an option of datasets
     for target in entries.values():
         path, _, anchor = target.partition("#")
-        assert path in PAGES and (not anchor or anchor in _anchors(path)), target
+        assert path in all_pages() and (not anchor or anchor in _anchors(path)), target
     page = "# `num_epochs`\n\n%s [`Network`](x.md) %s\n\n```\n`Network`\n```\n"
     setting = "[`num_epochs`](../reference/settings/training.md#num_epochs) `num_epochs`"
     command = "[`returnn-tf check x.config`](../reference/commands.md#check)"

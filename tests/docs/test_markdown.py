@@ -8,7 +8,6 @@ import pytest
 
 from tools.docs.pages import all_pages
 
-PAGES = all_pages()
 _FENCE = re.compile(r"^( *)(```+|~~~+)[^\n]*\n.*?^ *\2 *$", re.M | re.S)
 _ITEM = re.compile(r"( *)(\d+)\. ")
 
@@ -49,7 +48,7 @@ def _broken_tables(text: str) -> list[str]:
 
 
 def test_pages() -> None:
-    found = {name: mistakes_of(page) for name, page in PAGES.items()}
+    found = {name: mistakes_of(page) for name, page in all_pages().items()}
     assert {name: mistakes for name, mistakes in found.items() if mistakes} == {}
     assert len(found) > 300
 

@@ -27,13 +27,13 @@ from tools.docs.reference.examples import plan_of_example
 from tools.docs.reference.kinds import KINDS
 from tools.docs.reference.python import imported_names
 
-PAGES = all_pages()
-
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.folder))
 def test_every_class_has_a_page(kind: Any) -> None:
     folder = "reference/%s/" % kind.folder
-    pages = {name.rpartition("/")[2][: -len(".md")]: text for name, text in PAGES.items() if name.startswith(folder)}
+    pages = {
+        name.rpartition("/")[2][: -len(".md")]: text for name, text in all_pages().items() if name.startswith(folder)
+    }
     names = {name for name, cls in kind.registry.items() if cls.__module__.startswith("returnn_tf.")}
     assert names == set(pages) - {"README"}
     for name in names:
@@ -65,25 +65,27 @@ def test_every_layer_and_loss_has_an_example_and_a_drawing(registry: Registry[An
     ],
 )
 def test_sections(page: str, names: list[str]) -> None:
-    assert set(names) <= anchors_of(PAGES["reference/%s.md" % page]) and len(names) > 3
+    assert set(names) <= anchors_of(all_pages()["reference/%s.md" % page]) and len(names) > 3
 
 
 def test_every_setting_has_a_section() -> None:
-    pages = {name: anchors_of(text) for name, text in PAGES.items() if name.startswith("reference/settings/")}
+    pages = {name: anchors_of(text) for name, text in all_pages().items() if name.startswith("reference/settings/")}
     for group in setting_groups():
         for info in group.declared().values():
             assert any(info.name in anchors for anchors in pages.values()), info.name
 
 
 def test_every_public_name_has_a_page() -> None:
-    assert all("reference/python/%s.md" % name in PAGES for name in returnn_tf.__all__ if not name.startswith("__"))
-    network = PAGES["reference/python/Network.md"]
+    assert all(
+        "reference/python/%s.md" % name in all_pages() for name in returnn_tf.__all__ if not name.startswith("__")
+    )
+    network = all_pages()["reference/python/Network.md"]
     assert {"run", "from_config", "get_param_values"} <= anchors_of(network) and "feed: " in network
-    assert "reference/python/HDFWriter.md" in PAGES  # docs/ imports it from a module
+    assert "reference/python/HDFWriter.md" in all_pages()  # docs/ imports it from a module
 
 
 def test_names_of_pages_are_links() -> None:
-    page = PAGES["reference/datasets/hdf/HDFDataset.md"]
+    page = all_pages()["reference/datasets/hdf/HDFDataset.md"]
     assert '<a href="../../../data.html">data</a>' in page and "<code>docs/" not in page
 
 
@@ -95,7 +97,7 @@ def test_names_that_pages_import() -> None:
 
 
 def test_topics_of_errors_have_pages() -> None:
-    assert {"errors/" + name for name in topics_of_errors()} <= set(PAGES) and "errors/README.md" in PAGES
+    assert {"errors/" + name for name in topics_of_errors()} <= set(all_pages()) and "errors/README.md" in all_pages()
 
 
 @pytest.mark.parametrize(
@@ -126,15 +128,15 @@ def test_markdown_of_the_site() -> None:
 
 
 def test_every_native_op_says_what_it_computes() -> None:
-    parts = PAGES["reference/native-ops.md"].split("\n## ")[1:]
+    parts = all_pages()["reference/native-ops.md"].split("\n## ")[1:]
     assert len(parts) == len(list(OPS.items()))
     assert all(re.search(r"^[A-Z][^*\n]{15,}\.$", part, re.M) for part in parts), parts
 
 
 def test_decorators_and_packages_that_can_be_called_are_described() -> None:
-    assert "Decorate a layer class" in PAGES["reference/python/register_layer.md"]
-    assert "Decorate a task" in PAGES["reference/python/register_task.md"]
-    assert "* `folder`: " in PAGES["reference/python/export.md"]
+    assert "Decorate a layer class" in all_pages()["reference/python/register_layer.md"]
+    assert "Decorate a task" in all_pages()["reference/python/register_task.md"]
+    assert "* `folder`: " in all_pages()["reference/python/export.md"]
 
 
 @pytest.mark.parametrize("registry", [LAYERS, LOSSES], ids=["layers", "losses"])

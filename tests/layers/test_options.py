@@ -1,6 +1,7 @@
 """The options of all layers and losses: typed, refused where they are wrong, and never accepted and ignored."""
 
 import ast
+import functools
 import logging
 import os
 import sys
@@ -21,6 +22,7 @@ PACKAGE = os.path.dirname(returnn_tf.__file__)
 CLASSES = [(name, cls) for registry in (LAYERS, LOSSES) for name, cls in registry.items()]
 
 
+@functools.cache
 def attributes_read() -> "dict[str, set]":
     """Return module -> names of all attributes that it reads, and of strings which may name one."""
     found = {}
@@ -38,15 +40,18 @@ def attributes_read() -> "dict[str, set]":
     return found
 
 
-READ = attributes_read()
-FRAMEWORK = tuple(os.path.join(PACKAGE, part) for part in ("graph", "network", "engine", "layers/emit_node.py"))
+FRAMEWORK = tuple(os.path.join(PACKAGE, part) for part in ("graph", "compiler", "loops", "engine"))
 
 
 def readers(cls: Any) -> "set[str]":
     """Return what is read in the modules of a class and its bases, in those beside them, and in the framework."""
     beside = {os.path.dirname(sys.modules[base.__module__].__file__ or "") for base in cls.__mro__[:-1]}
     return set().union(
-        *(names for path, names in READ.items() if os.path.dirname(path) in beside or path.startswith(FRAMEWORK))
+        *(
+            names
+            for path, names in attributes_read().items()
+            if os.path.dirname(path) in beside or path.startswith(FRAMEWORK)
+        )
     )
 
 

@@ -10,12 +10,16 @@ from tools.lint.__main__ import RULES
 from tools.lint.imports import INNER_FLOORS
 from tools.lint.package import Package
 
-PACKAGE = Package()
+
+@pytest.fixture(scope="module")
+def package() -> Package:
+    """Return the syntax trees of the package, which are forgotten after this file."""
+    return Package()
 
 
 @pytest.mark.parametrize("rule", sorted(RULES))
-def test_the_package_keeps_the_rules(rule: str) -> None:
-    assert list(RULES[rule](PACKAGE)) == []
+def test_the_package_keeps_the_rules(rule: str, package: Package) -> None:
+    assert list(RULES[rule](package)) == []
 
 
 #: rule -> files that break it, and what is found.
