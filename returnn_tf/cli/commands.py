@@ -36,6 +36,7 @@ class Command:
     :param details: further lines for ``--help``
     :param group: one of `GROUPS`
     :param own_help: for a command with options of its own: function(arguments) -> complete text of ``--help``
+    :param names: what its arguments may be, besides files
     """
 
     name: str
@@ -45,6 +46,7 @@ class Command:
     details: str = ""
     group: str = ""
     own_help: Optional[Callable[[list[str]], str]] = None
+    names: Optional[Callable[[], Sequence[str]]] = None
 
     def help_text(self, args: list[str]) -> str:
         """Return the text of ``returnn-tf NAME ARGS --help``."""
@@ -70,12 +72,13 @@ def register_command(
     details: str = "",
     group: str = "",
     own_help: Optional[Callable[[list[str]], str]] = None,
+    names: Optional[Callable[[], Sequence[str]]] = None,
 ) -> Callable[[Run], Run]:
     """Decorate a function(arguments) -> exit code as a subcommand; for the parameters see `Command`."""
     assert group in GROUPS, group
 
     def decorate(run: Run) -> Run:
-        COMMANDS.add(Command(name, run, arguments, help, details, group, own_help), name, owner=run)
+        COMMANDS.add(Command(name, run, arguments, help, details, group, own_help, names), name, owner=run)
         return run
 
     return decorate

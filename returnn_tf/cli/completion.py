@@ -14,7 +14,6 @@ from typing import Callable
 from returnn_tf.cli.commands import COMMANDS, RUN, register_command
 from returnn_tf.cli.explain.pages import topics
 from returnn_tf.cli.new.kinds import KINDS
-from returnn_tf.cli.tool.registry import TOOLS
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.settings import all_settings
 from returnn_tf.datasets.core.registry import DATASETS
@@ -59,10 +58,10 @@ def collect() -> Words:
         "optimizers": OPTIMIZERS.names(),
         "settings": sorted(all_settings()),
         "explain": topics(),
-        "tool": [tool.name for _, tool in TOOLS.items()],
         "data": ["info", "dump", "to-hdf", "oggzip"],
         "completion": list(_SCRIPTS),
         "help": list(commands),
+        **{name: command.names() for name, command in COMMANDS.items() if command.names is not None},
     }
     values = {
         "--kind": list(KINDS),

@@ -10,4 +10,8 @@ from collections.abc import Mapping
 ERROR_TOPIC = "code-in-configs"
 
 #: Group of entry points -> name -> module that registers entries.
-PLUG_INS: Mapping[str, Mapping[str, str]] = {}
+PLUG_INS: Mapping[str, Mapping[str, str]] = {
+    "returnn_tf.commands": {"tool": "returnn_tf.compat.tool"},
+    "returnn_tf.datasets": {"UserDataset": "returnn_tf.compat.user_datasets.reader"},
+    "returnn_tf.settings": {"older settings": "returnn_tf.compat.settings"},
+}

@@ -27,11 +27,11 @@ from returnn_tf.config.user_code import USER_CODE, is_user_file
 ERROR_TOPIC = "code-in-configs"
 
 #: Stand-ins by the names of RETURNN modules that configs use; registered by the modules of `returnn_tf.compat`.
-COMPAT: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat")
+COMPAT: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat.modules")
 #: Modules that configs see in another form than other code.
-REPLACED: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat", module_per_entry=True)
+REPLACED: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat.modules", module_per_entry=True)
 #: Modules of other projects that configs import, by name; what is found on the path wins.
-FALLBACK: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat")
+FALLBACK: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat.modules")
 _TENSORFLOW = "tensorflow"
 #: The file in a checkout that serves the stand-ins to all code, see `serve_package`.
 _SERVING = os.path.join(

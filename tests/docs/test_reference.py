@@ -10,7 +10,7 @@ import pytest
 
 import returnn_tf
 from returnn_tf.cli.commands import COMMANDS
-from returnn_tf.cli.tool.registry import TOOLS
+from returnn_tf.compat.tool.registry import TOOLS
 from returnn_tf.config import options
 from returnn_tf.config.compat_modules import COMPAT
 from returnn_tf.config.registry import Registry

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from returnn_tf.compat import native_op
+from returnn_tf.compat.modules import native_op
 from returnn_tf.config.compat_modules import compat_modules
 from returnn_tf.layers.sequence import alignments
 from returnn_tf.ops.sequence.fast_bw import ctc_topology

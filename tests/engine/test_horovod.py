@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from returnn_tf.compat.horovod import get_ctx
+from returnn_tf.compat.modules.horovod import get_ctx
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets.core.share import Share
 from returnn_tf.engine.distributed import world

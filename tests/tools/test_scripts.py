@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from returnn_tf.cli.main import main
-from returnn_tf.cli.tool.registry import TOOLS
-from returnn_tf.cli.tool.shared.arguments import parse
+from returnn_tf.compat.tool.registry import TOOLS
+from returnn_tf.compat.tool.shared.arguments import parse
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = {

@@ -33,7 +33,7 @@ INNER_FLOORS: dict[str, list[list[str]]] = {
         ["files", "processes"],
         ["core"],
         ["vocabulary"],
-        ["audio", "combining", "config", "hdf", "synthetic", "user"],
+        ["audio", "combining", "config", "hdf", "synthetic"],
         ["text"],
         ["rasr", "speech"],
         ["loading"],

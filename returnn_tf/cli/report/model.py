@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.cli.report.weights import WeightsLayer, is_weights, weights_layers
 from returnn_tf.cli.runs.run import Run
-from returnn_tf.cli.tool.shared.network_changes import change_networks, with_outputs_of_loop
+from returnn_tf.cli.shared.network_changes import change_networks, with_outputs_of_loop
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.plan import Plan

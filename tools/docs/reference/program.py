@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from returnn_tf.cli.commands import COMMANDS, RUN, usage
-from returnn_tf.cli.tool.registry import TOOLS
+from returnn_tf.compat.tool.registry import TOOLS
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.behavior_versions import CHANGES
 from returnn_tf.config.reference import first_sentence

@@ -1,0 +1,294 @@
+"""Layers whose class is in a config and derives from RETURNN's bases, as layers of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable, ClassVar, Optional
+
+from returnn_tf.compat.modules.layers.host import Host
+from returnn_tf.compat.modules.layers.layer_base import LayerBase
+from returnn_tf.compat.modules.layers.scratch import ScratchGraph
+from returnn_tf.compat.modules.layers.variables import VariableRecorder
+from returnn_tf.compiler.planning.code_references import code_references
+from returnn_tf.config import ConfigError
+from returnn_tf.config.options import declared_options
+from returnn_tf.config.user_code import error_in_config
+from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION, PreActivation
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.views.data_view import DataView
+from returnn_tf.graph.views.layer_view import LayerView
+from returnn_tf.graph.views.network_view import NetworkView
+from returnn_tf.tensor import Data, Dim, DimKind, batch_dim, size_tags
+from returnn_tf.util.lazy_tf import tf
+
+#: Of the options that every layer has, those that such classes see.
+_BASE = ("n_out", "out_type", "target", "trainable", "initial_output")
+_TRANSFORM: Any = vars(LayerBase)["transform_config_dict"].__func__
+#: Stands for an option that is not given.
+ABSENT: Any = type("_Absent", (), {"__repr__": lambda self: "(not given)"})()
+
+
+class ConfigLayer(Layer):
+    """A layer whose class is in the config."""
+
+    config_class: ClassVar[Any] = None
+
+    @classmethod
+    def takes_data(cls, options: Mapping[str, Any]) -> bool:
+        """Return whether the class needs sources: not if it sets ``from`` itself."""
+        method = cls.config_class.transform_config_dict
+        return method.__func__ is _TRANSFORM or "from" not in method.__code__.co_consts
+
+    @classmethod
+    def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the layers that `transform_config_dict` of the class asks for."""
+        names: list[str] = []
+
+        def get_layer(name: str) -> Any:
+            names.append(name)
+            return types.SimpleNamespace()
+
+        try:
+            cls.config_class.transform_config_dict({**options, "from": []}, network=None, get_layer=get_layer)
+        except Exception:  # it may need more than the names; then it is run again, with layers, by `template`
+            pass
+        yield from names
+        yield from cls._asked_for()
+
+    @classmethod
+    def _asked_for(cls) -> Iterator[str]:
+        """Yield the layers that the code of `__init__` asks its network for."""
+        methods = [vars(base).get("__init__") for base in cls.config_class.__mro__ if base is not object]
+        yield from code_references({str(i): method for i, method in enumerate(methods)})
+
+    # --- planning ---
+
+    def template(self, ctx: PlanContext) -> Data:
+        """Run `__init__` of the class with placeholders: this finds the output and the parameters."""
+        if any(node.output.unknown for node in ctx.node.deps):
+            raise ctx.error("the template of a source is not known.")
+        self._nodes: dict[str, Node] = _by_name(ctx.node.sources)
+        self._guessed_size = None if self.n_out is not None else ctx.target_dim()
+        scratch = ScratchGraph(ctx)
+
+        def find(name: str) -> Node:
+            if name not in self._nodes:
+                self._nodes[name] = ctx.depend(ctx.builder.resolve(name, "Layer %r" % ctx.node.path))
+                scratch.provide(self._nodes[name])
+            return self._nodes[name]
+
+        def find_target(name: str) -> Node:
+            key = "target " + name
+            if key not in self._nodes:
+                self._nodes[key] = ctx.depend(ctx.builder.target_node(ctx.node, name))
+                scratch.provide(self._nodes[key])
+            return self._nodes[key]
+
+        for name in self._asked_for():
+            with contextlib.suppress(ConfigError):  # it may ask for it only if it exists
+                find(name)
+        recorder = VariableRecorder()
+        emit = EmitContext(ctx.node, scratch.lowering)
+        host = Host(emit, recorder, find_target)
+        with scratch.graph.as_default(), _errors_of_user(ctx):
+            if ctx.in_step and self.has_memory:
+                self._declare_states(ctx, scratch, emit, find)
+            instance = self._instance(emit, host, find)
+        for variable in recorder.found.values():
+            trainable = False if not variable.trainable or variable.name in host.not_trained else None
+            ctx.param(variable.name, variable.shape, variable.init, dtype=variable.dtype, trainable=trainable)
+        return self._planned_output(ctx, instance)
+
+    def _declare_states(
+        self, ctx: PlanContext, scratch: ScratchGraph, emit: EmitContext, find: Callable[[str], Node]
+    ) -> None:
+        options = self._options(emit, find)
+        initial = self._initial_states(emit, options, scratch.lowering.batch_size)
+        invariants = self.config_class.get_rec_initial_extra_outputs_shape_invariants(**options)
+        batch = next((d for node in ctx.node.deps for d in node.output.dims if d.is_batch), batch_dim)
+
+        def value(key: str, data: Data) -> Callable[[EmitContext], Any]:
+            def initial_state(later: EmitContext) -> Any:
+                states = self._initial_states(later, self._options(later, self._known), later.size(batch))
+                # What grows may begin with a known size, such as 0.
+                return tf.compat.v1.placeholder_with_default(states[key], list(data.static_shape))
+
+            return initial_state
+
+        for key, tensor in initial.items():
+            shape = tf.TensorShape(invariants.get(key, tensor.shape)).as_list()
+            dims = [
+                batch if i == 0 and size is None else Dim(DimKind.SPATIAL, size, "%s:%d" % (key, i), auto=True)
+                for i, size in enumerate(shape)
+            ]
+            data = Data(tuple(dims), tensor.dtype.name)
+            ctx.loop_state(key, data, value(key, data))
+            scratch.state(key, data)
+
+    def _initial_states(self, emit: EmitContext, options: dict[str, Any], batch: Any) -> dict[str, Any]:
+        states = self.config_class.get_rec_initial_extra_outputs(batch_dim=batch, rec_layer=None, **options)
+        return {key: tf.convert_to_tensor(value) for key, value in states.items()}
+
+    def _planned_output(self, ctx: PlanContext, instance: Any) -> Data:
+        view = self._output_of(ctx.node, instance)
+        data = view.template
+        known = {dim for node in ctx.node.deps for dim in node.output.dims}
+        missing = [axis for axis in data.dynamic_axes if data.dims[axis] not in known | set(view.own_lengths)]
+        missing = [axis for axis in missing if data.dims[axis].expr is None]
+        for source in ctx.node.sources if missing else ():  # preset, as in many layers it is the time of the source
+            if len(source.output.dynamic_axes) == len(missing) == len(data.dynamic_axes):
+                for axis, other in zip(missing, source.output.dynamic_axes):
+                    data = data.with_dim(axis, source.output.dims[other])
+                missing = []
+                break
+        if missing:
+            raise ctx.error(
+                "the lengths of the axis %s of the output %s are unknown. Set self.output.size_placeholder in "
+                "__init__ of %s, e.g. to {0: lengths}; axes are counted without batch."
+                % (view.get_batch_axis_excluding_batch(missing[0]), data, _name(self))
+            )
+        if data.time_axis in data.loop_axes:  # for the class it is the time; in a loop, no name of an axis means it
+            data = data.replace(time_axis=None)
+        #: The axes whose lengths `__init__` computes, with dims of this plan.
+        self._own: dict[int, Dim] = {}
+        for axis in data.dynamic_axes:
+            if data.dims[axis] in view.own_lengths:
+                dim = data.dims[axis]
+                declared = dim if size_tags.tag_of(view.own_lengths[dim]) is dim else None
+                self._own[axis] = ctx.bind(declared, ctx.new_spatial(None, "time"))
+                data = data.with_dim(axis, self._own[axis])
+        return data
+
+    # --- both ---
+
+    def _options(self, emit: EmitContext, find: Callable[[str], Node]) -> dict[str, Any]:
+        """Return the keywords for the methods of the class, after `transform_config_dict`."""
+        options = {
+            info.name: value
+            for info in declared_options(type(self)).values()
+            for value in [getattr(self, info.attribute)]
+            if value is not ABSENT and (info.attribute.startswith("own_") or (info.name in _BASE and value is not None))
+        }
+        if self._guessed_size is not None:
+            options["n_out"] = self._guessed_size
+        path, _, name = self.node.path.rpartition("/")
+
+        def view(node: Node) -> LayerView:
+            return LayerView(emit, node)
+
+        network = NetworkView(emit, path, view)
+        options["from"] = [key for key in self._nodes if key in _by_name(self.node.sources)]
+        self.config_class.transform_config_dict(options, network=network, get_layer=lambda key: view(find(key)))
+        options.pop("from", None)
+        return {**options, "name": name, "network": network}
+
+    def _instance(self, emit: EmitContext, host: Host, find: Callable[[str], Node]) -> Any:
+        options = self._options(emit, find)
+        output = self.config_class.get_out_data_from_opts(**options)
+        if isinstance(output, Data):
+            output = DataView(output, None, emit, options["name"])
+        if not isinstance(output, DataView):
+            raise ConfigError("get_out_data_from_opts of %s must return a Data, got %r." % (_name(self), output))
+        output = DataView(output.template, output.placeholder, emit, options["name"])
+        previous = None
+        if self.node.loop_states:
+            states = {key: emit.loop_state(key) for key in self.node.loop_states}
+            previous = types.SimpleNamespace(rec_vars_outputs=states)
+        with host.running(), size_tags.using_lengths(emit.lens):
+            return self.config_class(output=output, rec_previous_layer=previous, **options)
+
+    def _known(self, name: str) -> Node:
+        return self._nodes[name]
+
+    def _output_of(self, node: Node, instance: Any) -> DataView:
+        view = getattr(instance, "output", None)
+        if not isinstance(view, DataView):
+            raise ConfigError("%s.__init__ has to call super().__init__(**kwargs)." % _name(self))
+        value = view.placeholder
+        if value is None:
+            raise ConfigError("%s.__init__ has to set self.output.placeholder." % _name(self))
+        view.placeholder = value = tf.convert_to_tensor(value)
+        shape = view.template.static_shape
+        if not value.shape.is_compatible_with(shape):
+            raise ConfigError(
+                "%s: self.output.placeholder has the shape %s, but the output was declared as %s. Change "
+                "get_out_data_from_opts, or the axes of self.output." % (_name(self), value.shape, view.template)
+            )
+        missing = [key for key in node.loop_states if key not in instance.rec_vars_outputs]
+        if missing:
+            raise ConfigError("%s.__init__ has to set self.rec_vars_outputs[%r]." % (_name(self), missing[0]))
+        return view
+
+    # --- emitting ---
+
+    def emit(self, ctx: EmitContext) -> Any:
+        """Run `__init__` of the class."""
+        host = Host(ctx, _Parameters(ctx), lambda name: self._nodes["target " + name])
+        instance = self._instance(ctx, host, self._known)
+        view = self._output_of(ctx.node, instance)
+        for key in self.node.loop_states:
+            ctx.set_loop_state(key, tf.convert_to_tensor(instance.rec_vars_outputs[key]))
+        for axis, dim in self._own.items():
+            lengths = view.own_lengths[view.template.dims[axis]]
+            ctx.define_lens(dim, lengths, size=tf.shape(view.placeholder)[axis])
+        before = instance.output_before_activation
+        if before is not None:
+            ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(before.x, before.act_func))
+        if instance.output_loss is not None:
+            ctx.set_aux(self.node, OUTPUT_LOSS, instance.output_loss)
+        return view.placeholder
+
+
+class _Parameters:
+    """The parameters of a layer whose ops are emitted, by their names in the layer."""
+
+    def __init__(self, ctx: EmitContext) -> None:
+        self._ctx = ctx
+
+    def __call__(self, name: str, **options: Any) -> Any:
+        """Return the variable; its value where the layer has noise on its parameters, or is in a loop."""
+        spec = self._ctx.node.params.get(name)
+        if spec is None:
+            raise ConfigError(
+                "the variable %r was not created while the network was planned. Create it in every mode." % name
+            )
+        layer = self._ctx.node.layer
+        noisy = layer.param_variational_noise or layer.param_dropout
+        if isinstance(spec, ParamSpec) and not noisy and self._ctx.lowering.loop_index is None:
+            return self._ctx.lowering.variables[spec.name]
+        return self._ctx.param(name)
+
+
+class _errors_of_user:
+    """Turns exceptions of the user's code into a `ConfigError` with the line."""
+
+    def __init__(self, ctx: PlanContext) -> None:
+        self._ctx = ctx
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, exc: Optional[BaseException], trace: Any) -> None:
+        if isinstance(exc, Exception) and not isinstance(exc, ConfigError):
+            place = error_in_config(exc)
+            raise self._ctx.error(place or "%s: %s" % (type(exc).__name__, exc)) from exc
+
+
+def _by_name(nodes: Any) -> dict[str, Node]:
+    """Return layers by the last part of their paths; with an apostrophe added where a name is taken."""
+    result: dict[str, Node] = {}
+    for node in nodes:
+        name = node.path.rpartition("/")[2]
+        while name in result and result[name] is not node:
+            name += "'"
+        result[name] = node
+    return result
+
+
+def _name(layer: ConfigLayer) -> str:
+    return str(layer.config_class.__name__)

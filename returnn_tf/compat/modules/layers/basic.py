@@ -1,0 +1,42 @@
+"""``from returnn.tf.layers.basic import ...`` (once TFNetworkLayer): the bases of layer classes in configs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from returnn_tf.compat.modules.layers.base_template import concat_view
+from returnn_tf.compat.modules.layers.layer_base import CopyLayer, LayerBase, _ConcatInputLayer
+from returnn_tf.compat.modules.layers.loss_base import Loss
+from returnn_tf.compat.modules.layers.registering import (
+    SelectSearchSourcesLayer,
+    auto_register_layer_classes,
+    register_layer_class,
+    register_loss_class,
+)
+from returnn_tf.config.compat_modules import register_compat
+
+register_compat(__name__, "returnn.tf.layers.basic", "TFNetworkLayer")
+register_compat(__name__, "returnn.tf.layers.base")
+
+__all__ = [
+    "CopyLayer",
+    "LayerBase",
+    "Loss",
+    "SelectSearchSourcesLayer",
+    "_ConcatInputLayer",
+    "auto_register_layer_classes",
+    "concat_sources",
+    "get_concat_sources_data_template",
+    "register_layer_class",
+    "register_loss_class",
+]
+
+
+def concat_sources(src_layers: Any) -> Any:
+    """Return the view of the outputs of layers side by side along the features."""
+    return concat_view([layer.output for layer in src_layers])
+
+
+def get_concat_sources_data_template(src_layers: Any, name: Any = None) -> Any:
+    """Return the template of `concat_sources`."""
+    return concat_sources(src_layers).copy_template(name)
