@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.graph.after_step.kept_state import KeptSpec
+from returnn_tf.graph.carried_state import CarriedState, KeptSpec
 from returnn_tf.util.lazy_tf import tf
 
 _PREFIX = "kept/"
 
 
-class KeptStates:
+class KeptStates(CarriedState):
     """The variables of all kept states of a network.
 
     They are no parameters: not trained, and not among the parameters in checkpoints. A checkpoint has them in the state
@@ -78,10 +78,10 @@ class KeptStates:
 
     # --- in a graph ---
 
-    def value(self, spec: KeptSpec, sizes: Sequence[Any]) -> Any:
-        """Emit a state before this batch.
+    def read(self, spec: KeptSpec, first: Any) -> Any:
+        """Emit a state before this batch: that in the variable, or the first one in a new pass.
 
-        :param sizes: of the axes; that of an axis which grows does not matter
+        :raises ConfigError: another program is to feed it
         """
         if spec.fed:
             raise ConfigError(
@@ -90,29 +90,22 @@ class KeptStates:
             )
         var, flags = self.variables[spec.name], self._flags
         batch = spec.data.batch_axis
-        start = tf.stack([
-            size if static is not None or axis == batch else 0
-            for axis, (size, static) in enumerate(zip(sizes, spec.variable_shape))
-        ])  # fmt: skip
-
-        def zeros() -> Any:
-            return tf.zeros(start, spec.data.dtype)
 
         def kept() -> Any:
             value = var.read_value()
             if batch is None:
                 return value
             # One sequence before the first batch, and in a search every hypothesis of a sequence begins with its state.
-            times = start[batch] // tf.maximum(tf.shape(value)[batch], 1)
+            times = tf.shape(first)[batch] // tf.maximum(tf.shape(value)[batch], 1)
             return tf.repeat(value, times, axis=batch)
 
         anew = tf.logical_or(flags["idle"], flags["fresh"] if spec.resets else False)
-        value = tf.stop_gradient(tf.cond(anew, zeros, kept))
+        value = tf.stop_gradient(tf.cond(anew, lambda: first, kept))
         value.set_shape(spec.variable_shape)
         return value
 
-    def assign(self, spec: KeptSpec, value: Any) -> None:
-        """Emit that a state is kept after this batch."""
+    def write(self, spec: KeptSpec, value: Any) -> None:
+        """Emit that a state is kept in its variable."""
         self.variables[spec.name].assign(tf.stop_gradient(value))
         for name in ("fresh", "unset"):
             self._flags[name].assign(False)

@@ -11,6 +11,7 @@ from returnn_tf.compiler.packed_layers import pack_layers
 from returnn_tf.compiler.planning.plan import Plan, loss_deps
 from returnn_tf.config.settings.training import DEFAULT_SEED
 from returnn_tf.config.settings.update import UpdateSettings
+from returnn_tf.graph.carried_state import CarriedState
 from returnn_tf.graph.check_numerics import checked_finite
 from returnn_tf.graph.constraints import layer_constraint
 from returnn_tf.graph.emit_context import EmitContext
@@ -92,7 +93,7 @@ def lower(
     seed: int = DEFAULT_SEED,
     process_offset: int = 0,
     check_numerics: str = "",
-    kept: Any = None,
+    carried: CarriedState,
 ) -> Lowered:
     """Emit the ops of some layers and of the losses.
 
@@ -101,12 +102,12 @@ def lower(
     :param outputs: the requested layers
     :param process_offset: see `Lowering`
     :param check_numerics: which outputs are checked for NaN, see `returnn_tf.graph.check_numerics.option`
-    :param kept: the `KeptStates` of the network
+    :param carried: holds the states that layers carry from run to run
     """
     owners = plan.loss_owners() if with_losses else {}
     needed = plan.needed([*outputs, *owners.values()], owners)
     state = Lowering(dict(variables), train, plan.search, plan.behavior_version, step=step, seed=seed)
-    state.check_numerics, state.process_offset, state.kept = check_numerics, process_offset, kept
+    state.check_numerics, state.process_offset, state.carried = check_numerics, process_offset, carried
     state.with_losses = with_losses
     state.readers = Counter(dep for node in needed for dep in {*node.deps, *node.param_deps})
     state.readers.update(dep for loss in owners for dep in loss_deps(loss))

@@ -22,6 +22,7 @@ from returnn_tf.config.settings.training import DEFAULT_SEED, TrainingSettings
 from returnn_tf.config.user_code import using_config
 from returnn_tf.graph import check_numerics
 from returnn_tf.graph.after_step.sinks import OpenSinks
+from returnn_tf.graph.carried_state import CarriedState
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.layers.search.decide import scores_of
 from returnn_tf.tensor import Data
@@ -179,7 +180,7 @@ class Network:
         outputs: Optional[Sequence[Node]] = None,
         with_losses: bool = True,
         variables: Optional[Mapping[str, Any]] = None,
-        kept: Optional[Any] = None,
+        carried: Optional[CarriedState] = None,
     ) -> Lowered:
         """Emit the ops of some layers and of all losses; call it inside a `tf.function`.
 
@@ -188,7 +189,7 @@ class Network:
         :param step: the global step; default: `global_step`
         :param outputs: the requested layers; default: those whose values are results
         :param variables: parameter name -> anything that becomes a tensor; default: the variables of this network
-        :param kept: what holds the states that layers keep from batch to batch, see `KeptStates.value` and ``assign``
+        :param carried: holds the states that layers carry from run to run; default: the variables in `kept`
         """
         with using_config(self.plan.config), using_precision(self.plan.float_dtype, self.plan.mixed_precision):
             return lower(
@@ -202,7 +203,7 @@ class Network:
                 seed=self.noise_seed,
                 process_offset=self.noise_seed - self.seed,
                 check_numerics=check_numerics.option(self.plan.config),
-                kept=self.kept if kept is None else kept,
+                carried=self.kept if carried is None else carried,
             )
 
     def feed_function(

@@ -16,8 +16,8 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine.support.step_errors import reason
 from returnn_tf.export.graph_ops import op_types
 from returnn_tf.export.sample import random_batch
-from returnn_tf.export.states import ZeroStates
 from returnn_tf.export.tensor_info import LENGTHS, SCORES, VALUE, TensorInfo, graph_name, input_infos, output_infos
+from returnn_tf.graph.carried_state import CarriedState, NoCarriedState
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
 from returnn_tf.layers.search.decide import scores_of
@@ -93,14 +93,14 @@ class InferenceModel:
         self,
         inputs: Mapping[str, Any],
         variables: Optional[Mapping[str, Any]] = None,
-        states: Optional[Any] = None,
+        states: Optional[CarriedState] = None,
     ) -> dict[str, Any]:
         """Emit the ops; call it while any graph is traced. Within `portable_ops`, they need no library.
 
         :param inputs: tensors by input name
         :param variables: parameter name -> anything that becomes a tensor; default: the variables of the network
-        :param states: holder of the states that layers keep from call to call, see `returnn_tf.export.states`;
-            default: all begin with zeros in each call. Other updates, e.g. of running means, are left out
+        :param states: holds the states that layers carry from call to call; default: each call begins with the first
+            frame. Other updates, e.g. of running means, are left out
         :return: tensors by output name
         """
         graph = self._lower(inputs, variables, states)
@@ -129,7 +129,7 @@ class InferenceModel:
             found[name] = found[name][(*[slice(None)] * axis, slice(0, end))]
 
     def _lower(
-        self, inputs: Mapping[str, Any], variables: Optional[Mapping[str, Any]], states: Optional[Any]
+        self, inputs: Mapping[str, Any], variables: Optional[Mapping[str, Any]], states: Optional[CarriedState]
     ) -> Lowered:
         given = dict(inputs)
         for name, info in self.input_infos.items():
@@ -145,7 +145,7 @@ class InferenceModel:
             outputs=self.nodes,
             with_losses=False,
             variables=variables,
-            kept=ZeroStates() if states is None else states,
+            carried=NoCarriedState() if states is None else states,
         )
 
     def lowering(self, inputs: Mapping[str, Any]) -> Lowering:

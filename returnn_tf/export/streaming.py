@@ -14,7 +14,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.states import FedStates
 from returnn_tf.export.tensor_info import STATE, TensorInfo, graph_name
-from returnn_tf.graph.after_step.kept_state import KeptSpec
+from returnn_tf.graph.carried_state import CarriedState, KeptSpec
 from returnn_tf.util.lazy_tf import tf
 
 #: What is appended to the name of a state for its value after the block.
@@ -64,7 +64,7 @@ class StreamingModel(InferenceModel):
         self,
         inputs: Mapping[str, Any],
         variables: Optional[Mapping[str, Any]] = None,
-        states: Optional[Any] = None,
+        states: Optional[CarriedState] = None,
     ) -> dict[str, Any]:
         """Emit the ops, see `InferenceModel.emit`; the states are among inputs and outputs."""
         assert states is None, "the states are inputs"

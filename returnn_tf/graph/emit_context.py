@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, Callable, Optional, TypeVar
 
 from returnn_tf.config import ConfigError
-from returnn_tf.graph.after_step.kept_state import KeptSpec
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.graph.aux_values import Aux
+from returnn_tf.graph.carried_state import KeptSpec
 from returnn_tf.graph.emit_lengths import Lengths
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
@@ -112,22 +112,25 @@ class EmitContext(Lengths):
 
     def kept_of(self, spec: KeptSpec) -> Any:
         """Return what was kept; see `kept`."""
-        return self.lowering.kept.value(spec, [0 if d.is_dynamic else self.size(d) for d in spec.data.dims])
+        sizes = [0 if dim.is_dynamic else self.size(dim) for dim in spec.data.dims]  # an axis that grows begins with 0
+        first = tf.zeros(sizes, spec.data.dtype)
+        first.set_shape(spec.variable_shape)
+        return self.lowering.carried.read(spec, first)
 
     def keep_of(self, spec: KeptSpec, value: Any) -> None:
         """Keep a value for the next batch."""
-        kept = self.lowering.kept
+        carried = self.lowering.carried
         if self.continues:
-            kept.assign(spec, value)  # an output of the graph
+            carried.write(spec, value)  # an output of the graph
         else:
-            self.update(lambda: kept.assign(spec, value))
+            self.update(lambda: carried.write(spec, value))
 
     # --- recurrences over frames, in graphs that compute sequences block by block; elsewhere these begin anew ---
 
     @property
     def continues(self) -> bool:
         """Return whether recurrences go on where the last block ended; within a loop or a branch they begin anew."""
-        return not self.lowering.is_child and getattr(self.lowering.kept, "continues", False)
+        return not self.lowering.is_child and self.lowering.carried.resumes
 
     def state_before(self, name: str, data: Data, first: Any) -> Any:
         """Return a state before the first frame of this block.
@@ -136,12 +139,12 @@ class EmitContext(Lengths):
         :param data: template, without the axis of the frames
         :param first: the state before the first frame of a sequence, in this layout
         """
-        return self.lowering.kept.before(self._spec(name, data), first) if self._has_stream(data) else first
+        return self.lowering.carried.read(self._spec(name, data), first) if self._has_stream(data) else first
 
     def state_after(self, name: str, data: Data, last: Any) -> None:
         """Pass on the state after the last frame of each sequence in this block, see `state_before`."""
         if self._has_stream(data):
-            self.lowering.kept.after(self._spec(name, data), last)
+            self.lowering.carried.write(self._spec(name, data), last)
 
     def _has_stream(self, data: Data) -> bool:
         """Return whether a state belongs to a sequence, not to one of a varying number of frames of it."""

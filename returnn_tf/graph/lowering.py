@@ -12,6 +12,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.settings.training import DEFAULT_SEED
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.graph.aux_values import Aux
+from returnn_tf.graph.carried_state import CarriedState, NoCarriedState
 from returnn_tf.graph.node import Node
 from returnn_tf.ops.frames.skipped_padding import FramePacking
 from returnn_tf.tensor import Dim
@@ -39,8 +40,8 @@ class Lowering:
     process_offset: int = 0
     #: Which outputs are checked for NaN, see `returnn_tf.graph.check_numerics`.
     check_numerics: str = ""
-    #: The states that layers keep from batch to batch, see `returnn_tf.compiler.kept_states`.
-    kept: Any = None
+    #: What holds the states that layers carry from run to run.
+    carried: CarriedState = NoCarriedState()
     #: Whether the losses are wanted.
     with_losses: bool = True
     #: Whether gradients are differentiated again, which ops that compute their own gradient do not support.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional
 
-from returnn_tf.graph.after_step.kept_state import KeptSpec
+from returnn_tf.graph.carried_state import KeptSpec
 from returnn_tf.graph.freezing import Freezable, read_only
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.tensor import Data, Dim

@@ -10,8 +10,8 @@ from typing import Any, Optional
 from returnn_tf.config.option_checks import axis_size
 from returnn_tf.config.option_types import fits_type
 from returnn_tf.config.options import log_inert
-from returnn_tf.graph.after_step.kept_state import KeptSpec
 from returnn_tf.graph.builder import Builder
+from returnn_tf.graph.carried_state import KeptSpec
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.graph.params.init_names import LayerInExpression

@@ -10,7 +10,7 @@ from returnn_tf.compiler.planning.drawing import draw_layers
 from returnn_tf.compiler.planning.layer_table import layers_html, totals
 from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.config.settings.network import NetworkSettings
-from returnn_tf.graph.after_step.kept_state import KeptSpec
+from returnn_tf.graph.carried_state import KeptSpec
 from returnn_tf.graph.freezing import read_only
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.node import Node, ParamSpec

@@ -96,7 +96,7 @@ class GraphBuilder:
                 outputs=outputs,
                 with_losses=self.losses,
                 step=self.variables.global_step.read_value(),
-                kept=self.states,
+                carried=self.states,
             )
             if only_if is None:
                 lowered.run_updates()

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.export.meta import names
 from returnn_tf.export.meta.exact_names import named, placeholder
 from returnn_tf.export.meta.variables import variable
-from returnn_tf.graph.after_step.kept_state import KeptSpec
+from returnn_tf.graph.carried_state import CarriedState, KeptSpec
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.util.lazy_tf import tf
 
 
-class States:
-    """The states of a plan, made in the current graph; what `lower` takes as ``kept``.
+class States(CarriedState):
+    """The states of a plan, made in the current graph.
 
     Decoders cut and join states along the first axis, the sequences, and take the first other axis of unknown size as
     the history of an attention, which here precedes the features. They know of no mask: a state of histories itself
@@ -59,10 +58,10 @@ class States:
         tensors = [*self._placeholders, *([] if self.epoch_step is None else [self.epoch_step])]
         return {x.name: {"shape": x.shape.as_list(), "dtype": x.dtype.name} for x in tensors}
 
-    # --- the protocol of `returnn_tf.compiler.kept_states` ---
+    # --- while layers are emitted ---
 
-    def value(self, spec: KeptSpec, sizes: Sequence[Any]) -> Any:
-        """Emit a state before this run."""
+    def read(self, spec: KeptSpec, first: Any) -> Any:
+        """Emit a state before this run; in the first one of an epoch the first state, if it resets."""
         if _is_mask(spec):
             history = self._history_of(spec)
             value = self._values[history.name]
@@ -79,23 +78,17 @@ class States:
             return value
         # One sequence before the first run; in a search every hypothesis of a sequence begins with its state. Otherwise
         # a state of other sequences than those of the run is kept, so that the layer fails.
-        times = sizes[batch] // tf.maximum(tf.shape(value)[batch], 1)
+        times = tf.shape(first)[batch] // tf.maximum(tf.shape(value)[batch], 1)
         if not self._search:
             times = tf.where(tf.equal(tf.shape(value)[batch], 1), times, 1)
         value = tf.repeat(value, times, axis=batch)
         if spec.resets and not spec.fed:
-            start = tf.stack([
-                size if static is not None or axis == batch else 0
-                for axis, (size, static) in enumerate(zip(sizes, spec.variable_shape))
-            ])  # fmt: skip
-            anew = tf.equal(self.epoch_step, 0)
-            zeros = tf.zeros(start, value.dtype)
-            value = tf.cond(anew, lambda: zeros, lambda: value)
+            value = select(tf.equal(self.epoch_step, 0), first, value)
         value.set_shape(spec.variable_shape)
         return value
 
-    def assign(self, spec: KeptSpec, value: Any) -> None:
-        """Emit that a state is kept after this run."""
+    def write(self, spec: KeptSpec, value: Any) -> None:
+        """Take a state, for `finish`."""
         if _is_mask(spec):
             self._masks[spec.layer_path] = value
         else:

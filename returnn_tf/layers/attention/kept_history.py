@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from returnn_tf.graph.after_step.kept_state import KeptSpec
+from returnn_tf.graph.carried_state import KeptSpec
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.ops.frames.shape import expand_at

@@ -1,8 +1,10 @@
-"""States of layers that are kept from batch to batch: what a plan declares of them. No TensorFlow."""
+"""States that layers carry from one run of a graph to the next: their declarations, and what holds them in between."""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+from typing import Any
 
 from returnn_tf.graph.freezing import Freezable
 from returnn_tf.tensor import Data
@@ -39,3 +41,35 @@ class KeptSpec(Freezable):
         return tuple(
             size if size is not None else 1 if axis == batch else 0 for axis, size in enumerate(self.variable_shape)
         )
+
+
+class CarriedState(abc.ABC):
+    """Holds the states between two runs of a graph: in variables, in the hands of who runs the graph, or nowhere."""
+
+    #: Whether all recurrences over frames continue where the last run ended, not just those of layers that ask for it.
+    resumes: bool = False
+
+    @abc.abstractmethod
+    def read(self, spec: KeptSpec, first: Any) -> Any:
+        """Emit a state before this run.
+
+        :param first: the state before the first frame of a sequence, in the layout of its template
+        """
+
+    @abc.abstractmethod
+    def write(self, spec: KeptSpec, value: Any) -> None:
+        """Emit that a state is held for the next run.
+
+        :param value: the state after the last frame of each sequence
+        """
+
+
+class NoCarriedState(CarriedState):
+    """Every run begins with the first frame of its sequences."""
+
+    def read(self, spec: KeptSpec, first: Any) -> Any:
+        """Return the state before the first frame."""
+        return first
+
+    def write(self, spec: KeptSpec, value: Any) -> None:
+        """Hold nothing."""
