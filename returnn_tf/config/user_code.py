@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import inspect
 import linecache
 import os
 import re
@@ -12,7 +13,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from returnn_tf.config.errors import ConfigError, DataError, shortened
 
@@ -134,3 +135,28 @@ def _called_wrongly(exc: BaseException) -> Optional[tuple[str, int]]:
         if code is not None and code.co_name == match.group(1) and USER_CODE in getattr(builtins, "__dict__", builtins):
             return code.co_filename, code.co_firstlineno
     return None
+
+
+@functools.lru_cache(maxsize=256)
+def _known_names(function: Callable[..., Any]) -> tuple[bool, frozenset[str]]:
+    """Return whether a function takes all keywords, and the names that it takes."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return True, frozenset()
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    return takes_all, frozenset(parameter.name for parameter in parameters)
+
+
+def call_with_known(where: str, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    """Call a user's function with those keywords that it takes.
+
+    :param where: how errors begin
+    """
+    try:
+        takes_all, names = _known_names(function)
+    except TypeError:  # not hashable
+        takes_all, names = _known_names.__wrapped__(function)
+    if not takes_all:
+        keywords = {name: value for name, value in keywords.items() if name in names}
+    return call_of_config(where, functools.partial(function, *args) if args else function, **keywords)

@@ -8,7 +8,7 @@ import pytest
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset
-from returnn_tf.datasets.combining.combined_order import Interleave
+from returnn_tf.datasets.combining.combined import Interleave
 from tests.datasets.combining_cases import ROOT, all_cases, compare
 from tests.datasets.streams import Streamed
 

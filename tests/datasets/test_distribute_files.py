@@ -11,7 +11,7 @@ import pytest
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset, HDFDataset
-from returnn_tf.datasets.combining.file_bins import bins_by_size
+from returnn_tf.datasets.combining.distribute_files import bins_by_size
 from tests.datasets.combining_cases import ROOT, cases, compare, with_paths
 from tests.waiting import until
 

@@ -9,8 +9,7 @@ import pytest
 
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets import Dataset
-from returnn_tf.datasets.combining.mapping.stream_functions import LaplaceOrdering, Sequential
-from returnn_tf.datasets.combining.mapping.tensor_dict import NamedTensor, TensorDict
+from returnn_tf.datasets.combining.mapper import LaplaceOrdering, NamedTensor, Sequential, TensorDict
 from returnn_tf.datasets.core.share import Share
 from tests.datasets.combining_cases import ROOT, cases, compare
 from tests.datasets.streams import Streamed

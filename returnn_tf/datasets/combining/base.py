@@ -2,17 +2,92 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
-from returnn_tf.datasets.combining.inner import inner_dataset, refuse_own_order
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.share import Chosen
 from returnn_tf.datasets.core.window import window_spec
+
+log = logging.getLogger("returnn_tf.datasets")
+
+# options that only act on the outermost dataset, since the others are read sequence by sequence -> value without effect
+_OUTER_ONLY = {"chunking": (None, 0, "0"), "context_window": (None,), "min_chunk_size": (0, None)}
+_ORDER_OPTIONS = (
+    "seq_ordering",
+    "partition_epoch",
+    "repeat_epoch",
+    "seq_list_filter_file",
+    "unique_seq_tags",
+    "seq_order_seq_lens_file",
+)
+
+
+def inner_dataset(outer: Dataset, spec: Any, name: str, *, shards: bool = True, **more: Any) -> Dataset:
+    """Create a dataset that another one reads from; it inherits the offset of the random seeds and the shard.
+
+    :param spec: as for ``Dataset.from_config``
+    :param name: of the inner dataset, for messages
+    :param shards: whether it is to read the shard of the outer dataset only, which then must not divide again
+    :param more: further options, for those that it does not set
+    :raises ConfigError: begins with the outer dataset
+    """
+    opts = outer.opts
+    defaults: dict[str, Any] = {"name": name, **more}
+    if shards:
+        defaults.update(_num_shards=opts._num_shards, _shard_index=opts._shard_index)
+    if opts.random_seed_offset is not None:
+        defaults["random_seed_offset"] = opts.random_seed_offset
+    try:
+        inner = Dataset.from_config(spec, **defaults)
+    except ConfigError as exc:
+        raise ConfigError("%s: %s" % (outer.described, error_of_inner(name, exc))) from None
+    outer.inner_datasets.add(inner)
+    if inner.opts.skip_broken_seqs:
+        opts.skip_broken_seqs = True  # what is made of a broken sequence is left out as well
+    for option, idle in _OUTER_ONLY.items():
+        if getattr(inner.opts, option) not in idle:
+            text = "%s: inner dataset %r: option %r has no effect there; it acts on the outermost dataset"
+            log.warning(text, outer.described, name, option)
+    return inner
+
+
+def error_of_inner(name: str, error: Exception) -> str:
+    """Return the text of an error of an inner dataset, which begins with its name once.
+
+    :param name: of the inner dataset
+    """
+    text = str(error)
+    return "inner %s" % text if text.startswith("dataset %r" % name) else "inner dataset %r: %s" % (name, text)
+
+
+def read_inner(dataset: Dataset, index: int, epoch: int, keys: Sequence[str], nth: int = 0) -> dict[str, NDArray[Any]]:
+    """Return the data of a sequence as the dataset gives it by itself, its option ``window`` included.
+
+    :param index: position in its corpus
+    :param nth: how many times the epoch had it before
+    """
+    data = dataset.read_again(index, epoch, keys, nth) if nth else dataset.read(index, epoch, keys)
+    return dataset.with_window(data)
+
+
+def refuse_own_order(dataset: Dataset) -> None:
+    """Refuse options on the order, for datasets whose order is that of the inner ones.
+
+    :raises ConfigError: names the option
+    """
+    for option in _ORDER_OPTIONS:
+        value = getattr(dataset.opts, option)
+        if value not in ("default", 1, None, False):
+            raise ConfigError(
+                "%s: option %r is %r, but the order is that of the inner datasets; set it there"
+                % (dataset.described, option, value)
+            )
 
 
 def takes_tags(dataset: Dataset) -> bool:
@@ -113,3 +188,52 @@ class CombiningDataset(Dataset):
             return reader.sequence(0).data
         finally:
             reader.close()
+
+
+class FormatOfInner(Dataset):
+    """A dataset whose data keys are those of an inner one."""
+
+    inner: Dataset
+
+    @property
+    def format_source(self) -> Dataset:
+        """Return the dataset whose format this one has."""
+        return self.inner
+
+    @property
+    def num_outputs(self) -> dict[str, Any]:
+        """Return (dim, number of axes with time) by key, as the inner dataset declares them."""
+        return self.format_source.num_outputs
+
+    @property
+    def target_list(self) -> list[str]:
+        """Return the targets of the inner dataset."""
+        return self.format_source.target_list
+
+
+class CorpusOfInner(Dataset):
+    """A dataset whose sequences are those of the dataset ``inner``."""
+
+    inner: Dataset
+
+    @property
+    def num_seqs(self) -> Optional[int]:
+        """Return the number of sequences of the inner dataset."""
+        return self.inner.num_seqs
+
+    @property
+    def endless(self) -> bool:
+        """Return whether the inner dataset is endless."""
+        return self.inner.endless
+
+    def tag(self, index: int) -> str:
+        """Return the tag in the inner dataset."""
+        return self.inner.tag(index)
+
+    def file_of(self, index: int) -> str:
+        """Return the file in the inner dataset."""
+        return self.inner.file_of(index)
+
+    def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
+        """Return the order of the inner dataset; None: endless, or a stream."""
+        return None if self.is_stream else self.inner.seq_order(epoch)

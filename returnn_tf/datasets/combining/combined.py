@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import random
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -14,13 +16,11 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import option
-from returnn_tf.datasets.combining import combined_order as mixing
-from returnn_tf.datasets.combining.combined_format import check_data_map, joined_spec
-from returnn_tf.datasets.combining.inner import inner_dataset, read_inner
-from returnn_tf.datasets.combining.source import Source
+from returnn_tf.datasets.combining.base import inner_dataset, read_inner
 from returnn_tf.datasets.core import seq_order as orders
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec, Example
+from returnn_tf.datasets.core.data_spec import DataSpec, Example, can_hold
+from returnn_tf.datasets.core.generating import dim_and_ndim
 from returnn_tf.datasets.core.per_key import is_int
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.stream import StreamDataset
@@ -243,7 +243,7 @@ class CombinedDataset(StreamDataset):
         for dataset, start, size in zip(self._inner, self._starts, self._sizes):
             own = dataset.seq_order(epoch)
             assert own is not None
-            parts.append(own[mixing.sampled(len(own), size, epoch)] + start)
+            parts.append(own[sampled(len(own), size, epoch)] + start)
         return self._cut(self._mixed(parts, epoch), epoch)
 
     def _mixed(self, parts: list[NDArray[Any]], epoch: int) -> NDArray[Any]:
@@ -256,9 +256,9 @@ class CombinedDataset(StreamDataset):
             return np.asarray(order[chosen], np.int64)
         counts = [len(part) for part in parts]
         if ordering.kind == "random_dataset":
-            numbers = mixing.random_dataset(counts, seed)
+            numbers = random_dataset(counts, seed)
         else:
-            numbers = list(mixing.interleave(counts, self.opts.interleave_gumbel_scale, seed))
+            numbers = list(interleave(counts, self.opts.interleave_gumbel_scale, seed))
         sources = [iter(part) for part in parts]
         return np.array([next(sources[number]) for number in numbers], np.int64)
 
@@ -268,7 +268,7 @@ class CombinedDataset(StreamDataset):
         """Yield the sequences of all datasets in the order of the epoch."""
         chooser = self._chooser(epoch)
         with contextlib.ExitStack() as stack:
-            sources = [stack.enter_context(Source(dataset, epoch)) for dataset in self._inner]
+            sources = [stack.enter_context(SourceEpoch(dataset, epoch)) for dataset in self._inner]
             for index in itertools.count():
                 left = {number: source for number, source in enumerate(sources) if source.has_next()}
                 if not left:
@@ -290,7 +290,179 @@ class CombinedDataset(StreamDataset):
             )
         seed = self.epoch_seed(epoch)
         if ordering.kind == "interleave":
-            return mixing.Interleave(self.opts.interleave_gumbel_scale, seed)
+            return Interleave(self.opts.interleave_gumbel_scale, seed)
         if ordering.kind == "random_dataset":
-            return mixing.RandomDataset(seed)
-        return mixing.InTurn(backwards=ordering.kind != "default")
+            return RandomDataset(seed)
+        return InTurn(backwards=ordering.kind != "default")
+
+
+def check_data_map(data_map: Mapping[Any, Any], datasets: Mapping[str, Any], *, owner: str) -> None:
+    """Check the option ``data_map``: (name of a dataset, key of it) -> key.
+
+    :raises ConfigError: it has another form, or a dataset that does not exist
+    """
+    if not data_map or not datasets:
+        raise ConfigError("%s: 'datasets' and 'data_map' must not be empty" % owner)
+    for source, key in data_map.items():
+        if not isinstance(source, tuple) or len(source) != 2 or not isinstance(key, str):
+            raise ConfigError(
+                "%s: data_map maps (name of a dataset, key of it) to a key, not %r to %r" % (owner, source, key)
+            )
+        if source[0] not in datasets:
+            raise ConfigError(
+                "%s: data_map has a dataset %r. %s" % (owner, source[0], did_you_mean(source[0], datasets))
+            )
+
+
+def joined_spec(
+    key: str, found: Mapping[str, DataSpec], *, dim: Any = None, dtype: Optional[str] = None, owner: str
+) -> DataSpec:
+    """Return the format of a key: that of the first dataset, changed by options.
+
+    :param found: name of each dataset that has the key -> its format there
+    :param dim: entry of the option ``data_dims``
+    :param dtype: entry of the option ``data_dtypes``
+    :param owner: how errors begin
+    :raises ConfigError: the datasets differ, or an option does not fit them
+    """
+    first, spec = next(iter(found.items()))
+    if dim is not None:
+        size, ndim = dim_and_ndim(dim, option="data_dims", ndim=spec.ndim, owner=owner)
+        spec = dataclasses.replace(spec, dim=size, ndim=ndim)
+    for name, other in found.items():
+        if (other.dim, other.ndim) != (spec.dim, spec.ndim) and other.dim:
+            text = "%s: key %r has dim %d and %d axes in the dataset %r, but dim %d and %d axes in %s"
+            source = "data_dims" if dim is not None else "%r" % first
+            raise ConfigError(text % (owner, key, other.dim, other.ndim, name, spec.dim, spec.ndim, source))
+    default = "int32" if spec.sparse else "float32" if not spec.is_text else "object"
+    if dtype is not None and not can_hold(dtype, spec):
+        what = "%d labels" % spec.dim if spec.sparse else spec.dtype
+        raise ConfigError("%s: data_dtypes: %r of key %r can't hold %s" % (owner, dtype, key, what))
+    return dataclasses.replace(spec, dtype=default if dtype is None else dtype)
+
+
+#: The scale of the noise: a number, "remaining" for one that falls to zero, or None for no noise.
+Scale = Union[None, int, float, str]
+
+
+def random_dataset(counts: list[int], seed: int) -> list[int]:
+    """Return for each sequence the number of its dataset: all of them shuffled.
+
+    :param counts: sequences by dataset
+    """
+    numbers = [number for number, count in enumerate(counts) for _ in range(count)]
+    random.Random(seed).shuffle(numbers)
+    return numbers
+
+
+class Interleave:
+    """Chooses the dataset of which the lowest fraction is done, if noise does not decide otherwise.
+
+    :param scale: of the gumbel noise that is added to the logarithm of the remaining number
+    """
+
+    def __init__(self, scale: Scale, seed: int):
+        self._scale = scale
+        self._rng = np.random.RandomState(seed)
+
+    def next(self, fractions: dict[int, float], remaining: dict[int, float]) -> int:
+        """Return the number of the dataset to read next.
+
+        :param fractions: by dataset which is not at its end: the part that is done once its next sequence is read
+        :param remaining: likewise, how many sequences are not read yet
+        """
+        numbers = sorted(fractions)
+        if self._scale is None:
+            return min(numbers, key=lambda number: (fractions[number], number))
+        scale = 1.0 - max(fractions.values()) if isinstance(self._scale, str) else float(self._scale)
+        noise = self._rng.gumbel(size=len(numbers))
+        scores = [math.log(max(remaining[number], 1)) + scale * float(value) for number, value in zip(numbers, noise)]
+        return numbers[int(np.argmax(scores))]
+
+
+def interleave(counts: list[int], scale: Scale, seed: int) -> Iterator[int]:
+    """Yield for each sequence the number of its dataset, as `Interleave` chooses it."""
+    chooser = Interleave(scale, seed)
+    done = [0] * len(counts)
+    for _ in range(sum(counts)):
+        left = {number: count - done[number] for number, count in enumerate(counts) if done[number] < count}
+        fractions = {number: (done[number] + 1) / counts[number] for number in left}
+        number = chooser.next(fractions, {key: float(value) for key, value in left.items()})
+        done[number] += 1
+        yield number
+
+
+class RandomDataset:
+    """Chooses among datasets of unknown number in proportion to what is estimated to remain of each."""
+
+    def __init__(self, seed: int):
+        self._rng = np.random.RandomState(seed)
+
+    def next(self, fractions: dict[int, float], remaining: dict[int, float]) -> int:
+        """Return the number of the dataset to read next; see `Interleave.next`."""
+        numbers = sorted(remaining)
+        weights = np.array([max(remaining[number], 1.0) for number in numbers])
+        return int(self._rng.choice(numbers, p=weights / weights.sum()))
+
+
+class InTurn:
+    """Chooses the first dataset that is not at its end, or the last one."""
+
+    def __init__(self, *, backwards: bool = False):
+        self._choose = max if backwards else min
+
+    def next(self, fractions: dict[int, float], remaining: dict[int, float]) -> int:
+        """Return the number of the dataset to read next; see `Interleave.next`."""
+        return self._choose(fractions)
+
+
+def sampled(count: int, size: Optional[int], epoch: int) -> NDArray[Any]:
+    """Return the positions of the sequences that an epoch takes of a dataset: the next ones, starting anew at its end.
+
+    :param count: sequences of the dataset
+    :param size: how many to take, None for all
+    """
+    if size is None:
+        return np.arange(count)
+    return (np.arange(size) + (max(epoch, 1) - 1) * size) % count
+
+
+class SourceEpoch:
+    """The sequences of one dataset in an epoch, one read ahead."""
+
+    def __init__(self, dataset: Dataset, epoch: int):
+        self._sequences: Generator[Example, None, None] = dataset.sequences(epoch)  # type: ignore[assignment]
+        order = dataset.seq_order(epoch)
+        self._total = float(dataset.opts.estimated_num_seqs or 1) if order is None else float(len(order))
+        self._done = 0
+        self._ahead: Optional[Example] = None
+
+    def __enter__(self) -> SourceEpoch:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._sequences.close()
+
+    def has_next(self) -> bool:
+        """Return whether there is another sequence, reading it."""
+        if self._ahead is None:
+            self._ahead = next(self._sequences, None)
+        return self._ahead is not None
+
+    def next(self) -> Example:
+        """Return the next sequence."""
+        sequence, self._ahead = self._ahead, None
+        assert sequence is not None
+        self._done += 1
+        return sequence
+
+    @property
+    def fraction(self) -> float:
+        """Return the part that is done once the next sequence is read."""
+        complete = None if self._ahead is None else self._ahead.complete
+        return min((self._done + 1) / self._total, 1.0) if complete is None else complete
+
+    @property
+    def remaining(self) -> float:
+        """Return how many sequences are not read yet, by the estimate."""
+        return max(self._total - self._done, 0.0)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +17,9 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import shown
 from returnn_tf.config.options import at_least, option
 from returnn_tf.config.user_code import result_of_config
-from returnn_tf.datasets.combining.base import CombiningDataset, difference
+from returnn_tf.datasets.combining.base import CombiningDataset, FormatOfInner, difference
 from returnn_tf.datasets.combining.chained import ChainedEpoch, Link
-from returnn_tf.datasets.combining.delegating import FormatOfInner
-from returnn_tf.datasets.combining.file_bins import bins_by_size, read_file_list, size_of_entry
-from returnn_tf.datasets.combining.preparation import Preparation
+from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.registry import register_dataset
@@ -211,3 +213,140 @@ def _names_order(spec: Any) -> bool:
     if isinstance(spec, Mapping):
         return any(spec.get(name) is not None for name in _ORDERS_OF_INNER) or any(map(_names_order, spec.values()))
     return isinstance(spec, (list, tuple)) and any(map(_names_order, spec))
+
+
+_FORMS = "a list, a function that returns one, or the name of a .txt (one file per line), .json or .py file with one"
+
+
+def read_file_list(given: Any, *, where: str) -> list[Any]:
+    """Return the entries of the option ``files``; an entry is a file, or a nested list or dict of files.
+
+    :param given: the entries, a function that returns them, or a file with them
+    :param where: how errors begin
+    :raises ConfigError: for another form, or no entries
+    :raises DataError: the file is missing or damaged
+    """
+    if callable(given):
+        given = result_of_config(where, given)
+    if isinstance(given, str):
+        given = _entries_of_file(given, where)
+    if not isinstance(given, (list, tuple)):
+        raise ConfigError("%s is %s, but must be %s" % (where, shown(given), _FORMS))
+    if not given:
+        raise ConfigError("%s is empty" % where)
+    return list(given)
+
+
+def _entries_of_file(path: str, where: str) -> Any:
+    suffix = os.path.splitext(path)[1]
+    if suffix not in (".txt", ".json", ".py"):
+        raise ConfigError("%s is %r, but must be %s" % (where, path, _FORMS))
+    with safe_files.wanted_by(where):
+        text = safe_files.read_text(path)
+    if suffix == ".txt":
+        lines = (line.split("#", 1)[0].strip() for line in text.splitlines())
+        return [line for line in lines if line]
+    try:
+        return json.loads(text) if suffix == ".json" else ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as exc:
+        raise DataError("%s: file %r holds no list: %s" % (where, path, exc)) from None
+
+
+def size_of_entry(entry: Any, *, where: str) -> int:
+    """Return the bytes of all files of an entry; DataError for a missing one."""
+    size = 0
+    for path in _files_of(entry):
+        try:
+            size += os.path.getsize(os.fspath(path))  # a number would be that of an open file
+        except (OSError, TypeError, ValueError) as exc:
+            raise DataError(
+                "%s: file %s cannot be found: %s (current directory: %s)"
+                % (where, shown(path), getattr(exc, "strerror", None) or exc, os.getcwd())
+            ) from None
+    return size
+
+
+def _files_of(entry: Any) -> Iterator[Any]:
+    if isinstance(entry, Mapping):
+        entry = list(entry.values())
+    if isinstance(entry, (list, tuple)):
+        for part in entry:
+            yield from _files_of(part)
+    else:
+        yield entry
+
+
+def bins_by_size(sizes: Sequence[int], num_bins: int) -> list[list[int]]:
+    """Distribute entries over bins of about the same size, keeping their order; no bin is empty.
+
+    A bin is closed where that brings it closest to its share of what was left when it was begun.
+
+    :param sizes: of the entries, at least as many as bins
+    :return: the indices of the entries of each bin
+    """
+    bins: list[list[int]] = [[] for _ in range(num_bins)]
+    number, filled, left = 0, 0, sum(sizes)
+    share = left / num_bins
+    for index, size in enumerate(sizes):
+        untouched = num_bins - number - bool(bins[number])
+        left -= size  # what is left behind this entry
+        begins_next = False
+        ends = False
+        if len(sizes) - index <= untouched:  # as many entries as empty bins
+            begins_next = bool(bins[number])
+        elif number < num_bins - 1 and filled + size > share:
+            ends = not bins[number] or abs(filled + size - share) <= abs(filled - share)
+            begins_next = not ends
+        if begins_next:
+            number, filled = number + 1, 0
+            share = left / (num_bins - number)
+        bins[number].append(index)
+        filled += size
+        if ends:
+            number, filled = number + 1, 0
+            share = left / (num_bins - number)
+    return bins
+
+
+class Preparation:
+    """A dataset that is made in a thread, or where it is first needed.
+
+    :param make: makes it
+    """
+
+    def __init__(self, make: Callable[[], Dataset]):
+        self._make = make
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._result: Optional[Dataset] = None
+        self._dropped = False
+
+    @property
+    def is_ours(self) -> bool:
+        """Return whether this process made it; a thread is not there after a fork."""
+        return self._pid == os.getpid()
+
+    def start(self) -> None:
+        """Make it in a thread; an error shows when the result is needed, where it is made again."""
+        threading.Thread(target=self._try, daemon=True).start()
+
+    def _try(self) -> None:
+        try:
+            self.result()
+        except Exception:
+            self._result = None
+        if self._dropped:
+            self.drop()
+
+    def drop(self) -> None:
+        """Close the files of the dataset, once it is made; they are reopened if it is still read."""
+        self._dropped = True
+        if self._result is not None and self.is_ours:
+            self._result.close()
+
+    def result(self) -> Dataset:
+        """Return the dataset, waiting for it."""
+        with self._lock:
+            if self._result is None:
+                self._result = self._make()
+            return self._result

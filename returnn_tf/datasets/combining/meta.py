@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -12,13 +13,13 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import option
-from returnn_tf.datasets.combining.base import CombiningDataset, takes_tags
-from returnn_tf.datasets.combining.data_map import check_dims, parse_data_map
-from returnn_tf.datasets.combining.inner import error_of_inner
-from returnn_tf.datasets.combining.joined import JoinedEpoch
-from returnn_tf.datasets.combining.tag_lists import read_lengths, read_tag_lists
+from returnn_tf.datasets.combining.base import CombiningDataset, error_of_inner, takes_tags
+from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec, num_frames
+from returnn_tf.datasets.core.data_spec import DataSpec, Example, num_frames
+from returnn_tf.datasets.core.epoch import Epoch
+from returnn_tf.datasets.core.epoch_reader import EpochReader
+from returnn_tf.datasets.core.generating import dim_and_ndim
 from returnn_tf.datasets.core.per_key import reference_key
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.share import ALL, Chosen
@@ -267,3 +268,213 @@ class MetaDataset(CombiningDataset):
 def _length(inner: Dataset, index: int, key: str) -> int:
     lengths = inner.lengths(index)
     return num_frames(inner.read(index, 1, [key])[key]) if lengths is None else lengths[key]
+
+
+class JoinedEpoch(Epoch):
+    """The sequences of several inner epochs at the same position, as one.
+
+    :param dataset: the outer dataset
+    :param order: its corpus indices in the order of reading
+    :param readers: name of an inner dataset -> its epoch in this order; closed with this one
+    :param wanted: name -> tags in this order
+    :param data_map: data key -> (name, key of the inner dataset)
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        epoch: int,
+        order: NDArray[Any],
+        keys: list[str],
+        readers: Mapping[str, EpochReader],
+        wanted: Mapping[str, Optional[Sequence[str]]],
+        data_map: Mapping[str, tuple[str, str]],
+    ):
+        super().__init__(dataset, epoch, order, keys)
+        self._readers = readers
+        self._wanted = wanted
+        self._data_map = data_map
+
+    def file(self, position: int) -> str:
+        """Return the files of the sequence at this position; empty if there is none."""
+        files = {reader.file(position): None for reader in self._readers.values() if reader.has(position)}
+        return ", ".join(file for file in files if file)
+
+    def lengths(self, position: int) -> dict[str, int]:
+        """Return the number of frames by key; reads what the inner datasets cannot know otherwise."""
+        inner: dict[str, dict[str, int]] = {}
+        for name, reader in self._readers.items():
+            self._check(name, position)
+            inner[name] = reader.lengths(position)
+        return {key: inner[name][subkey] for key, (name, subkey) in self._data_map.items() if key in self.keys}
+
+    def _check(self, name: str, position: int) -> None:
+        """Check that an inner dataset has the wanted sequence at this position."""
+        reader, tags = self._readers[name], self._wanted[name]
+        if not reader.has(position):
+            raise DataError(
+                "%s: dataset %r ends after %d sequences%s"
+                % (self.place(position), name, position, "" if tags is None else "; %r is missing" % tags[position])
+            )
+        if tags is not None and reader.tag(position) != tags[position]:
+            raise DataError(
+                "%s: dataset %r has the sequence %r here, but should have %r; is it of another corpus?"
+                % (self.place(position), name, reader.tag(position), tags[position])
+            )
+        if tags is None and reader.index(position) != self.index(position):
+            raise DataError(
+                "%s: dataset %r has the sequence %r here, since it leaves this one out; the others would not fit it"
+                % (self.place(position), name, reader.tag(position))
+            )
+
+    def _read(self, position: int) -> Example:
+        sequences = {}
+        for name, reader in self._readers.items():
+            self._check(name, position)
+            sequences[name] = reader.sequence(position)
+        data = {}
+        for key in self.keys:
+            name, subkey = self._data_map[key]
+            data[key] = sequences[name].data[subkey]
+        return self._made_of(position, data)
+
+    def release(self, position: int) -> None:
+        """Drop the sequences before this position."""
+        super().release(position)
+        for reader in self._readers.values():
+            reader.release(position)
+
+    def close(self) -> None:
+        """Close the inner epochs."""
+        for reader in self._readers.values():
+            reader.close()
+
+
+def read_tag_lists(given: Any, names: Collection[str], *, owner: str) -> dict[str, Sequence[str]]:
+    """Return the tags of each dataset; the tags at one position belong together.
+
+    :param given: a file for all datasets, or a dict of dataset -> file. A file is a text file with one tag per line
+        (.gz allowed) or a pickle (.pkl) of a list, or of a dict of dataset -> list
+    :param names: the datasets
+    :param owner: how errors begin
+    :raises ConfigError: the dict lacks a dataset
+    :raises DataError: a file is missing or holds something else, lacks a dataset, or the lists differ in length
+    """
+    where = "%s: option 'seq_list_file'" % owner
+    if isinstance(given, Mapping):
+        for name in names:
+            if name not in given:
+                raise ConfigError("%s has no list for dataset %r. %s" % (where, name, did_you_mean(name, given)))
+        lists: dict[str, Sequence[str]] = {name: _one_list(given[name], name, where) for name in names}
+    elif isinstance(given, str):
+        lists = _lists_of_file(given, names, where)
+    else:
+        raise ConfigError("%s is %r, but must be a file, or a dict of dataset -> file" % (where, given))
+    _check_sizes(lists, where)
+    return lists
+
+
+def read_lengths(path: str, tags: Sequence[str], *, owner: str) -> list[float]:
+    """Return the lengths of sequences, from a JSON file of tag -> length, or tag -> data key -> length.
+
+    :raises DataError: the file is missing or holds something else, or lacks a sequence
+    """
+    where = "%s: seq_lens_file %r" % (owner, path)
+    with safe_files.wanted_by("%s: option 'seq_lens_file'" % owner):
+        text = safe_files.read_text(path)
+    try:
+        table = json.loads(text)
+    except json.JSONDecodeError as exc:
+        raise DataError("%s is no JSON: %s" % (where, exc)) from None
+    if not isinstance(table, Mapping):
+        raise DataError("%s must hold a dict of tag -> lengths, not %s" % (where, type(table).__name__))
+    return [_length_of(tag, table.get(tag), where) for tag in tags]
+
+
+def _length_of(tag: str, entry: Any, where: str) -> float:
+    if isinstance(entry, Mapping) and entry:
+        entry = entry[reference_key(entry)]
+    if not safe_files.is_length(entry):
+        raise DataError("%s has no length of sequence %r" % (where, tag))
+    length: float = entry
+    return length
+
+
+def _lists_of_file(path: str, names: Collection[str], where: str) -> dict[str, Sequence[str]]:
+    if not path.endswith((".pkl", ".pkl.gz")):
+        return dict.fromkeys(names, _text_list(path, where))
+    with safe_files.wanted_by(where):
+        content = safe_files.read_plain_pickle(path)
+    if not isinstance(content, Mapping):
+        return dict.fromkeys(names, _checked(content, path, where))
+    for name in names:
+        if name not in content:
+            text = "%s: file %r has no list for dataset %r. %s"
+            raise DataError(text % (where, path, name, did_you_mean(name, [str(known) for known in content])))
+    return {name: _checked(content[name], path, where) for name in names}
+
+
+def _one_list(path: Any, name: str, where: str) -> Sequence[str]:
+    if not isinstance(path, str):
+        raise ConfigError("%s: the list of dataset %r is %r, but must be a file" % (where, name, path))
+    return _lists_of_file(path, [name], where)[name]
+
+
+def _text_list(path: str, where: str) -> Sequence[str]:
+    with safe_files.wanted_by(where):
+        tags = safe_files.read_seq_tags(path)
+    return _checked(tags, path, where)
+
+
+def _checked(tags: Any, path: str, where: str) -> Sequence[str]:
+    if not isinstance(tags, (list, tuple)):
+        raise DataError("%s: file %r must hold a list of tags, not %s" % (where, path, type(tags).__name__))
+    for position, tag in enumerate(tags):
+        if not isinstance(tag, str):
+            raise DataError("%s: file %r: entry %d is %r, not a sequence tag" % (where, path, position, tag))
+    if not tags:
+        raise DataError("%s: file %r is empty" % (where, path))
+    return list(tags)
+
+
+def _check_sizes(lists: Mapping[str, Sequence[str]], where: str) -> None:
+    sizes = {name: len(tags) for name, tags in lists.items()}
+    if len(set(sizes.values())) > 1:
+        text = ", ".join("%d for %r" % (size, name) for name, size in sizes.items())
+        raise DataError("%s: the lists must be equally long, but there are %s tags" % (where, text))
+
+
+def parse_data_map(value: Any, *, owner: str) -> dict[str, tuple[str, str]]:
+    """Return data key -> (name of a dataset, key in it).
+
+    :param value: such a dict, or a list of its items
+    :param owner: how errors begin
+    :raises ConfigError: for another form
+    """
+    where = "%s: option 'data_map'" % owner
+    try:
+        entries = dict(value)
+    except (TypeError, ValueError):
+        entries = {}
+    if not entries:
+        raise ConfigError("%s is %r, but must be {data key: (name of a dataset, key in it)}" % (where, value))
+    for key, entry in entries.items():
+        if not isinstance(entry, (tuple, list)) or len(entry) != 2 or not all(isinstance(part, str) for part in entry):
+            raise ConfigError("%s: %r: %r must be (name of a dataset, key in it)" % (where, key, entry))
+    return {key: (entry[0], entry[1]) for key, entry in entries.items()}
+
+
+def check_dims(given: Mapping[str, Any], specs: Mapping[str, DataSpec], *, owner: str) -> None:
+    """Compare the option ``data_dims`` with the formats of the datasets; more classes than there are may be declared.
+
+    :raises ConfigError: a key is missing or has another format
+    """
+    where = "%s: option 'data_dims'" % owner
+    for key, spec in specs.items():
+        if key not in given:
+            raise ConfigError("%s lacks the key %r of data_map. %s" % (where, key, did_you_mean(key, given)))
+        dim, ndim = dim_and_ndim(given[key], option="data_dims", ndim=spec.ndim, owner=owner)
+        fits = dim >= spec.dim if spec.sparse else dim == spec.dim or not spec.dim
+        if ndim != spec.ndim or not fits:
+            text = "%s: key %r has dim %d and %d axes there, but its dataset has dim %d and %d axes"
+            raise ConfigError(text % (where, key, dim, ndim, spec.dim, spec.ndim))

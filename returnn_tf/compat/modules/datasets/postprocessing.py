@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from returnn_tf.config.compat_modules import register_compat
-from returnn_tf.datasets.combining.mapping.postprocessing import PostprocessingDataset
-from returnn_tf.datasets.combining.mapping.stream_functions import LaplaceOrdering, Sequential
+from returnn_tf.datasets.combining.mapper import LaplaceOrdering, Sequential
+from returnn_tf.datasets.combining.postprocessing import PostprocessingDataset
 
 register_compat(__name__, "returnn.datasets.postprocessing")
 

@@ -7,7 +7,7 @@ from typing import Any
 from returnn_tf.compat.modules import tensors
 from returnn_tf.compat.modules.tensors import batch_dim, single_step_dim
 from returnn_tf.config.compat_modules import register_compat
-from returnn_tf.datasets.combining.mapping.tensor_dict import NamedTensor, TensorDict
+from returnn_tf.datasets.combining.mapper import NamedTensor, TensorDict
 
 register_compat(__name__, "returnn.tensor")
 for _part in ("dim", "tensor", "tensor_dict"):

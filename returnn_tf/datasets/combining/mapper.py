@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -13,11 +13,120 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import shown
-from returnn_tf.config.user_code import USER_CODE, error_in_config
-from returnn_tf.datasets.combining.functions import call_with_known
-from returnn_tf.datasets.combining.mapping.tensor_dict import NamedTensor, TensorDict
+from returnn_tf.config.user_code import USER_CODE, call_with_known, error_in_config
 from returnn_tf.datasets.core.data_spec import DataSpec, Example, checked_fraction
 from returnn_tf.tensor import Dim, DimKind
+
+
+class NamedTensor:
+    """An array with a name and dims.
+
+    :param dims: without batch; by default as the array has them
+    :param dtype: by default that of the array
+    :param raw_tensor: the array, may be set later
+    :param sparse_dim: the labels which the entries index
+    :param options: what tensors of networks have in addition, not used
+    """
+
+    def __init__(
+        self,
+        name: str = "unnamed",
+        dims: Optional[Iterable[Dim]] = None,
+        dtype: Optional[str] = None,
+        *,
+        raw_tensor: Any = None,
+        sparse_dim: Optional[Dim] = None,
+        **options: Any,
+    ):
+        self.name = name
+        self.raw_tensor = raw_tensor
+        self.sparse_dim = sparse_dim
+        self._dims = None if dims is None else tuple(dims)
+        self._dtype = dtype
+        self.options = options
+
+    def __repr__(self) -> str:
+        return "<NamedTensor %r %s %s>" % (self.name, self.dtype, list(self.shape))
+
+    @property
+    def dtype(self) -> str:
+        """Return the numpy name of the type, "string" for text."""
+        if self._dtype is not None:
+            return self._dtype
+        dtype = np.asarray(self.raw_tensor).dtype
+        return "string" if dtype.kind in "OSU" else dtype.name
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """Return the dims."""
+        if self._dims is None:
+            sizes = np.shape(self.raw_tensor)
+            self._dims = tuple(Dim(DimKind.SPATIAL, size, "%s_dim%d" % (self.name, i)) for i, size in enumerate(sizes))
+        return self._dims
+
+    @property
+    def shape(self) -> tuple[Optional[int], ...]:
+        """Return the sizes of the axes, None for those which differ between sequences."""
+        return tuple(dim.size for dim in self.dims)
+
+    @property
+    def sparse(self) -> bool:
+        """Return whether the entries are label indices."""
+        return self.sparse_dim is not None
+
+    def copy_template(self, name: Optional[str] = None, *, dtype: Optional[str] = None) -> NamedTensor:
+        """Return the same without an array."""
+        return NamedTensor(name or self.name, self.dims, dtype or self.dtype, sparse_dim=self.sparse_dim)
+
+    def copy(self, name: Optional[str] = None) -> NamedTensor:
+        """Return a tensor with the same array."""
+        return NamedTensor(
+            name or self.name, self._dims, self._dtype, raw_tensor=self.raw_tensor, sparse_dim=self.sparse_dim
+        )
+
+
+class TensorDict(MutableMapping[str, NamedTensor]):
+    """Named tensors by key; ``data`` is the dict of them.
+
+    :param data: tensors or arrays by key, or an iterable of tensors
+    """
+
+    def __init__(self, data: Any = None):
+        self.data: dict[str, Any] = {}
+        if not isinstance(data, (Mapping, type(None))):
+            data = {tensor.name: tensor for tensor in data}
+        self.update(data or {})
+
+    def __repr__(self) -> str:
+        return "TensorDict(%s)" % ", ".join(map(repr, self.data.values()))
+
+    def __getitem__(self, key: str) -> Any:
+        return self.data[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.data[key] = value if hasattr(value, "raw_tensor") else NamedTensor(key, raw_tensor=value)
+
+    def __delitem__(self, key: str) -> None:
+        del self.data[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.data)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def copy_template(self) -> TensorDict:
+        """Return the same tensors without arrays."""
+        return TensorDict({key: tensor.copy_template() for key, tensor in self.data.items()})
+
+    def copy(self) -> TensorDict:
+        """Return the same tensors, to be changed independently."""
+        return TensorDict({key: tensor.copy() for key, tensor in self.data.items()})
+
+    def as_raw_tensor_dict(self) -> dict[str, Any]:
+        """Return the arrays by key."""
+        return {key: tensor.raw_tensor for key, tensor in self.data.items()}
+
 
 _EXTRA = ("seq_tag", "seq_idx", "complete_frac")
 
@@ -209,3 +318,52 @@ def _dims(key: str, spec: DataSpec) -> tuple[tuple[Dim, ...], Optional[Dim]]:
         for axis, size in enumerate(sizes)
     )
     return dims, Dim(DimKind.FEATURE, spec.dim or None, "%s_labels" % key) if spec.sparse else None
+
+
+class LaplaceOrdering:
+    """Sorts blocks of sequences by length, alternately ascending and descending, so that neighbours are similar.
+
+    :param num_seqs_per_bin: sequences of a block
+    :param length_key: the data key whose frames are counted
+    """
+
+    def __init__(self, num_seqs_per_bin: int, length_key: str = "data"):
+        if not isinstance(num_seqs_per_bin, int) or num_seqs_per_bin < 1:
+            raise ConfigError("LaplaceOrdering: num_seqs_per_bin is %r, not a number above 0" % (num_seqs_per_bin,))
+        self.num_seqs_per_bin = num_seqs_per_bin
+        self.length_key = length_key
+
+    def __call__(self, iterator: Iterable[Any], **_: Any) -> Iterator[Any]:
+        """Yield the sequences in the new order."""
+        block: list[Any] = []
+        descending = False
+        for sequence in iterator:
+            block.append(sequence)
+            if len(block) == self.num_seqs_per_bin:
+                yield from self._sorted(block, descending)
+                block, descending = [], not descending
+        yield from self._sorted(block, descending)
+
+    def _sorted(self, block: list[Any], descending: bool) -> list[Any]:
+        fractions = [sequence["complete_frac"].raw_tensor for sequence in block]
+        block = sorted(block, key=lambda sequence: len(sequence[self.length_key].raw_tensor), reverse=descending)
+        for sequence, fraction in zip(block, fractions):  # the progress belongs to the place
+            sequence["complete_frac"].raw_tensor = np.asarray(fraction)
+        return block
+
+
+class Sequential:
+    """Applies several functions one after the other, either all to sequences or all to streams.
+
+    :param functions: the first one is applied first
+    """
+
+    def __init__(self, *functions: Callable[..., Any]):
+        self.functions = functions
+        self.preserves_num_seqs = all(getattr(function, "preserves_num_seqs", False) for function in functions)
+
+    def __call__(self, data: Any, **keywords: Any) -> Any:
+        """Return the result of the last function."""
+        for function in self.functions:
+            data = call_with_known("Sequential", function, data, **keywords)
+        return data

@@ -1,1 +1,0 @@
-"""Functions of configs applied to the sequences of a dataset."""
