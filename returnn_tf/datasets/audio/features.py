@@ -18,7 +18,7 @@ from returnn_tf.datasets.audio.kinds import KINDS, Kind, Pitch, Raw
 from returnn_tf.datasets.audio.options import AudioOptions, Function
 from returnn_tf.datasets.audio.packages import need_packages
 from returnn_tf.datasets.audio.permute import RandomPermute
-from returnn_tf.datasets.audio.spectra import Frames
+from returnn_tf.datasets.audio.spectra import Framing
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.read_ahead import default_threads
 
@@ -134,8 +134,8 @@ class AudioFeatures:
                 "%s: pre_process returns audio [time], so that num_channels must not be set" % self._where
             )
 
-    def _frames(self, sample_rate: int) -> Frames:
-        return Frames.make(sample_rate, self.opts.window_len, self.opts.step_len)
+    def _frames(self, sample_rate: int) -> Framing:
+        return Framing.make(sample_rate, self.opts.window_len, self.opts.step_len)
 
     # ---- the computation
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import above, at_least, option
 from returnn_tf.datasets.audio.packages import optional_package
-from returnn_tf.datasets.audio.spectra import Frames, cosine_transform, hann_in_frame, mel_spectrum, spectra
+from returnn_tf.datasets.audio.spectra import Framing, cosine_transform, hann_in_frame, mel_spectrum, spectra
 
 #: Energies are in decibels above the loudest of the sequence minus this.
 _RANGE_DB = 80.0
@@ -37,11 +37,11 @@ class Kind:
         """Return what is wrong with the options for this number of features, if that is known in advance."""
         return None
 
-    def check_frames(self, frames: Frames, num_filters: int) -> None:
+    def check_frames(self, frames: Framing, num_filters: int) -> None:
         """Check what depends on the sample rate; ConfigError."""
         frames.check()
 
-    def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
+    def extract(self, audio: NDArray[Any], frames: Framing, num_filters: int) -> NDArray[Any]:
         """Compute features.
 
         :param audio: [time], in the precision ``dtype``
@@ -64,7 +64,7 @@ class _Band(Kind):
             return "fmax=%s must be above fmin=%s" % (self.fmax, self.fmin)
         return None
 
-    def check_frames(self, frames: Frames, num_filters: int) -> None:
+    def check_frames(self, frames: Framing, num_filters: int) -> None:
         """Check that the band begins below half the sample rate."""
         super().check_frames(frames, num_filters)
         if self.fmax is None and self.fmin >= frames.sample_rate / 2:
@@ -72,7 +72,7 @@ class _Band(Kind):
                 "feature_options: fmin=%s is not below half the sample rate, %d Hz" % (self.fmin, frames.sample_rate)
             )
 
-    def energies(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
+    def energies(self, audio: NDArray[Any], frames: Framing, num_filters: int) -> NDArray[Any]:
         """Return energies in mel bands, [frames, num_filters]."""
         self.check_frames(frames, num_filters)
         return mel_spectrum(audio, frames, num_filters, fmin=self.fmin, fmax=self.fmax, center=self.center)
@@ -93,7 +93,7 @@ class Mfcc(_Band):
             return "n_mels=%d bands give no %d coefficients (num_feature_filters)" % (self.n_mels, num_filters)
         return super().fault(num_filters)
 
-    def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
+    def extract(self, audio: NDArray[Any], frames: Framing, num_filters: int) -> NDArray[Any]:
         """Compute the coefficients."""
         levels = decibels(self.energies(audio, frames, self.n_mels))
         result: NDArray[Any] = levels.astype(np.float64) @ cosine_transform(self.n_mels, num_filters)
@@ -111,7 +111,7 @@ class LogMel(Kind):
 
     dtype: ClassVar[str] = "float32"
 
-    def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
+    def extract(self, audio: NDArray[Any], frames: Framing, num_filters: int) -> NDArray[Any]:
         """Compute logarithms."""
         energies = mel_spectrum(audio, frames, num_filters, transform=self.dtype, dtype=self.dtype)
         np.maximum(energies, 1e-3, out=energies)
@@ -125,7 +125,7 @@ class LogLogMel(LogMel):
 
     dtype: ClassVar[str] = "float64"  # the second logarithm magnifies errors where the first one is about 0
 
-    def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
+    def extract(self, audio: NDArray[Any], frames: Framing, num_filters: int) -> NDArray[Any]:
         """Compute logarithms of logarithms."""
         return decibels(np.square(super().extract(audio, frames, num_filters)))
 
@@ -136,7 +136,7 @@ class DbMel(_Band):
 
     min_amp: float = option(1e-10, check=above(0), help="least energy")
 
-    def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
+    def extract(self, audio: NDArray[Any], frames: Framing, num_filters: int) -> NDArray[Any]:
         """Compute decibels."""
         result: NDArray[Any] = 20 * np.log10(np.maximum(self.energies(audio, frames, num_filters), self.min_amp))
         return result
@@ -152,7 +152,7 @@ class LinearSpectrogram(Kind):
         """Check that the number of bins is even."""
         return "num_feature_filters=%d must be even" % num_filters if num_filters % 2 else None
 
-    def check_frames(self, frames: Frames, num_filters: int) -> None:
+    def check_frames(self, frames: Framing, num_filters: int) -> None:
         """Check that a frame is not longer than what is transformed."""
         super().check_frames(frames, num_filters)
         size = 2 * num_filters
@@ -163,7 +163,7 @@ class LinearSpectrogram(Kind):
                 % (num_filters, size, frames.size, -(-frames.size // 4) * 2)
             )
 
-    def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
+    def extract(self, audio: NDArray[Any], frames: Framing, num_filters: int) -> NDArray[Any]:
         """Compute magnitudes."""
         self.check_frames(frames, num_filters)
         size = 2 * num_filters
@@ -188,7 +188,7 @@ class Pitch(Kind):
         """Check the range."""
         return None if self.fmin < self.fmax else "fmax=%s must be above fmin=%s" % (self.fmax, self.fmin)
 
-    def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
+    def extract(self, audio: NDArray[Any], frames: Framing, num_filters: int) -> NDArray[Any]:
         """Estimate and refine the pitch."""
         with optional_package("for features 'f0'", package="pyworld"):
             import pyworld
@@ -209,10 +209,10 @@ class Raw(Kind):
     default_filters = 1
     only_filters = 1
 
-    def check_frames(self, frames: Frames, num_filters: int) -> None:
+    def check_frames(self, frames: Framing, num_filters: int) -> None:
         """Check nothing: there are no frames."""
 
-    def extract(self, audio: NDArray[Any], frames: Frames, num_filters: int) -> NDArray[Any]:
+    def extract(self, audio: NDArray[Any], frames: Framing, num_filters: int) -> NDArray[Any]:
         """Append an axis."""
         return audio[..., None]
 

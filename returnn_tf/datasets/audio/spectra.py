@@ -21,7 +21,7 @@ _FILTERS_OF_BLOCK = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Frames:
+class Framing:
     """How audio is cut into frames.
 
     :param sample_rate: in Hz
@@ -34,7 +34,7 @@ class Frames:
     shift: int
 
     @classmethod
-    def make(cls, sample_rate: int, window_len: float, step_len: float) -> Frames:
+    def make(cls, sample_rate: int, window_len: float, step_len: float) -> Framing:
         """Return frames of given length and distance in seconds, rounded down to samples."""
         return cls(sample_rate, int(window_len * sample_rate), int(step_len * sample_rate))
 
@@ -129,7 +129,7 @@ def mel_filters(
 
 def mel_spectrum(
     audio: NDArray[Any],
-    frames: Frames,
+    frames: Framing,
     num_filters: int,
     *,
     fmin: float = 0.0,
@@ -145,7 +145,7 @@ def mel_spectrum(
     :param num_filters: number of bands
     :param fmin: in Hz, where the first band begins
     :param fmax: in Hz, where the last band ends; default: half the sample rate
-    :param center: see `Frames.cut`
+    :param center: see `Framing.cut`
     :param transform: precision of the Fourier transform, whose errors are relative to the loudest part of a frame
     :param dtype: precision of the energies, whose errors are relative to each
     """

@@ -16,7 +16,7 @@ from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.safe_files import path_of
 from returnn_tf.datasets.files import local_copy
 from returnn_tf.datasets.speech.indexed import UtterancesInFiles
-from returnn_tf.datasets.speech.oggzip_index import OggZipIndex, Part
+from returnn_tf.datasets.speech.oggzip_index import OggZipIndex, OggZipPart
 from returnn_tf.datasets.speech.utterances import UtteranceDataset, random_subset
 from returnn_tf.datasets.text.orth import make_post_processing
 
@@ -116,11 +116,11 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
         name = os.path.basename(path)
         return name[: -len(_TEXT)] if name.endswith(_TEXT) else os.path.splitext(name)[0]
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[OggZipPart]:
         """Open the files of the corpus."""
         folder = self._folder()
         if folder is not None:
-            return [Part(os.path.basename(folder), text=folder + ".txt", folder=folder)]
+            return [OggZipPart(os.path.basename(folder), text=folder + ".txt", folder=folder)]
         for path in self._paths:
             if not path.endswith((".zip", _TEXT)):
                 raise DataError(
@@ -140,9 +140,9 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
         for name, path in zip(self._names, self._paths):
             if path.endswith(".zip"):
                 with self._wanted_by("path"):
-                    parts.append(Part(name, archive=self._local(path), text=texts.get(name)))
+                    parts.append(OggZipPart(name, archive=self._local(path), text=texts.get(name)))
             elif name not in with_zip:
-                parts.append(Part(name, text=texts[name]))
+                parts.append(OggZipPart(name, text=texts[name]))
         return parts
 
     def _folder(self) -> Optional[str]:

@@ -26,7 +26,7 @@ _PIECE = 1 << 20
 _LONGEST = 1e12
 
 
-class Part:
+class OggZipPart:
     """One zip file, text file or directory of a corpus.
 
     :param name: its internal name: of its text and of the folder with the audio
@@ -75,7 +75,9 @@ class OggZipIndex:
     :param allowed: tags of the entries to keep; None: all
     """
 
-    def __init__(self, parts: Sequence[Part], *, with_audio: bool, prefix: bool, allowed: Optional[Collection[str]]):
+    def __init__(
+        self, parts: Sequence[OggZipPart], *, with_audio: bool, prefix: bool, allowed: Optional[Collection[str]]
+    ):
         self.parts = parts
         self.prefix = prefix
         self._with_audio = with_audio
@@ -91,7 +93,7 @@ class OggZipIndex:
             if part.archive is not None:
                 part.archive.forget_names()
 
-    def _add_part(self, number: int, part: Part, allowed: Optional[Collection[str]]) -> None:
+    def _add_part(self, number: int, part: OggZipPart, allowed: Optional[Collection[str]]) -> None:
         count = 0
         for count, entry in enumerate(part.dicts(), 1):
             if count == 1:
@@ -103,7 +105,7 @@ class OggZipIndex:
             raise DataError("the text of %s has no entries" % _place(part))
         self.num_read += count
 
-    def _check_first(self, part: Part, entry: Mapping[str, Any]) -> None:
+    def _check_first(self, part: OggZipPart, entry: Mapping[str, Any]) -> None:
         fault = None
         if not isinstance(entry.get("text"), str):
             fault = "'text' is %s, but must be a string" % shown(entry.get("text"))
@@ -121,7 +123,7 @@ class OggZipIndex:
         if fault:
             raise DataError("the text of %s: first entry: %s" % (_place(part), fault))
 
-    def _add(self, number: int, part: Part, tag: str, entry: Mapping[str, Any]) -> None:
+    def _add(self, number: int, part: OggZipPart, tag: str, entry: Mapping[str, Any]) -> None:
         text, file = entry.get("text"), entry.get("file")
         if not isinstance(text, str):
             self._faults[len(self._tags)] = "its 'text' is %s, not a string" % shown(text)
@@ -138,7 +140,7 @@ class OggZipIndex:
             row = part.archive.rows.get(self._member(part, file), _UNKNOWN)
         self._rows.append(row)
 
-    def _member(self, part: Part, file: str) -> str:
+    def _member(self, part: OggZipPart, file: str) -> str:
         return "%s/%s" % (part.name, file) if self.prefix else file
 
     @property
@@ -186,7 +188,7 @@ class OggZipIndex:
             return "%s:%s" % (part.archive.path, self._member(part, file))
         return os.path.join(part.folder or "", file)
 
-    def _audio_file(self, index: int) -> tuple[Part, str]:
+    def _audio_file(self, index: int) -> tuple[OggZipPart, str]:
         entry = self._entry(index)
         return self.parts[self._part_of[entry]], self._files[entry]
 
@@ -227,7 +229,7 @@ def _length(duration: Any) -> int:
     return int(duration * 100)
 
 
-def _place(part: Part) -> str:
+def _place(part: OggZipPart) -> str:
     if part.text is not None:
         return repr(part.text)
     assert part.archive is not None
