@@ -14,4 +14,5 @@ PLUG_INS: Mapping[str, Mapping[str, str]] = {
     "returnn_tf.commands": {"tool": "returnn_tf.compat.tool"},
     "returnn_tf.datasets": {"UserDataset": "returnn_tf.compat.user_datasets.reader"},
     "returnn_tf.settings": {"older settings": "returnn_tf.compat.settings"},
+    "returnn_tf.views": {"views": "returnn_tf.compat.views.factory:VIEWS"},
 }

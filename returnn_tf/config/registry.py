@@ -255,6 +255,14 @@ def _entry_points_of_rooms(group: str) -> list[importlib.metadata.EntryPoint]:
     return [importlib.metadata.EntryPoint(name, module, group) for name, module in modules.items()]
 
 
+def of_rooms(group: str, default: E) -> E:
+    """Return what a room has in a group that is for one thing, given as ``module:name``; without one, the default."""
+    for plugin in _entry_points_of_rooms(group):
+        found: E = plugin.load()
+        return found
+    return default
+
+
 @functools.cache
 def _all_entry_points() -> Any:
     return importlib.metadata.entry_points()

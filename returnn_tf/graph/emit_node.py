@@ -14,7 +14,7 @@ from returnn_tf.graph.check_numerics import checked_output
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
-from returnn_tf.graph.views.layer_view import LayerView
+from returnn_tf.graph.user_views import user_views
 from returnn_tf.ops.frames.pad import fit_dims
 from returnn_tf.ops.mixed_precision import full
 from returnn_tf.tensor import Data, size_tags
@@ -88,7 +88,7 @@ def _dependencies(ctx: EmitContext, value: Any, given: Any) -> list[Any]:
     """Return the ops that must run before the output is used: layers, or what a function of the layer returns."""
     if callable(given):
         ctx.lowering.values[ctx.node] = value
-        return list(given(LayerView(ctx, ctx.node)) or [])
+        return list(given(user_views().layer(ctx, ctx.node)) or [])
     return [ctx.lowering.values[node] for node in (given if isinstance(given, (list, tuple)) else [given])]
 
 

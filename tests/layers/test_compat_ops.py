@@ -9,10 +9,10 @@ import shutil
 import numpy as np
 import pytest
 
+from returnn_tf.compat.helpers.names import HELPERS
 from returnn_tf.compat.modules.op_code import OpCodeCompiler
 from returnn_tf.compat.modules.transducer import rna_loss, rnnt_loss
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.ops.helpers.names import HELPERS
 from returnn_tf.util.lazy_tf import tf
 
 BLANK = 1

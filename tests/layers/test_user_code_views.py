@@ -7,9 +7,9 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
+from returnn_tf.compat.views.data_view import DataView
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import ConfigError
-from returnn_tf.graph.views.data_view import DataView
 from returnn_tf.tensor import Data, FeatureDim, SpatialDim, batch_dim
 from returnn_tf.util.lazy_tf import tf
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from returnn_tf.ops.helpers.gradients import custom_gradient
-from returnn_tf.ops.helpers.names import HELPERS
+from returnn_tf.compat.helpers.gradients import custom_gradient
+from returnn_tf.compat.helpers.names import HELPERS
 from returnn_tf.util.lazy_tf import tf
 
 X = np.arange(24, dtype="float32").reshape(2, 3, 4)

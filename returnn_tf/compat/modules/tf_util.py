@@ -1,12 +1,14 @@
 """``from returnn.tf.util.basic import ...`` (once TFUtil): helpers for tensors in the functions of configs.
 
-The functions are those of `returnn_tf.ops.helpers`; see `__getattr__`.
+The functions are those of `returnn_tf.compat.helpers`; see `__getattr__`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from returnn_tf.compat.helpers.gradients import custom_gradient
+from returnn_tf.compat.helpers.names import HELPERS
 from returnn_tf.compat.modules.initializers import get_initializer
 from returnn_tf.compat.modules.op_code import OpCodeCompiler
 from returnn_tf.compat.modules.tensors import (
@@ -18,10 +20,8 @@ from returnn_tf.compat.modules.tensors import (
     batch_dim,
     single_step_dim,
 )
+from returnn_tf.compat.views.output_view import OutputWithActivation
 from returnn_tf.config.compat_modules import register_compat
-from returnn_tf.graph.views.output_view import OutputWithActivation
-from returnn_tf.ops.helpers.gradients import custom_gradient
-from returnn_tf.ops.helpers.names import HELPERS
 
 register_compat(__name__, "returnn.tf.util.basic", "TFUtil")
 

@@ -1,7 +1,7 @@
 """User code in networks: the names an ``eval`` string or function can use, and how it runs.
 
-A string sees ``source``, ``self``, ``tf`` with the TensorFlow 1 names that are still in use, ``np``, and the helpers of
-`returnn_tf.ops.helpers`. Configs are trusted like any program that the user runs.
+A string sees ``source``, ``self``, ``np``, and the names of `returnn_tf.graph.user_views`, such as ``tf``. Configs are
+trusted like any program that the user runs.
 """
 
 from __future__ import annotations
@@ -20,19 +20,16 @@ from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.graph.views.data_view import DataView
-from returnn_tf.graph.views.layer_view import LayerView
+from returnn_tf.graph.user_views import user_views
 from returnn_tf.layers.shared.eval_checks import check_names, check_sources
-from returnn_tf.ops.frames.shape import to_layout
-from returnn_tf.ops.helpers.names import HELPERS
-from returnn_tf.ops.tf1_names import Tf1Names
+from returnn_tf.ops.frames.shape import moved_axis_perm, to_layout, transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 ERROR_TOPIC = "code-in-configs"
 
-#: The names that every string sees.
-_NAMES = ("tf", "np", "numpy", "source", "self", *HELPERS)
+#: The names that every string sees, besides those of `user_views`.
+_NAMES = ("np", "numpy", "source", "self")
 
 
 def compile_code(ctx: PlanContext, code: Any, code_locals: Optional[Mapping[str, Any]] = None) -> None:
@@ -48,7 +45,7 @@ def compile_code(ctx: PlanContext, code: Any, code_locals: Optional[Mapping[str,
         raise ctx.error(
             "the eval code does not parse: %s\n    %s\n    %s" % (exc.msg, exc.text or code, marker)
         ) from None
-    check_names(ctx, tree, _NAMES, code_locals)
+    check_names(ctx, tree, (*_NAMES, *user_views().names), code_locals)
     check_sources(ctx, tree)
 
 
@@ -71,13 +68,13 @@ def run_code(
     :raises ConfigError: the code does not use all sources, or its value is no tensor
     """
     source = SourceFunction(ctx, layout, replace)
-    this = LayerView(ctx, ctx.node)
+    views = user_views()
+    this = views.layer(ctx, ctx.node)
     if callable(code):
         value = code(source=source, self=this, **(code_locals or {}))
     else:
         names: dict[str, Any] = {
-            **HELPERS,
-            "tf": Tf1Names(tf, ctx.seed),
+            **views.values(ctx.seed),
             "np": np,
             "numpy": np,
             "source": source,
@@ -85,10 +82,8 @@ def run_code(
             **(code_locals or {}),
         }
         value = eval(_compiled(code), names)  # the user's own code, see the module docstring
-    if isinstance(value, DataView):
-        value = value.placeholder
-    value = _tensor(ctx, value)
-    if ctx.train or not this.network.asked_mode:  # in other modes the code may need less
+    value = _tensor(ctx, views.tensor_of(value))
+    if ctx.train or not views.asked_mode(this):  # in other modes the code may need less
         source.check_all_used()
     return value
 
@@ -157,15 +152,15 @@ class SourceFunction:
         self._used.add(i)
         node, replace = self._nodes[i], self._replace
         if as_layer:
-            return LayerView(self._ctx, node)
-        view = DataView(node.output, self._ctx.value(node) if replace is None else replace[i], self._ctx, node.path)
-        if enforce_batch_major:
-            view = view.copy_as_batch_major()
+            return user_views().layer(self._ctx, node)
+        value = self._ctx.value(node) if replace is None else replace[i]
         if as_data:
-            return view
+            return user_views().data(self._ctx, node, value, enforce_batch_major)
+        if enforce_batch_major and node.output.batch_axis:
+            return transpose(value, moved_axis_perm(node.output.rank, node.output.batch_axis, 0))
         if not auto_convert or enforce_batch_major or replace is not None:
-            return view.placeholder
-        return to_layout(view.placeholder, node.output, self._layout)
+            return value
+        return to_layout(value, node.output, self._layout)
 
     def check_all_used(self) -> None:
         """Check that the code asked for every source.

@@ -6,7 +6,7 @@ from typing import Any
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.views.layer_view import LayerView
+from returnn_tf.graph.user_views import user_views
 from returnn_tf.layers.search.beams import SOURCE_BEAMS
 from returnn_tf.layers.search.choice_scores import (
     Candidates,
@@ -168,7 +168,7 @@ class ChoiceStep:
         scores_base = tf.expand_dims(base, 2)
         if self._layer.custom_score_combine is not None:
             scores = self._layer.custom_score_combine(
-                layer=ChoiceView(self._ctx, self._layer),
+                layer=self._view(),
                 scores_in=scores_in,
                 scores_base=scores_base,
                 t=self._hyps.step,
@@ -187,6 +187,13 @@ class ChoiceStep:
             scores += self._layer.random_sample_scale * -tf.math.log(-tf.math.log(uniform))
         return scores
 
+    def _view(self) -> Any:
+        """Return what the user's function sees of the choice."""
+        given = self._layer.explicit_search_sources
+        nodes = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
+        of_option = [user_views().layer(self._ctx, node) for node in nodes]
+        return user_views().layer(self._ctx, self._layer.node, explicit_search_sources=of_option)
+
     def _checked(self, scores: Any, scores_in: Any) -> Any:
         """Check that the user's function returned a score for each label of each hypothesis, and return it."""
         what = "Layer %r: custom_score_combine must return scores of the shape and dtype of scores_in, [batch, beam, "
@@ -201,16 +208,3 @@ class ChoiceStep:
         same = tf.debugging.assert_equal(tf.shape(scores), tf.shape(scores_in), message=what + ".")
         with tf.control_dependencies([same]):
             return tf.identity(scores)
-
-
-class ChoiceView(LayerView):
-    """The view of the choice passed to the function custom_score_combine."""
-
-    def __init__(self, ctx: EmitContext, layer: Any) -> None:
-        super().__init__(ctx, layer.node)
-        for name in ("beam_size", "prob_scale", "base_beam_score_scale", "length_normalization", "input_type"):
-            setattr(self, name, getattr(layer, name))
-        given = layer.explicit_search_sources
-        nodes = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
-        #: Views of the layers that the option of this name lists.
-        self.explicit_search_sources = [LayerView(ctx, node) for node in nodes]

@@ -9,8 +9,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.graph.views.data_view import DataView
-from returnn_tf.graph.views.layer_view import PlannedLayerView
+from returnn_tf.graph.user_views import user_views
 from returnn_tf.tensor import Data
 
 
@@ -24,7 +23,7 @@ def out_type_of_function(
     :param more: further keywords
     :raises ConfigError: it fails, or returns something else
     """
-    this = PlannedLayerView(ctx.node)
+    views = user_views()
     options = {
         info.name: value
         for info in declared_options(type(ctx.node.layer)).values()
@@ -32,7 +31,8 @@ def out_type_of_function(
         if value is not info.default and info.name != "out_type"
     }
     try:
-        result = function(**{**options, **(more or {}), "sources": this.sources, "name": this.name, "network": None})
+        sources, name = [views.planned_layer(node) for node in ctx.node.sources], ctx.node.path.rpartition("/")[2]
+        result = function(**{**options, **(more or {}), "sources": sources, "name": name, "network": None})
     except ConfigError:
         raise
     except Exception as exc:  # user code may raise anything
@@ -40,8 +40,7 @@ def out_type_of_function(
         raise ctx.error(
             "the function in out_type failed: %s" % (place or "%s: %s" % (type(exc).__name__, exc))
         ) from exc
-    if isinstance(result, DataView):
-        result = result.template
+    result = views.template_of(result)
     if not isinstance(result, (Data, Mapping)):
         raise ctx.error("the function in out_type must return a Data or a dict, got %r." % (result,))
     return result

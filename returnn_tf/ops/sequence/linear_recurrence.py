@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 from returnn_tf.native.scans.scan import native_scan, scan_ops
-from returnn_tf.ops.helpers.masks import sequence_mask_time_major
 from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
@@ -51,7 +50,7 @@ def recurrence_of_parts(
     a = tuple(tf.broadcast_to(x, tf.shape(y)) for x, y in zip(a, b))
     one = [1.0, 0.0]
     if lengths is not None:  # a sequence keeps its state in the frames of its padding
-        runs = tf.expand_dims(sequence_mask_time_major(lengths, tf.shape(b[0])[0]), 2)
+        runs = tf.transpose(tf.sequence_mask(lengths, tf.shape(b[0])[0]))[:, :, None]
         a = tuple(tf.where(runs, x, tf.constant(fill, x.dtype)) for x, fill in zip(a, one))
         b = tuple(tf.where(runs, x, tf.zeros([], x.dtype)) for x in b)
     # The initial state is one frame more, before the first one.

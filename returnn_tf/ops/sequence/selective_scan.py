@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Callable, Optional
 
 from returnn_tf.native.scans.selective_scan import native_selective_scan, selective_scan_ops
-from returnn_tf.ops.helpers.masks import sequence_mask_time_major
 from returnn_tf.ops.sequence.linear_recurrence import linear_recurrence
 from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
@@ -47,7 +46,7 @@ def selective_scan(
             ops, x, delta, a, b, c, d, h0, all_frames if lengths is None else tf.cast(lengths, tf.int32)
         )
     if lengths is not None:  # without a step a state is kept
-        runs = tf.expand_dims(sequence_mask_time_major(lengths, tf.shape(x)[0]), 2)
+        runs = tf.transpose(tf.sequence_mask(lengths, tf.shape(x)[0]))[:, :, None]
         x, delta, b, c = (tf.where(runs, array, tf.zeros([], array.dtype)) for array in (x, delta, b, c))
     n_frames = tf.shape(x)[0]
     chunked = [_chunks(array, n_frames) for array in (x, delta, b, c)]

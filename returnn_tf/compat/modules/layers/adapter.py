@@ -11,6 +11,9 @@ from returnn_tf.compat.modules.layers.host import Host
 from returnn_tf.compat.modules.layers.layer_base import LayerBase
 from returnn_tf.compat.modules.layers.scratch import ScratchGraph
 from returnn_tf.compat.modules.layers.variables import VariableRecorder
+from returnn_tf.compat.views.data_view import DataView
+from returnn_tf.compat.views.layer_view import LayerView
+from returnn_tf.compat.views.network_view import NetworkView
 from returnn_tf.compiler.planning.code_references import code_references
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options
@@ -20,9 +23,6 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.graph.views.data_view import DataView
-from returnn_tf.graph.views.layer_view import LayerView
-from returnn_tf.graph.views.network_view import NetworkView
 from returnn_tf.tensor import Data, Dim, DimKind, batch_dim, size_tags
 from returnn_tf.util.lazy_tf import tf
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from returnn_tf.compat.views.data_view import DataView
 from returnn_tf.config import ConfigError
-from returnn_tf.graph.views.data_view import DataView
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Dim, DimKind, parse_data_key
 from returnn_tf.tensor.match import common_layout

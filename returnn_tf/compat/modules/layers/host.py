@@ -7,8 +7,8 @@ import contextvars
 from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
+from returnn_tf.compat.views.layer_view import LayerView
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.views.layer_view import LayerView
 from returnn_tf.util.lazy_tf import tf
 
 #: function (name in the layer, shape, dtype, initialiser, trainable, getter) -> variable or its value

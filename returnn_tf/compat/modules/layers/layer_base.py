@@ -12,8 +12,8 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.compat.modules.layers.base_template import concat_view, output_like
 from returnn_tf.compat.modules.layers.host import HOST
+from returnn_tf.compat.views.data_view import DataView
 from returnn_tf.config import ConfigError, did_you_mean
-from returnn_tf.graph.views.data_view import DataView
 from returnn_tf.util.lazy_tf import tf
 
 #: The options of every layer: the network takes care of them, whatever the class does.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar, Optional
 
 from returnn_tf.compat.modules.layers.loss_base import Loss as ConfigLossBase
+from returnn_tf.compat.views.layer_view import LayerView
 from returnn_tf.config.options import declared_options
 from returnn_tf.graph.loss import Loss, LossContext
-from returnn_tf.graph.views.layer_view import LayerView
 from returnn_tf.util.lazy_tf import tf
 
 

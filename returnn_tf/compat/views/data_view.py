@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+from returnn_tf.compat.views.axes_view import AxesView
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.views.axes_view import AxesView
 from returnn_tf.ops.frames.shape import moved_axis_perm, to_layout, transpose
 from returnn_tf.tensor import Data, Dim, DimKind
 from returnn_tf.util.lazy_tf import tf

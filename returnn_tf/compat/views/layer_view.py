@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from returnn_tf.compat.views.data_view import DataView
+from returnn_tf.compat.views.network_view import NetworkView
+from returnn_tf.compat.views.output_view import OutputWithActivation
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.option_values import map_values
 from returnn_tf.config.options import declared_options
@@ -12,9 +15,6 @@ from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.hidden_state import HIDDEN_STATE, hidden_state_of, recurrent_node
 from returnn_tf.graph.node import Node, ParamSpec
-from returnn_tf.graph.views.data_view import DataView
-from returnn_tf.graph.views.network_view import NetworkView
-from returnn_tf.graph.views.output_view import OutputWithActivation
 from returnn_tf.util.lazy_tf import tf
 
 

@@ -7,8 +7,8 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
+from returnn_tf.compat.helpers.shapes import get_shape
 from returnn_tf.ops.activations import clipped_exp, clipped_log
-from returnn_tf.ops.helpers.shapes import get_shape
 from returnn_tf.util.lazy_tf import tf
 
 safe_log = clipped_log

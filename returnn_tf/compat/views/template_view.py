@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+from returnn_tf.compat.views.changed_data import changed_data
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.views.changed_data import changed_data
 from returnn_tf.tensor import Beam, Data, Dim
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from returnn_tf.ops.helpers import masks, sampling, shapes, values, warp
+from returnn_tf.compat.helpers import masks, sampling, shapes, values, warp
 
 
 def _public(module: Any) -> dict[str, Any]:
