@@ -17,7 +17,7 @@ from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.compat.tool.registry import register_tool
 from returnn_tf.compat.tool.shared.ffmpeg import ArchivedAudio, ConvertedAudio, CopiedAudio, NoAudio
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.datasets.rasr.archive import open_archive
+from returnn_tf.datasets import Dataset
 from returnn_tf.logging.log import log
 from returnn_tf.util.temporary import Temporary
 
@@ -104,8 +104,9 @@ def _encoding(parsed: argparse.Namespace) -> Iterator[AudioEncoding]:
             return
         if parsed.raw_sample_rate % parsed.feat_sample_rate:
             raise ConfigError("--raw_sample_rate must be a multiple of --feat_sample_rate")
-        archive = open_archive(parsed.sprint_cache)
-        yield ArchivedAudio(archive, parsed.raw_sample_rate, parsed.feat_sample_rate, converted)
+        features = {"filename": parsed.sprint_cache, "data_type": "feat"}
+        archive = Dataset.from_config({"class": "SprintCacheDataset", "data": {"data": features}})
+        yield ArchivedAudio(parsed.sprint_cache, archive, parsed.raw_sample_rate, parsed.feat_sample_rate, converted)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
 
 from returnn_tf.config.options import LayerRef, option
-from returnn_tf.datasets.rasr.servers import ServerOptions
 from returnn_tf.graph.aux_values import OUTPUT_LOSS
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
@@ -16,7 +15,7 @@ from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.sequence.alignments import acceptor_alignment, acceptor_path, best_alignment, soft_alignment
-from returnn_tf.layers.sequence.rasr_automata import acceptors_of_rasr, check_sprint_opts
+from returnn_tf.layers.sequence.automata import AUTOMATON_SERVERS
 from returnn_tf.ops.cross_entropy import safe_log
 from returnn_tf.ops.frames.shape import transpose, with_sizes
 from returnn_tf.ops.sequence.fast_bw import Topology, chain_topology, ctc_topology, label_topology
@@ -82,7 +81,7 @@ class FastBaumWelchLayer(Layer):
         None, help="layer whose lengths give the number of classes", refs=True
     )
     sprint_opts: Optional[dict[str, Any]] = option(
-        None, help="for sprint: options of RASR, which is started once and answers in each step", group=ServerOptions
+        None, help="for sprint: options of RASR, which is started once and answers in each step; as of the loss sprint"
     )
 
     @classmethod
@@ -104,7 +103,8 @@ class FastBaumWelchLayer(Layer):
         self.labels: Optional[Node] = None
         self.seq_tags: Optional[Node] = None
         if self.align_target == "sprint":
-            check_sprint_opts(self.sprint_opts, "Layer %r (class 'fast_bw')" % ctx.node.path)
+            where = "Layer %r (class 'fast_bw')" % ctx.node.path
+            AUTOMATON_SERVERS.get(self.align_target, where).check(self.sprint_opts, where)
             self.seq_tags = ctx.depend(ctx.builder.extern_node(SEQ_TAG))
         elif self.sprint_opts:
             raise ctx.error("sprint_opts is for align_target 'sprint', not %r. Remove it." % self.align_target)
@@ -144,7 +144,8 @@ class FastBaumWelchLayer(Layer):
             assert self.sprint_opts is not None and ctx.output.dim is not None
             where = "Layer %r (class 'fast_bw')" % ctx.node.path
             tags = ctx.value(self.seq_tags)
-            return acceptors_of_rasr(self.sprint_opts, where, tags, ctx.output.dim, self.tdp_scale)
+            server = AUTOMATON_SERVERS[self.align_target]
+            return server.acceptors(self.sprint_opts, where, tags, ctx.output.dim, self.tdp_scale)
         assert self.labels is not None and ctx.output.dim is not None and self.automaton is not None
         where = "Layer %r: automaton" % ctx.node.path
         given = acceptors_by_function(self.automaton, *_labels(ctx, self.labels), ctx.output.dim, where)

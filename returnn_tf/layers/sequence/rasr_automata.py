@@ -9,6 +9,7 @@ import numpy as np
 
 from returnn_tf.config.options import check_options
 from returnn_tf.datasets.rasr.servers import Automaton, ServerOptions, servers_for
+from returnn_tf.layers.sequence.automata import AUTOMATON_SERVERS, AutomatonServer
 from returnn_tf.ops.sequence.fsa import Acceptors
 from returnn_tf.util.host_calls import host_call
 from returnn_tf.util.lazy_tf import tf
@@ -59,3 +60,6 @@ def _joined(automata: Sequence[Automaton]) -> Any:
         edges[row, :count] = automaton.edges.T
         costs[row, :count] = automaton.weights
     return edges, costs, np.array([automaton.num_states for automaton in automata], "int32")
+
+
+AUTOMATON_SERVERS.add(AutomatonServer(check_sprint_opts, acceptors_of_rasr), "sprint", owner=acceptors_of_rasr)

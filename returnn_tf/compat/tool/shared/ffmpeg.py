@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
@@ -10,21 +11,21 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Optional, Union
+from typing import Optional
 
 import numpy as np
 
 from returnn_tf.cli.data.corpus_list import Utterance
-from returnn_tf.config import DataError
+from returnn_tf.config import DataError, did_you_mean
 from returnn_tf.datasets.audio.packages import optional_package
+from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.safe_files import open_regular
-from returnn_tf.datasets.rasr.archive import Archive, ArchiveBundle
-from returnn_tf.datasets.rasr.entries import decode_features
 from returnn_tf.datasets.speech.audio_range import duration
 
 _OGG = ".ogg"
 _INT16 = 32768.0  # RASR has samples in the range of 16 bits
 _MOST_SHOWN = 300
+_COMPARED = 2000  # names, since comparing spellings takes long
 
 
 @dataclass(frozen=True)
@@ -121,13 +122,15 @@ class ConvertedAudio:
 class ArchivedAudio:
     """Takes samples from an archive of RASR, whose frames are parts of the signal.
 
-    :param archive: with the segments by name
+    :param path: of the archive, or of a bundle
+    :param archive: the dataset of its features, by the names of the segments
     :param sample_rate: of the signal, Hz
     :param frame_rate: frames of the archive per second
     :param converted: encodes them
     """
 
-    archive: Union[Archive, ArchiveBundle]
+    path: str
+    archive: Dataset
     sample_rate: int
     frame_rate: int
     converted: ConvertedAudio
@@ -139,12 +142,15 @@ class ArchivedAudio:
 
         :raises DataError: the archive lacks the segment, or its frames have another size
         """
-        place = "archive %r, entry %r" % (self.archive.path, utterance.name)
-        vectors = decode_features(self.archive.read(utterance.name), place).vectors
+        if utterance.name not in self._indices:
+            hint = did_you_mean(utterance.name, list(self._indices)[:_COMPARED])
+            raise DataError("archive %r has no entry %r. %s" % (self.path, utterance.name, hint))
+        vectors = self.archive.read(self._indices[utterance.name], 1, ["data"])["data"]
         size = self.sample_rate // self.frame_rate
         if not vectors.size or vectors.shape[1] != size:
-            text = "%s: has frames %s, but %d Hz and %d frames per second need %d samples in each"
-            raise DataError(text % (place, list(vectors.shape), self.sample_rate, self.frame_rate, size))
+            text = "archive %r, entry %r: has frames %s, but %d Hz and %d frames per second need %d samples in each"
+            shape = list(vectors.shape)
+            raise DataError(text % (self.path, utterance.name, shape, self.sample_rate, self.frame_rate, size))
         samples = vectors.reshape(-1).astype(np.float64)
         if np.abs(samples).max() > 1:
             samples = samples / _INT16
@@ -156,6 +162,11 @@ class ArchivedAudio:
             return self.converted.convert(utterance, path), len(samples) / self.sample_rate
         finally:
             os.remove(path)
+
+    @functools.cached_property
+    def _indices(self) -> dict[str, int]:
+        """Return where the segments are in the dataset, by name."""
+        return {self.archive.tag(index): index for index in range(self.archive.num_seqs)}
 
 
 def _ffmpeg() -> str:
