@@ -36,7 +36,7 @@ C = TypeVar("C", bound=Callable[..., Any])
 _ROOT = __name__.partition(".")[0]
 
 #: Folders of this package that may be missing, with the other programs that they are for.
-ROOMS: Mapping[str, str] = {_ROOT + ".compat": "RETURNN"}
+ROOMS: Mapping[str, str] = {_ROOT + ".compat": "RETURNN", _ROOT + ".rasr": "RASR"}
 
 
 class Registry(Generic[E]):

@@ -10,7 +10,7 @@ from returnn_tf.cli.shared import layer_docs
 from returnn_tf.config import Config
 from returnn_tf.graph.registry import LAYERS, LOSSES
 
-EMULATOR = str(Path(__file__).parents[1] / "datasets" / "rasr" / "emulator.py")
+EMULATOR = str(Path(__file__).parents[1] / "rasr" / "emulator.py")
 
 
 def _own(kind: str, registry: Any) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def test_paths_of_any_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 #: where a program is started by other means, and why nothing is imported from the working directory there
 _OTHERS = {
     "util/python_child.py",
-    "datasets/rasr/process.py",  # -I -S, a file
+    "rasr/processes/process.py",  # -I -S, a file
     "export/saved_model/run.py",  # a file, which must not load this package; its folder is the first in sys.path
     "cli/doctor.py",  # is printed
     "cli/submit/root.py",  # is printed

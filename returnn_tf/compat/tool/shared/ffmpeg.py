@@ -166,7 +166,7 @@ class ArchivedAudio:
     @functools.cached_property
     def _indices(self) -> dict[str, int]:
         """Return where the segments are in the dataset, by name."""
-        return {self.archive.tag(index): index for index in range(self.archive.num_seqs)}
+        return {self.archive.tag(index): index for index in range(self.archive.num_seqs or 0)}
 
 
 def _ffmpeg() -> str:

@@ -1,0 +1,1 @@
+"""Datasets of what RASR has written, and of what it computes."""

@@ -1,0 +1,1 @@
+"""What RASR calls by `returnn_tf.rasr.interface`: training and forwarding."""

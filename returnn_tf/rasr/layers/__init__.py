@@ -1,0 +1,1 @@
+"""Losses and automata that RASR computes while a graph runs."""
