@@ -1,4 +1,4 @@
-"""``returnn-tf datasets [NAME ...]``: the dataset classes and their options."""
+"""``returnn-tf datasets [CONFIG ...] [NAME ...]``: the dataset classes and their options."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from returnn_tf.datasets.core.registry import DATASETS
 
 @register_command(
     "datasets",
-    "[NAME ...]",
+    "[CONFIG ...] [NAME ...]",
     "list all dataset classes, or explain some with their options",
+    details="  CONFIG   a config whose own classes count too",
     group="reference",
 )
 def run(args: list[str]) -> int:
     """Print the list of all dataset classes, or the reference of some.
 
-    :param args: empty, or names
+    :param args: config files, and names
     """
     return print_reference(
         "datasets", args, DATASETS, options="Options", base=Dataset.Options, common="Options of every dataset:"

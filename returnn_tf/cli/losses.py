@@ -1,4 +1,4 @@
-"""``returnn-tf losses [NAME ...]``: the losses and their options."""
+"""``returnn-tf losses [CONFIG ...] [NAME ...]``: the losses and their options."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from returnn_tf.graph.registry import LOSSES
 
 @register_command(
     "losses",
-    "[NAME ...]",
+    "[CONFIG ...] [NAME ...]",
     "list all losses, or explain some with their options",
+    details="  CONFIG   a config whose own classes count too",
     group="reference",
 )
 def run(args: list[str]) -> int:
     """Print the list of all losses, or the reference of some.
 
-    :param args: empty, or names
+    :param args: config files, and names
     """
     return print_reference("losses", args, LOSSES, base=Loss, common="Options of every loss:")

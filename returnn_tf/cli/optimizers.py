@@ -1,4 +1,4 @@
-"""``returnn-tf optimizers [NAME ...]``: the optimizers and their options."""
+"""``returnn-tf optimizers [CONFIG ...] [NAME ...]``: the optimizers and their options."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from returnn_tf.engine.update.optimizers import OPTIMIZERS, Optimizer
 
 @register_command(
     "optimizers",
-    "[NAME ...]",
+    "[CONFIG ...] [NAME ...]",
     "list all optimizers, or explain some with their options",
+    details="  CONFIG   a config whose own classes count too",
     group="reference",
 )
 def run(args: list[str]) -> int:
     """Print the list of all optimizers, or the reference of some.
 
-    :param args: empty, or names
+    :param args: config files, and names
     """
     return print_reference("optimizers", args, OPTIMIZERS, base=Optimizer, common="Options of every optimizer:")

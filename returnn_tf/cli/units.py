@@ -1,4 +1,4 @@
-"""``returnn-tf units [NAME ...]``: the recurrent units and their options."""
+"""``returnn-tf units [CONFIG ...] [NAME ...]``: the recurrent units and their options."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from returnn_tf.ops.cells import UNITS, Cell
 
 @register_command(
     "units",
-    "[NAME ...]",
+    "[CONFIG ...] [NAME ...]",
     "list all recurrent units, or explain some with their options",
+    details="  CONFIG   a config whose own classes count too",
     group="reference",
 )
 def run(args: list[str]) -> int:
     """Print the list of all recurrent units, or the reference of some.
 
-    :param args: empty, or names
+    :param args: config files, and names
     """
     return print_reference("units", args, UNITS, options="Options", base=Cell.Options, common="Options of every unit:")

@@ -45,6 +45,36 @@ def test_mistakes(command, capsys):
     assert "unknown option '--all'" in capsys.readouterr().err
 
 
+OWN = """
+from returnn_tf import Dataset, Layer, Loss, option, register_dataset, register_layer, register_loss
+
+@register_layer("own_layer")
+class OwnLayer(Layer):
+    \"\"\"Of a config.\"\"\"
+
+    own_size: int = option(3, help="of a config")
+
+@register_loss("own_loss")
+class OwnLoss(Loss):
+    \"\"\"Of a config.\"\"\"
+
+    own_size: int = option(3, help="of a config")
+"""
+
+
+@pytest.mark.parametrize("command, name", [("layers", "own_layer"), ("layers", "own_loss"), ("losses", "own_loss")])
+def test_classes_of_a_config(command, name, tmp_path, capsys):
+    """Listed and explained as those of the program."""
+    path = tmp_path / "my.config"
+    path.write_text(OWN)
+    assert main([command, str(path), name]) == 0
+    assert "own_size: int = 3" in capsys.readouterr().out
+    assert main([command, str(path)]) == 0
+    assert "  %s" % name in capsys.readouterr().out
+    assert main([command, str(tmp_path / "none.config"), name]) == 2
+    assert "none.config" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "cls",
     [cls for registry in (OPTIMIZERS, LOSSES) for _, cls in registry.items()]

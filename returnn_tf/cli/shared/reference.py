@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.reference import describe, listing
 from returnn_tf.config.registry import Registry
 
@@ -13,15 +14,33 @@ def print_reference(command: str, args: list[str], registry: Registry[Any], **fa
     """Print all entries of a registry, or the reference of some.
 
     :param command: its name
-    :param args: empty, or names
+    :param args: config files whose own classes count too, and names
     :param facts: for `describe`
     :raises ConfigError: unknown name
     :return: exit code
     """
-    for name in args:
-        if name.startswith("-"):
-            raise ConfigError("%s: unknown option %r. returnn-tf %s [NAME ...]" % (command, name, command))
+    names = read_configs(command, args)
+    for name in names:
         print(describe(registry, name, command, **facts))
-    if not args:
+    if not names:
         print("\n".join(["`returnn-tf %s NAME` shows the options:" % command, *listing(registry.items())]))
     return 0
+
+
+def read_configs(command: str, args: list[str]) -> list[str]:
+    """Read the config files among the arguments, which registers the classes that they define.
+
+    An argument is one if it has a dot or a slash, as in ``my.config``, or is a file.
+
+    :param command: its name
+    :return: the other arguments
+    :raises ConfigError: unknown option, or a config can't be read
+    """
+    for argument in args:
+        if argument.startswith("-"):
+            raise ConfigError(
+                "%s: unknown option %r. returnn-tf %s [CONFIG ...] [NAME ...]" % (command, argument, command)
+            )
+    files = [argument for argument in args if "." in argument or os.sep in argument or os.path.isfile(argument)]
+    Config.from_files(files)
+    return [argument for argument in args if argument not in files]
