@@ -8,7 +8,7 @@ import sys
 _root = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 sys.path.insert(0, _root)  # for the package of this folder, whatever is installed
 try:
-    from returnn_tf.config.compat_modules import serve_package
+    from returnn_tf.compat.imports.stand_ins import serve_package
 finally:
     sys.path.remove(_root)
 

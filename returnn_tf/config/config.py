@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequenc
 from typing import Any, Callable, Optional, TypeVar, Union, overload
 
 from returnn_tf.config import loading, readers
-from returnn_tf.config.compat_modules import builtins_of_configs, compat_modules
 from returnn_tf.config.errors import ConfigError, did_you_mean
 from returnn_tf.config.recipe import ConfigRecipe
 from returnn_tf.config.type_words import shown_with_kind
 from returnn_tf.config.user_code import CONFIG_MODULE
+from returnn_tf.config.user_files import builtins_of_configs, resolving_imports
 from returnn_tf.util.html import code, paragraph, shortened, table
 
 _COMMAND_LINE = "the command line"
@@ -95,7 +95,7 @@ class Config:
         self.become_global()
         before = dict(self._values)
         self._values["__file__"] = os.path.abspath(path)
-        with compat_modules():
+        with resolving_imports():
             loading.run_python(path, text, source.code, self._values)
         self._values["config"] = self
         self._used |= source.names_read

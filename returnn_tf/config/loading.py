@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, Optional
 
-from returnn_tf.config.compat_imports import explain_import
 from returnn_tf.config.errors import ConfigError, shortened
+from returnn_tf.config.registry import missing_rooms
 from returnn_tf.config.user_code import described
 
 ERROR_TOPIC = "config-file"
@@ -259,12 +259,18 @@ def run_python(path: str, text: str, code: CodeType, namespace: dict[str, Any]) 
     except (Exception, SystemExit) as exc:
         line = _line_of_exception(path, exc)
         if isinstance(exc, ImportError):
-            what = explain_import(exc)
+            what = _explain_import(exc)
         elif isinstance(exc, ConfigError):
             what = str(exc)
         else:
             what = described(exc)
         raise ConfigError(_with_line(path, line, text, what)) from exc
+
+
+def _explain_import(exc: ImportError) -> str:
+    """Return what is missing, and what to do."""
+    text = "%s: %s. Install it, or put the file into the folder of the config." % (type(exc).__name__, exc)
+    return " ".join([text, *(missing_rooms() if isinstance(exc, ModuleNotFoundError) else [])])
 
 
 def _line_of_exception(path: str, exc: BaseException) -> Optional[int]:

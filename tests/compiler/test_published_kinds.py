@@ -11,7 +11,7 @@ import returnn_tf
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config
-from returnn_tf.config.compat_modules import compat_modules
+from returnn_tf.config.user_files import resolving_imports
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.util.lazy_tf import tf
 from tests.compiler.published import attention, augmented, hybrid, streaming, transformers
@@ -200,7 +200,7 @@ def config_of(case: Case) -> Config:
 def test_all_parameters_learn(name: str) -> None:
     case = CASES[name]
     config = config_of(case)
-    with compat_modules():
+    with resolving_imports():
         net = Network.from_config(config, train=True)
         before, feed = net.get_param_values(), case.feed(net.extern_data)
         trainer = returnn_tf.Trainer(net, config)
@@ -215,7 +215,7 @@ def test_all_parameters_learn(name: str) -> None:
 def test_searches_with_the_parameters_of_training(name: str) -> None:
     case = CASES[name]
     config = config_of(case)
-    with compat_modules():
+    with resolving_imports():
         trained = plan_from_config(config, train=True)
         net = Network.from_config(config, search=True)
         more = set(net.params) - set(trained.params)

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
-from returnn_tf.config.compat_modules import import_for_configs
+from returnn_tf.config.user_files import import_for_configs
 from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.files import CachedFile, cache, in_use, local_copy
 from returnn_tf.datasets.files.cache import DAY, LOCK, PART, FileCache

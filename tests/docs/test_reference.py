@@ -10,9 +10,9 @@ import pytest
 
 import returnn_tf
 from returnn_tf.cli.commands import COMMANDS
+from returnn_tf.compat.imports.stand_ins import COMPAT
 from returnn_tf.compat.tool.registry import TOOLS
 from returnn_tf.config import options
-from returnn_tf.config.compat_modules import COMPAT
 from returnn_tf.config.registry import Registry
 from returnn_tf.config.settings import setting_groups
 from returnn_tf.engine.learning_rate.schemes import SCHEMES

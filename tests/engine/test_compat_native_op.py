@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.compat.modules import native_op
-from returnn_tf.config.compat_modules import compat_modules
+from returnn_tf.config.user_files import resolving_imports
 from returnn_tf.layers.sequence import alignments
 from returnn_tf.ops.sequence.fast_bw import ctc_topology
 from returnn_tf.util.lazy_tf import tf
@@ -17,7 +17,7 @@ def scores():
 
 
 def test_names():
-    with compat_modules():
+    with resolving_imports():
         from returnn.tf.native_op import fast_viterbi
         from TFNativeOp import ctc_loss
     assert fast_viterbi is native_op.fast_viterbi and ctc_loss is native_op.ctc_loss

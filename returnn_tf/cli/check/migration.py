@@ -14,13 +14,13 @@ from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.behavior_versions import NEWEST_VERSION
-from returnn_tf.config.compat_modules import current_name
 from returnn_tf.config.derived import derived
 from returnn_tf.config.options import OptionInfo, declared_options, is_on
 from returnn_tf.config.settings import all_settings, misspelt_keys, why_ignored
 from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.training import TrainingSettings
+from returnn_tf.config.user_files import config_imports
 from returnn_tf.datasets.core.registry import DATASETS
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.update.options import given_flags
@@ -114,7 +114,7 @@ class _Report:
         for path, text in self._texts.items():
             for node in _imports(text):
                 module = node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name
-                today = current_name(module)
+                today = config_imports().newest_name(module)
                 if today is None:
                     continue
                 names = ", ".join(alias.name for alias in node.names) if isinstance(node, ast.ImportFrom) else ""

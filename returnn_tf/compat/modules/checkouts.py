@@ -8,8 +8,9 @@ import sys
 import types
 from typing import Any, Optional
 
+from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.config import ConfigError
-from returnn_tf.config.compat_modules import load_user_file, register_compat
+from returnn_tf.config.user_files import load_user_file
 
 register_compat(__name__, "returnn.import_")
 

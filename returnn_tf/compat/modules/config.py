@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.config.user_code import config_in_use
 
 register_compat(__name__, "returnn.config", "Config")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import Any, Union
 
-from returnn_tf.config.compat_modules import register_compat
+from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.datasets.files import CachedFile
 
 register_compat(__name__, "returnn.util.file_cache")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Optional
 
+from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.config import Config
-from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.config.settings.horovod import HorovodSettings
 from returnn_tf.config.user_code import config_in_use
 from returnn_tf.engine.distributed import world

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.config import Config
-from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.engine.support.log_targets import configure_log
 
 register_compat(__name__, "returnn.log", "Log")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
+from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.compat.modules.log import log
 from returnn_tf.config import Config
-from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.config.user_code import config_in_use
 
 register_compat(__name__, "returnn.__main__")

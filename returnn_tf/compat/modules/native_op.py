@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from returnn_tf.config.compat_modules import register_compat
+from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.layers.sequence.alignments import acceptor_alignment, acceptor_path, ctc
 from returnn_tf.ops.sequence.ctc_variants import softmax_gradient
 from returnn_tf.ops.sequence.edge_lists import acceptors_of_edge_list, ctc_edge_list

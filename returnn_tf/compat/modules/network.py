@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.compat.views.network_view import ExternDataView as ExternData
 from returnn_tf.config import ConfigError
-from returnn_tf.config.compat_modules import register_compat
 
 register_compat(__name__, "returnn.tf.network", "TFNetwork")
 

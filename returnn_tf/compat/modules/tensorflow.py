@@ -7,8 +7,8 @@ import types
 from typing import Any, Optional
 
 from returnn_tf.compat.helpers.tf1_names import where, with_old_keywords
+from returnn_tf.compat.imports.stand_ins import REPLACED
 from returnn_tf.compat.modules.layers.host import HOST
-from returnn_tf.config.compat_modules import REPLACED
 from returnn_tf.ops.activations import get_activation
 from returnn_tf.util.lazy_tf import tf
 

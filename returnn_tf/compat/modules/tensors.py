@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.compat.views.data_view import DataView
-from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.tensor import Data as _Data
 from returnn_tf.tensor import Dim as _Dim
 from returnn_tf.tensor import (

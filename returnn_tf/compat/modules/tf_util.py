@@ -9,6 +9,7 @@ from typing import Any
 
 from returnn_tf.compat.helpers.gradients import custom_gradient
 from returnn_tf.compat.helpers.names import HELPERS
+from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.compat.modules.initializers import get_initializer
 from returnn_tf.compat.modules.op_code import OpCodeCompiler
 from returnn_tf.compat.modules.tensors import (
@@ -21,7 +22,6 @@ from returnn_tf.compat.modules.tensors import (
     single_step_dim,
 )
 from returnn_tf.compat.views.output_view import OutputWithActivation
-from returnn_tf.config.compat_modules import register_compat
 
 register_compat(__name__, "returnn.tf.util.basic", "TFUtil")
 

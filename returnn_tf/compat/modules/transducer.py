@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from returnn_tf.config.compat_modules import FALLBACK, register_compat
+from returnn_tf.compat.imports.stand_ins import FALLBACK, register_compat
 from returnn_tf.layers.sequence.alignments import transducer
 from returnn_tf.util.lazy_tf import tf
 

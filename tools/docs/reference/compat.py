@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from returnn_tf.config.compat_modules import COMPAT
+from returnn_tf.compat.imports.stand_ins import COMPAT
 from returnn_tf.config.reference import first_sentence
 from tools.docs.reference.classes import Pages, heading, sections
 from tools.docs.reference.docstrings import code, inline

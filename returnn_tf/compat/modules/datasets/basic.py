@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
+from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.compat.modules.datasets.view import DatasetView
 from returnn_tf.compat.user_datasets.base import UserDatasetBase
 from returnn_tf.compat.user_datasets.dataset_seq import DatasetSeq
 from returnn_tf.compat.user_datasets.reader import UserDataset
-from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.datasets.core.base import Dataset as _Dataset
 from returnn_tf.datasets.core.registry import DATASETS
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.compat.modules.datasets.basic import Dataset, DatasetSeq
 from returnn_tf.compat.user_datasets import cached
-from returnn_tf.config.compat_modules import register_compat
 
 register_compat(__name__, "returnn.datasets.cached2", "CachedDataset2")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.compat.modules.datasets.basic import Dataset, DatasetSeq
 from returnn_tf.compat.modules.datasets.cached2 import CachedDataset2
 from returnn_tf.compat.modules.datasets.vocabulary import (
@@ -13,7 +14,6 @@ from returnn_tf.compat.modules.datasets.vocabulary import (
     Vocabulary,
 )
 from returnn_tf.compat.user_datasets import cached
-from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.datasets.synthetic.static import StaticDataset
 from returnn_tf.datasets.synthetic.task12ax import Task12AXDataset
 

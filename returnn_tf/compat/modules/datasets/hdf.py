@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
-from returnn_tf.config.compat_modules import register_compat
+from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.datasets.hdf.dataset import HDFDataset
 from returnn_tf.datasets.hdf.writer import HDFWriter
 

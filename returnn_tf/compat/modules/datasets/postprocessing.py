@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from returnn_tf.config.compat_modules import register_compat
+from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.datasets.combining.mapper import LaplaceOrdering, Sequential
 from returnn_tf.datasets.combining.postprocessing import PostprocessingDataset
 

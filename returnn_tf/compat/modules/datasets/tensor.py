@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.compat.modules import tensors
 from returnn_tf.compat.modules.tensors import batch_dim, single_step_dim
-from returnn_tf.config.compat_modules import register_compat
 from returnn_tf.datasets.combining.mapper import NamedTensor, TensorDict
 
 register_compat(__name__, "returnn.tensor")

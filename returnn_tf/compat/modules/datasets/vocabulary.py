@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from returnn_tf.config.compat_modules import register_compat
+from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.datasets import vocabulary
 from returnn_tf.datasets.vocabulary import (
     BytePairEncoding,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.compat.modules.layers.base_template import concat_view
 from returnn_tf.compat.modules.layers.layer_base import CopyLayer, LayerBase, _ConcatInputLayer
 from returnn_tf.compat.modules.layers.loss_base import Loss
@@ -13,7 +14,6 @@ from returnn_tf.compat.modules.layers.registering import (
     register_layer_class,
     register_loss_class,
 )
-from returnn_tf.config.compat_modules import register_compat
 
 register_compat(__name__, "returnn.tf.layers.basic", "TFNetworkLayer")
 register_compat(__name__, "returnn.tf.layers.base")

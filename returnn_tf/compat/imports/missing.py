@@ -1,4 +1,4 @@
-"""Explains what to do when a config uses something of RETURNN, or imports a module, that does not exist here.
+"""Explains what to do when a config uses something of RETURNN that does not exist here.
 
 A name that is imported but never used is no mistake, so it is an object that raises an error once it is used.
 """
@@ -88,8 +88,3 @@ def is_beside_configs(module: str) -> bool:
         return False
     folder = os.path.dirname(spec.origin)
     return not any(os.path.exists(os.path.join(folder, name)) for name in ("TFEngine.py", "returnn", "rnn.py"))
-
-
-def explain_import(exc: ImportError) -> str:
-    """Return what is missing, and what to do."""
-    return "%s: %s. Install it, or put the file into the folder of the config." % (type(exc).__name__, exc)

@@ -8,25 +8,23 @@ names of TensorFlow 1 added, since old configs use both.
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import os
+import pathlib
 import sys
-import threading
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
-from returnn_tf.config.compat_imports import OLD_MODULES, ROOT, is_beside_configs, line_of_caller, missing_name
+from returnn_tf.compat.imports.missing import OLD_MODULES, ROOT, is_beside_configs, line_of_caller, missing_name
 from returnn_tf.config.registry import Registry
-from returnn_tf.config.user_code import USER_CODE, is_user_file
+from returnn_tf.config.user_files import ConfigImports
 
 ERROR_TOPIC = "code-in-configs"
 
-#: Stand-ins by the names of RETURNN modules that configs use; registered by the modules of `returnn_tf.compat`.
+#: Stand-ins by the names of RETURNN modules that configs use; registered by the modules of `returnn_tf.compat.modules`.
 COMPAT: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat.modules")
 #: Modules that configs see in another form than other code.
 REPLACED: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat.modules", module_per_entry=True)
@@ -34,9 +32,7 @@ REPLACED: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat.mod
 FALLBACK: Registry[types.ModuleType] = Registry("module", "returnn_tf.compat.modules")
 _TENSORFLOW = "tensorflow"
 #: The file in a checkout that serves the stand-ins to all code, see `serve_package`.
-_SERVING = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__)))), ROOT, "__init__.py"
-)
+_SERVING = str(pathlib.Path(__file__).resolve().parents[3] / ROOT / "__init__.py")
 #: Names with underscores that stand-ins have.
 _FACTS = ("__file__", "__version__", "__long_version__")
 
@@ -114,81 +110,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Do nothing: names are looked up on access."""
 
 
-class _UserLoader(importlib.machinery.SourceFileLoader):
-    """Loads a file beside a config, whose imports are those of a config."""
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        """Run the file."""
-        vars(module)["__builtins__"] = builtins_of_configs()
-        super().exec_module(module)
-
-
-class _UserFinder(importlib.abc.MetaPathFinder):
-    """Finds the files of the user: everything on the path but installed packages. It comes first."""
-
-    def find_spec(self, name: str, path: Optional[Sequence[str]], target: Any = None) -> Any:
-        """Return the spec of a file of the user, or None."""
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        loader = None if spec is None else spec.loader
-        if spec is None or type(loader) is not importlib.machinery.SourceFileLoader or not is_user_file(loader.path):
-            return None
-        if (
-            os.path.realpath(loader.path) == _SERVING
-        ):  # for scripts; configs have the stand-ins only while they are read
-            return _finder.find_spec(name, path)
-        spec.loader = _UserLoader(loader.name, loader.path)
-        return spec
-
-
-def load_user_file(name: str, path: str) -> types.ModuleType:
-    """Return the module in a file of the user; its imports are those of a config.
-
-    :param name: of the module in ``sys.modules``; it is loaded once
-    """
-    if name not in sys.modules:
-        loader = _UserLoader(name, path)
-        spec = importlib.machinery.ModuleSpec(name, loader, origin=path)
-        spec.has_location = True
-        if os.path.basename(path) == "__init__.py":
-            spec.submodule_search_locations = [os.path.dirname(path)]
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        try:
-            loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-    return sys.modules[name]
-
-
 _finder = _Finder()
-_user_finder = _UserFinder()
-_lock = threading.RLock()
-_depth = 0
 _served = False
-
-
-@contextlib.contextmanager
-def compat_modules() -> Iterator[None]:
-    """Within the context, resolve imports by name that find nothing else to the stand-ins; remove these on exit."""
-    global _depth
-    COMPAT.load()  # now: the finder may be asked while a module that ours need is half imported
-    with _lock:
-        _depth += 1
-        if _depth == 1:
-            sys.meta_path.insert(0, _user_finder)
-        if _finder not in sys.meta_path:
-            sys.meta_path.append(_finder)
-        try:
-            yield
-        finally:
-            _depth -= 1
-            if _depth == 0:
-                sys.meta_path.remove(_user_finder)
-            if _depth == 0 and not _served:
-                sys.meta_path.remove(_finder)
-                for name, module in _finder.modules.items():
-                    if sys.modules.get(name) is module:
-                        del sys.modules[name]
 
 
 def serve_package(name: str) -> None:
@@ -198,48 +121,58 @@ def serve_package(name: str) -> None:
     """
     global _served
     COMPAT.load()
-    with _lock:
-        _served = True
-        if _finder not in sys.meta_path:
-            sys.meta_path.append(_finder)
+    _served = True
+    if _finder not in sys.meta_path:
+        sys.meta_path.append(_finder)
     package = _finder.module(name)
     assert package is not None
     package.__spec__ = sys.modules[name].__spec__
     sys.modules[name] = package
 
 
-def import_for_configs(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
-    """Stand in for ``__import__`` in the code of configs."""
-    if name == _TENSORFLOW and not level:
-        return REPLACED[_TENSORFLOW]
-    root = name.partition(".")[0]
-    ours = not level and (root == ROOT or (root in OLD_MODULES and not is_beside_configs(root)))
-    if ours:
+class Imports(ConfigImports):
+    """What import statements of configs find: stand-ins for RETURNN's modules, and TensorFlow with its older names."""
+
+    def instead(self, name: str, fromlist: Any) -> Optional[types.ModuleType]:
+        """Return TensorFlow, or the stand-in for a module of RETURNN unless a file of the user has its name."""
+        if name == _TENSORFLOW:
+            return REPLACED[_TENSORFLOW]
+        root = name.partition(".")[0]
+        if root != ROOT and (root not in OLD_MODULES or is_beside_configs(root)):
+            return None
         parts = name.split(".")
         for i in range(len(parts)):  # also modules of which there is nothing here
             _finder.module(".".join(parts[: i + 1]))
         return _finder.module(name if fromlist else root)
-    with compat_modules():
+
+    def fallback(self, name: str) -> Optional[types.ModuleType]:
+        """Return the stand-in for a module of another project."""
+        return FALLBACK.find(name)
+
+    def spec_instead(self, name: str, path: Optional[Sequence[str]], file: str) -> Any:
+        """Return the stand-in for what serves scripts: configs have the stand-ins only while they are read."""
+        return _finder.find_spec(name, path) if os.path.realpath(file) == _SERVING else None
+
+    @contextlib.contextmanager
+    def resolving(self) -> Iterator[None]:
+        """Within the context, resolve names that find nothing else to the stand-ins; remove these on exit."""
+        COMPAT.load()  # now: the finder may be asked while a module that ours need is half imported
+        if _finder not in sys.meta_path:
+            sys.meta_path.append(_finder)
         try:
-            return builtins.__import__(name, globals, locals, fromlist, level)
-        except ModuleNotFoundError as exc:
-            if level or exc.name != root or root not in FALLBACK:
-                raise
-            return FALLBACK[root]
+            yield
+        finally:
+            if not _served:
+                sys.meta_path.remove(_finder)
+                for name, module in _finder.modules.items():
+                    if sys.modules.get(name) is module:
+                        del sys.modules[name]
+
+    def newest_name(self, module: str) -> Optional[str]:
+        """Return the newest name of a module of RETURNN that has a stand-in."""
+        COMPAT.load()
+        home = COMPAT.find(module)
+        return None if home is None else COMPAT.names_of(home)[0]
 
 
-_BUILTINS: dict[str, Any] = {}
-
-
-def current_name(module: str) -> Optional[str]:
-    """Return the newest name of a module of RETURNN, given any of its names; None if it has no stand-in."""
-    COMPAT.load()
-    home = COMPAT.find(module)
-    return None if home is None else COMPAT.names_of(home)[0]
-
-
-def builtins_of_configs() -> dict[str, Any]:
-    """Return the ``__builtins__`` for the code of configs."""
-    if not _BUILTINS:
-        _BUILTINS.update({**vars(builtins), "__import__": import_for_configs, USER_CODE: True})
-    return _BUILTINS
+IMPORTS = Imports()
