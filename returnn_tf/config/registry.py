@@ -18,10 +18,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import importlib.machinery
 import importlib.metadata
 import importlib.util
 import inspect
 import pkgutil
+import sys
 import threading
 import types
 from collections.abc import Iterator, Mapping
@@ -231,7 +233,14 @@ class OptionClasses(Registry[Any]):
 @functools.cache
 def rooms() -> Mapping[str, types.ModuleType]:
     """Return those of `ROOMS` that are there, by name; importing one of them imports nothing else."""
-    return {name: importlib.import_module(name) for name in ROOMS if importlib.util.find_spec(name) is not None}
+    return {name: importlib.import_module(name) for name in ROOMS if _is_there(name)}
+
+
+def _is_there(room: str) -> bool:
+    """Return whether a room is beside this folder; one of another checkout that is installed does not count."""
+    parent = room.rpartition(".")[0]
+    path = sys.modules[parent].__path__ if parent else None
+    return importlib.machinery.PathFinder.find_spec(room, path) is not None
 
 
 def missing_rooms() -> list[str]:
