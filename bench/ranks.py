@@ -73,7 +73,7 @@ def work(size: str, several: bool, reduce_type: str, path: str) -> None:
         "data/size0": np.full([rows], frames, "int32"),
         "classes/size0": np.full([rows], frames, "int32"),
     }
-    trainer.ranks.control.more = True
+    trainer.steps.ranks.control.more = True
     for _ in range(WARM_UP):
         trainer.step(feed)
     world.barrier("start")

@@ -69,7 +69,7 @@ class Sides:
         """As many, and a save."""
         start = time.perf_counter()
         step = self.trainer.step_count
-        self.saver.save_within(self.trainer, Progress(1, 0, PassState(steps=step)), {})
+        self.saver.save_within(self.trainer.steps, Progress(1, 0, PassState(steps=step)), {})
         self.pauses.append(time.perf_counter() - start)
         self.without()
         self.saver.wait()

@@ -140,7 +140,9 @@ def make_steps(m: Model) -> dict[str, Callable[[], Any]]:
         return trainer.net.lower(inputs, train=True, step=trainer.net.global_step.read_value())
 
     forward = trainer.net.feed_function(lambda inputs: lower(inputs).objective)
-    gradients = trainer.net.feed_function(lambda inputs: list(trainer.updater.gradients(lower(inputs)).raw.values()))
+    gradients = trainer.net.feed_function(
+        lambda inputs: list(trainer.steps.updater.gradients(lower(inputs)).raw.values())
+    )
     return {
         "step": lambda: float(trainer.step(tensors).total_loss),
         "forward": lambda: float(forward(tensors)),

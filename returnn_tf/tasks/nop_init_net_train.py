@@ -7,7 +7,7 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.training import TrainingSettings
-from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.pretrain.checks import plan_of
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.support import devices
@@ -22,7 +22,7 @@ def nop_init_net_train(config: Config) -> int:
     plan = plan_of(entry)
     log.write(1, describe_plan(plan))
     devices.set_up(config)
-    trainer = Trainer(Network(plan, seed=TrainingSettings(config).random_seed), entry.config)
+    trainer = StepTrainer(Network(plan, seed=TrainingSettings(config).random_seed), entry.config)
     graph = trainer.function.graph(trainer.function.feed_format.signature)
     log.write(1, "The graph of a training step has %d operations." % len(graph.graph.get_operations()))
     return 0

@@ -11,7 +11,7 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.engine.passes.evaluator import Evaluator
-from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 
 DIM = 4
 LENS = np.array([9, 4, 7], "int32")
@@ -154,7 +154,7 @@ def test_training_and_evaluation(name: str) -> None:
     losses = {}
     for state in ("zeros", "keep_over_epoch"):
         net = net_of(layers(state)[name], **settings)
-        trainer, evaluator = Trainer(net, config), Evaluator(net, config)
+        trainer, evaluator = StepTrainer(net, config), Evaluator(net, config)
         feeds = [piece(0, max(LENS))] if state == "zeros" else [piece(*p) for p in PIECES]
         losses[state] = 0.0
         for feed in feeds:

@@ -85,7 +85,7 @@ def train(net: Net, portable: bool = False, steps: int = 3, **settings: Any) -> 
     trainer.net.set_param_values({name: rng.normal(0, 0.1, values[name].shape) for name in sorted(values)})
     with portable_ops() if portable else contextlib.nullcontext():
         losses = [trainer.step(FEED).total_loss for _ in range(steps)]
-    types = {op.type for graph in trainer.function.graphs for op in graph.graph.get_operations()}
+    types = {op.type for graph in trainer.steps.function.graphs for op in graph.graph.get_operations()}
     return {"losses": losses, **trainer.net.get_param_values()}, types
 
 

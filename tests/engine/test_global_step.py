@@ -17,7 +17,7 @@ from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.learning_rate.file import read_file
 from returnn_tf.engine.passes.evaluator import Evaluator
 from returnn_tf.engine.passes.forwarder import Forwarder
-from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.search.searcher import Searcher
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.tasks.registry import run_task
@@ -91,7 +91,7 @@ READERS = pytest.mark.parametrize("read", [by_run, by_evaluator, by_searcher, by
 @READERS
 def test_whoever_runs_the_network_reads_the_step_of_the_training(read: Callable[[Network], float]) -> None:
     net = Network.from_config(config_of(), train=True)
-    trainer = Trainer(net, config_of())
+    trainer = StepTrainer(net, config_of())
     for _ in range(STEPS):
         trainer.step(FEED)
     assert trainer.step_count == STEPS and read(net) == STEPS

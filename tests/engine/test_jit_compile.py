@@ -14,7 +14,7 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.distributed.world import alone
 from returnn_tf.engine.passes.evaluator import Evaluator
-from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.ops.xla import keep_compiled
 
 OUTPUT = {"class": "softmax", "from": "h", "target": "classes", "loss": "ce"}
@@ -34,9 +34,9 @@ def config(network: dict[str, Any], **settings: Any) -> Config:
     return Config({**given, "optimizer": {"class": "adam"}, **settings})
 
 
-def trainer(network: dict[str, Any], **settings: Any) -> Trainer:
+def trainer(network: dict[str, Any], **settings: Any) -> StepTrainer:
     given = config(network, **settings)
-    return Trainer(Network.from_config(given, train=True), given)
+    return StepTrainer(Network.from_config(given, train=True), given)
 
 
 def feed(frames: int = 4) -> dict[str, Any]:
@@ -85,9 +85,9 @@ def test_not_with_several_processes(monkeypatch: Any) -> None:
     net = Network.from_config(given, train=True)
     world = alone()
     monkeypatch.setattr(type(world), "size", 2, raising=False)
-    monkeypatch.setattr("returnn_tf.engine.passes.trainer.ranks_for", lambda *_: None)
+    monkeypatch.setattr("returnn_tf.engine.passes.step_trainer.ranks_for", lambda *_: None)
     with pytest.raises(ConfigError, match="jit_compile: XLA can't exchange gradients between processes"):
-        Trainer(net, given, world)
+        StepTrainer(net, given, world)
 
 
 @pytest.mark.parametrize("which", ["ops", "on_output"])

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 
 RATE, SCALE = 0.1, 0.5
 LENS = np.array([4, 2], "int32")
@@ -18,7 +18,7 @@ FEED = {"data": np.random.RandomState(1).normal(size=(2, 4, 3)).astype("float32"
 MASK = (np.arange(4) < LENS[:, None]).astype("float32")[..., None]
 
 
-def _trainer(layers: dict[str, Any], **settings: Any) -> Trainer:
+def _trainer(layers: dict[str, Any], **settings: Any) -> StepTrainer:
     network = {
         "a": {"class": "linear", "activation": "tanh", "n_out": 3, "from": "data"},
         **layers,
@@ -26,10 +26,10 @@ def _trainer(layers: dict[str, Any], **settings: Any) -> Trainer:
     }
     fixed = {"extern_data": {"data": {"dim": 3}}, "learning_rate": RATE, "behavior_version": 21}
     config = Config({**fixed, "network": network, **settings})
-    return Trainer(Network.from_config(config, train=True), config)
+    return StepTrainer(Network.from_config(config, train=True), config)
 
 
-def _variables(trainer: Trainer) -> dict[str, Any]:
+def _variables(trainer: StepTrainer) -> dict[str, Any]:
     return {name: tf.Variable(value) for name, value in trainer.net.get_param_values().items()}
 
 

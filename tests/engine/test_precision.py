@@ -12,7 +12,7 @@ import tensorflow as tf
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support import product_speed
 from returnn_tf.engine.update.loss_scaling import LossScaling
 
@@ -54,12 +54,12 @@ def _feed() -> dict[str, Any]:
     return {"data": data.astype("float32"), "data/size0": lens, "classes": labels, "classes/size0": lens}
 
 
-def _trainer(**settings: Any) -> Trainer:
+def _trainer(**settings: Any) -> StepTrainer:
     config = _config(**settings)
-    return Trainer(Network.from_config(config, train=True), config)
+    return StepTrainer(Network.from_config(config, train=True), config)
 
 
-def _losses(trainer: Trainer, steps: int) -> list[float]:
+def _losses(trainer: StepTrainer, steps: int) -> list[float]:
     return [float(trainer.step(_feed()).total_loss) for _ in range(steps)]
 
 

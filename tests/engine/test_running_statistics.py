@@ -11,7 +11,7 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.engine.passes.evaluator import Evaluator
 from returnn_tf.engine.passes.forwarder import Forwarder
-from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 
 LENS = np.array([4, 2], "int32")
 PREFIX = "n/batch_norm/n_n_output_"
@@ -73,7 +73,7 @@ def test_only_training_changes_them_if_so_set(run: Callable[[Network, Config], l
 def test_training_goes_on_with_what_an_evaluation_left() -> None:
     config = _config()
     net = Network.from_config(config, train=True)
-    trainer, evaluator = Trainer(net, config), Evaluator(net, config)
+    trainer, evaluator = StepTrainer(net, config), Evaluator(net, config)
     trainer.step(FEEDS[0])
     evaluator.step(FEEDS[1])
     trainer.step(FEEDS[2])

@@ -9,7 +9,7 @@ import numpy as np
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.engine.passes.evaluator import Evaluator
-from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 
 NETWORK: dict[str, Any] = {
     "lstm": {"class": "rec", "unit": "lstm", "n_out": 3, "from": "data"},
@@ -28,7 +28,7 @@ def test_one_trace_for_all_lengths(monkeypatch: Any) -> None:
     monkeypatch.setattr(
         net, "lower", lambda feed, **options: lowered.append(options["train"]) or lower(feed, **options)
     )
-    trainer, evaluator = Trainer(net, config), Evaluator(net, config)
+    trainer, evaluator = StepTrainer(net, config), Evaluator(net, config)
     rng = np.random.RandomState(1)
     shapes = set()
     for _ in range(10):

@@ -9,17 +9,17 @@ import pytest
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.update.update_guard import LossSpikeError, SkippedStepsError, spike_options
 
 SPIKE = {"factor": 5.0, "warmup": 5, "decay": 0.9}
 
 
-def trainer(**settings: Any) -> Trainer:
+def trainer(**settings: Any) -> StepTrainer:
     layers = {"output": {"class": "linear", "activation": None, "from": "data", "n_out": 1, "loss": "mse"}}
     extern_data = {"data": {"dim": 2}, "classes": {"dim": 1}}
     config = Config({"network": layers, "extern_data": extern_data, "learning_rate": 0.001, **settings})
-    return Trainer(Network.from_config(config, train=True), config)
+    return StepTrainer(Network.from_config(config, train=True), config)
 
 
 def batch(scale: float, frames: int = 6) -> dict[str, np.ndarray]:
@@ -33,11 +33,11 @@ def batch(scale: float, frames: int = 6) -> dict[str, np.ndarray]:
     }
 
 
-def values(train: Trainer) -> dict[str, np.ndarray]:
+def values(train: StepTrainer) -> dict[str, np.ndarray]:
     return train.net.get_param_values()
 
 
-def watched(**settings: Any) -> Trainer:
+def watched(**settings: Any) -> StepTrainer:
     train = trainer(**settings)
     for step in range(12):
         result = train.step(batch(1.0, frames=4 + step % 3))

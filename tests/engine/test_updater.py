@@ -10,7 +10,7 @@ import pytest
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings.update import UpdateSettings
-from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
 from returnn_tf.engine.update.options import optimizer_dict
 from returnn_tf.util.lazy_tf import tf
@@ -56,7 +56,7 @@ def norm(grads: Values, names: Any = None) -> float:
 
 def check(net: Network, config: dict[str, Any], change: Callable[[list[Values], str], Any], steps: int = 4) -> None:
     """change(gradients of all steps so far, parameter name) -> expected change of the parameter"""
-    trainer = Trainer(net, Config({"learning_rate": RATE, **config}))
+    trainer = StepTrainer(net, Config({"learning_rate": RATE, **config}))
     seen: list[Values] = []
     for step in range(steps):
         seen.append(gradients(net, batch(step)))
@@ -111,7 +111,7 @@ def test_global_norm_with_a_tag_counts_only_parameters_with_that_tag() -> None:
 
 def test_decoupled_constraints_shrink_before_the_step_and_leave_the_objective() -> None:
     net = network(hid={"L2": 0.05})
-    trainer = Trainer(net, Config({"learning_rate": RATE, "decouple_constraints": True}))
+    trainer = StepTrainer(net, Config({"learning_rate": RATE, "decouple_constraints": True}))
     before, grads = values(net), gradients(net, batch(0))
     result = trainer.step(batch(0))
     assert result.total_loss == pytest.approx(result.losses["output"], rel=1e-6)
@@ -123,7 +123,7 @@ def test_decoupled_constraints_shrink_before_the_step_and_leave_the_objective() 
 def test_noise_differs_by_parameter_and_step_and_repeats_with_the_seed() -> None:
     def deltas(seed: int) -> list[np.ndarray]:
         net = network()
-        trainer = Trainer(net, Config({"learning_rate": RATE, "gradient_noise": 0.5, "random_seed": seed}))
+        trainer = StepTrainer(net, Config({"learning_rate": RATE, "gradient_noise": 0.5, "random_seed": seed}))
         result = []
         for _ in range(2):
             before, grads = values(net), gradients(net, batch(0))
@@ -142,7 +142,7 @@ def test_noise_differs_by_parameter_and_step_and_repeats_with_the_seed() -> None
 
 def test_a_nan_stops_before_the_update_and_names_the_layer() -> None:
     net = network()
-    trainer = Trainer(net, Config({"optimizer": {"class": "adam"}}))
+    trainer = StepTrainer(net, Config({"optimizer": {"class": "adam"}}))
     trainer.step(batch(0))
     before, state = values(net), {name: var.numpy() for name, var in trainer.state().items()}
     bad = batch(1)
@@ -159,7 +159,7 @@ def test_a_nan_stops_before_the_update_and_names_the_layer() -> None:
 
 def test_without_stop_a_nan_step_is_left_out_but_counted() -> None:
     net = network()
-    trainer = Trainer(net, Config({"stop_on_nonfinite_train_score": False}))
+    trainer = StepTrainer(net, Config({"stop_on_nonfinite_train_score": False}))
     before, bad = values(net), batch(1)
     bad["data"][0, 0, 0] = np.inf
     assert not trainer.step(bad).finite
@@ -193,7 +193,7 @@ def test_without_stop_a_nan_step_is_left_out_but_counted() -> None:
 )
 def test_wrong_options_are_explained(config: dict[str, Any], hid: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as info:
-        Trainer(network(hid=hid), Config(config))
+        StepTrainer(network(hid=hid), Config(config))
     assert message in str(info.value)
 
 
@@ -203,7 +203,7 @@ def test_wrong_options_are_explained(config: dict[str, Any], hid: dict[str, Any]
 )
 def test_a_dynamic_rate_that_is_no_number(returned: Any, shown: str) -> None:
     """The error names the key and what the function returned."""
-    trainer = Trainer(network(), Config({"dynamic_learning_rate": lambda **_: returned}))
+    trainer = StepTrainer(network(), Config({"dynamic_learning_rate": lambda **_: returned}))
     with pytest.raises(ConfigError) as info:
         trainer.step(batch(1))
     assert "config key 'dynamic_learning_rate'" in str(info.value)
@@ -212,7 +212,7 @@ def test_a_dynamic_rate_that_is_no_number(returned: Any, shown: str) -> None:
 
 @pytest.mark.parametrize("name", ["Adam", "ADAM", "adamoptimizer", "AdamOptimizer"])
 def test_optimizer_names_in_any_case_and_with_suffix(name: str) -> None:
-    state = Trainer(network(), Config({"optimizer": {"class": name}})).state()
+    state = StepTrainer(network(), Config({"optimizer": {"class": name}})).state()
     assert {"hid/W/adam_m", "output/b/adam_v", "optimizer_0/iterations"} <= set(state)
 
 

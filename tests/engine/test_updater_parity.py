@@ -11,12 +11,12 @@ import pytest
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
-from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 
 CASES = sorted(pathlib.Path(__file__).parent.parent.joinpath("data/parity/updater").glob("*.config"))
 
 
-def differences(trainer: Trainer, ref: Any) -> list[str]:
+def differences(trainer: StepTrainer, ref: Any) -> list[str]:
     """Run all updates of a case; return the numbers that differ from the recorded ones."""
     meta = json.loads(str(ref["meta"]))
     tolerance: dict[str, float] = {"rtol": meta["rtol"], "atol": meta["atol"]}
@@ -40,4 +40,4 @@ def test_updates_give_the_recorded_parameters(path: pathlib.Path) -> None:
     config = Config.from_file(str(path))
     net = Network.from_config(config, train=True)
     net.set_param_values({key[len("param/") :]: ref[key] for key in ref.files if key.startswith("param/")})
-    assert differences(Trainer(net, config), ref) == []
+    assert differences(StepTrainer(net, config), ref) == []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import Config
-from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
 from tests.layers.nets import FEATURE, LENS, STATIC, TIME, fails, feed, net_of, output, run, template
 
@@ -161,7 +161,7 @@ def test_global_train_step():
     layers = {"output": {"class": "global_train_step", "from": []}}
     layers["p"] = {"class": "linear", "n_out": 1, "from": "data", "loss": "as_is"}
     net = net_of(layers, train=True)
-    trainer = Trainer(net, Config({"learning_rate": 0.1}))
+    trainer = StepTrainer(net, Config({"learning_rate": 0.1}))
     for step in range(3):
         result = net.run(feed()).layers["output"].value
         assert result == step and result.dtype == "int64"

@@ -75,7 +75,7 @@ def train(net: Net, monkeypatch: pytest.MonkeyPatch, native: bool) -> tuple[dict
     rng, values = np.random.RandomState(1), trainer.net.get_param_values()
     trainer.net.set_param_values({name: rng.normal(0, 0.1, values[name].shape) for name in sorted(values)})
     losses = [trainer.step(FEED).total_loss for _ in range(2)]
-    types = set().union(*(_types(graph.graph) for graph in trainer.function.graphs))
+    types = set().union(*(_types(graph.graph) for graph in trainer.steps.function.graphs))
     return {"losses": losses, **trainer.net.get_param_values()}, types
 
 

@@ -166,7 +166,7 @@ def test_training_is_the_same(ops: Any, options: Any) -> None:
         trainer = returnn_tf.Trainer(returnn_tf.Network.from_config(config, train=True), config)
         with portable_ops() if portable else contextlib.nullcontext():
             results.append([trainer.step(feed).total_loss for _ in range(3)])
-        types.append({op.type for graph in trainer.function.graphs for op in graph.graph.get_operations()})
+        types.append({op.type for graph in trainer.steps.function.graphs for op in graph.graph.get_operations()})
     assert "RtfAttentionGrad" in types[0] and "RtfAttentionGrad" not in types[1]
     np.testing.assert_allclose(results[0], results[1], rtol=1e-5)
     assert results[0][2] < results[0][0]

@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.datasets import HDFWriter
 from returnn_tf.engine.checkpoints.saver import Saver
-from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support import atomic_files as checkpoint_files
 from returnn_tf.engine.support import signals
 from returnn_tf.engine.training.step_boundary import StepBoundary
@@ -22,10 +22,10 @@ from tests.waiting import until
 
 #: Place -> object and the name of its function at which the signal comes.
 PLACES: dict[str, tuple[Any, str]] = {
-    "step": (Trainer, "step"),  # in a step
+    "step": (StepTrainer, "step"),  # in a step
     "saving": (Saver, "save_within"),  # before a checkpoint within an epoch is made, all others being written
     "batch": (StepBoundary, "after_batch"),  # between two batches of an evaluation
-    "trace": (Trainer, "_emit"),  # while the first step is traced
+    "trace": (StepTrainer, "_emit"),  # while the first step is traced
     "insert": (HDFWriter, "insert_batch"),  # while task forward writes its file
     "write": (checkpoint_files, "describe"),  # while a checkpoint is written: beside the training
     "rename": (checkpoint_files.os, "replace"),  # while its files are moved to their place

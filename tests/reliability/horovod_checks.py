@@ -17,6 +17,7 @@ from returnn_tf.engine.distributed import start_checks
 from returnn_tf.engine.distributed.faulty_rank import find_faulty_rank
 from returnn_tf.engine.distributed.in_order import in_order
 from returnn_tf.engine.monitoring import reproducer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
 from returnn_tf.tasks.registry import run_task
 from tests.reliability import toy
@@ -59,7 +60,7 @@ def settings(*, normalized: bool = False, norm_layer: bool = False, **more: Any)
 
 def trainer_of(given: dict[str, Any]) -> Any:
     config = returnn_tf.Config(given)
-    return returnn_tf.Trainer(returnn_tf.Network.from_config(config, train=True), config)
+    return StepTrainer(returnn_tf.Network.from_config(config, train=True), config)
 
 
 def global_batches(steps: int = STEPS) -> list[dict[str, np.ndarray]]:

@@ -19,7 +19,7 @@ from returnn_tf.engine.checkpoints.saver import Saver
 from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
 from returnn_tf.engine.learning_rate.file import EpochData
 from returnn_tf.engine.passes.progress import PassState, Progress
-from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support import atomic_files as checkpoint_files
 from returnn_tf.engine.training.engine import Engine
 from tests.reliability import toy
@@ -45,7 +45,7 @@ class Training:
     def __init__(self, folder: pathlib.Path, **options: Any) -> None:
         self.model = str(folder / "net")
         self.config = Config({**OPTIONS, "model": self.model, **options})
-        self.trainer = Trainer(Network.from_config(self.config, train=True), self.config)
+        self.trainer = StepTrainer(Network.from_config(self.config, train=True), self.config)
         self.saver = Saver(self.config)
 
     def step(self) -> int:

@@ -177,7 +177,7 @@ def test_other_data_and_settings_of_the_update_keep_the_state_of_the_optimizer()
         engine.train_epoch(1)
         first, net = engine.trainer, engine.net
         state = {name: var.numpy() for name, var in first.state().items()}
-        engine._parts.setup.enter(engine.schedule.at(2))
+        engine.run.current.enter(engine.schedule.at(2))
         assert engine.net is net and engine.trainer is not first
         assert engine.trainer.step_count == first.step_count
         for name, var in engine.trainer.state().items():

@@ -16,14 +16,14 @@ from returnn_tf.engine.checkpoints.selection import ModelChoice
 from returnn_tf.engine.learning_rate.control import LearningRateControl
 from returnn_tf.engine.learning_rate.file import EpochData, parse
 from returnn_tf.engine.passes.progress import Progress
-from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support.fingerprint import changes
 from returnn_tf.logging.log import log
 
 _MAX_LISTED = 10
 
 
-def restore(trainer: Trainer, choice: ModelChoice) -> None:
+def restore(trainer: StepTrainer, choice: ModelChoice) -> None:
     """Load parameters, and when resuming training also global step and optimizer state.
 
     :param choice: with a path

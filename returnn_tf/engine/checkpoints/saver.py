@@ -21,7 +21,7 @@ from returnn_tf.engine.checkpoints.meta_graphs import BuildGraph, MetaGraphs
 from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
 from returnn_tf.engine.learning_rate.file import EpochData, format_epochs
 from returnn_tf.engine.passes.progress import Progress
-from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support.background import Background
 from returnn_tf.engine.support.fingerprint import fingerprint, settings
 from returnn_tf.logging.log import log
@@ -88,7 +88,9 @@ class Saver:
         """Return whether a checkpoint is written at the end of this epoch, even if it is not the last one."""
         return self.model is not None and epoch % self._interval == 0
 
-    def save(self, trainer: Trainer, epoch: int, rates: Rates, *, last: bool = False, pretrain: bool = False) -> None:
+    def save(
+        self, trainer: StepTrainer, epoch: int, rates: Rates, *, last: bool = False, pretrain: bool = False
+    ) -> None:
         """Write the checkpoint of an epoch if one is due.
 
         :param epoch: the last complete one; 0: the initial parameters
@@ -100,7 +102,7 @@ class Saver:
             prefix = model_dir.prefix_of_epoch(self.model, epoch, pretrain=pretrain)
             self._submit(prefix, (epoch, _COMPLETE), trainer, epoch, rates, None)
 
-    def save_within(self, trainer: Trainer, progress: Progress, rates: Rates) -> None:
+    def save_within(self, trainer: StepTrainer, progress: Progress, rates: Rates) -> None:
         """Write a mid-epoch checkpoint, unless this step already has one.
 
         Steps are counted over all processes: this one may be idle in some of them.
@@ -118,7 +120,7 @@ class Saver:
         self,
         prefix: str,
         key: tuple[int, float],
-        trainer: Trainer,
+        trainer: StepTrainer,
         epoch: int,
         rates: Rates,
         progress: Optional[Progress],

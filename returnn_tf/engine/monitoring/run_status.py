@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any, Optional
 
 from returnn_tf.config import Config
@@ -39,6 +41,15 @@ class RunStatus:
         self._file.ended(world.failure, 1)
         if world.rank == 1 and world.failure.startswith("rank 0 "):
             end_for_another(written_model(self._config), world.failure, 1)
+
+    @contextlib.contextmanager
+    def recording_failure(self) -> Iterator[None]:
+        """Record an exception that passes as the end of the run."""
+        try:
+            yield
+        except BaseException as exc:
+            self.ended(exc)
+            raise
 
     def begin(self, last_epoch: int, rates: Optional[str]) -> None:
         """Record the start of training.

@@ -13,7 +13,7 @@ from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints.model_dir import written_model
 from returnn_tf.engine.checkpoints.selection import find_checkpoints
 from returnn_tf.engine.learning_rate.control import LearningRateControl
-from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.logging.log import log
 
@@ -68,7 +68,7 @@ def best_epoch(config: Config, control: LearningRateControl, schedule: NetworkSc
     return control.last_best_epoch(epoch - 1, **values)
 
 
-def load_best(config: Config, trainer: Trainer, best: int, epoch: int) -> None:
+def load_best(config: Config, trainer: StepTrainer, best: int, epoch: int) -> None:
     """Load parameters and optimizer state of an epoch; the global step stays. Without its checkpoint, warn.
 
     :param best: the epoch

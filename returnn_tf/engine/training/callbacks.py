@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional, Union
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, scores_of
-from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.engine.training.callback_checks import check_call, check_methods, check_score
 
@@ -35,7 +35,7 @@ class TrainedStep:
     global_step: int
     result: StepResult
     seq_tags: list[str]
-    trainer: Trainer
+    trainer: StepTrainer
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class TrainedEpoch:
     scores: dict[str, float]
     learning_rate: float
     epochs: Mapping[int, EpochData]
-    trainer: Trainer
+    trainer: StepTrainer
 
 
 class Callback:
@@ -74,7 +74,7 @@ class Callback:
         """Return the names of the scores that it looks at: training does not begin if there will be none of a name."""
         return ()
 
-    def on_train_begin(self, trainer: Trainer) -> None:
+    def on_train_begin(self, trainer: StepTrainer) -> None:
         """Is called before the first step, also of a resumed training."""
 
     def on_step_end(self, step: TrainedStep) -> Optional[bool]:
@@ -182,28 +182,28 @@ class Callbacks:
             for name in each.needed_scores if known is not None else ():
                 check_score(name, known or (), each.name)
 
-    def train_begin(self, trainer: Trainer) -> None:
-        """Tell all that training begins."""
+    def train_begin(self, trainer: StepTrainer) -> None:
+        """Notify callbacks of the start of training."""
         for each in self._all:
             each.on_train_begin(trainer)
 
     def step_end(self, step: TrainedStep) -> str:
-        """Tell all of a step; return why training is to end, or ""."""
+        """Notify callbacks of a finished step; return why training is to end, or ""."""
         return self._reason(lambda each: each.on_step_end(step))
 
-    def epoch_end(self, trainer: Trainer, epoch: int, epochs: Mapping[int, EpochData]) -> str:
-        """Tell all of an epoch; return why training is to end, or ""."""
+    def epoch_end(self, trainer: StepTrainer, epoch: int, epochs: Mapping[int, EpochData]) -> str:
+        """Notify callbacks of a finished epoch; return why training is to end, or ""."""
         data = epochs[epoch]
         done = TrainedEpoch(epoch, scores_of(data.error), data.learning_rate, epochs, trainer)
         return self._reason(lambda each: each.on_epoch_end(done))
 
     def train_end(self, reason: str) -> None:
-        """Tell all that training has ended."""
+        """Notify callbacks of the end of training."""
         for each in self._all:
             each.on_train_end(reason)
 
     def _reason(self, call: Callable[[Callback], Optional[bool]]) -> str:
-        """Call all, also after one that stops; return the reason of the first that does."""
+        """Call all callbacks, also after one that stops; return the reason of the first that does."""
         reasons = []
         for each in self._all:
             try:

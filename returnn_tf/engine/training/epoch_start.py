@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from returnn_tf.engine.pretrain.schedule import EpochNetwork
 from returnn_tf.engine.training.best_model import best_epoch, load_best
-from returnn_tf.engine.training.parts import TrainingParts
+from returnn_tf.engine.training.set_up import Run
 
 
-def entry_of(parts: TrainingParts, epoch: int) -> EpochNetwork:
+def entry_of(run: Run, epoch: int) -> EpochNetwork:
     """Return network and settings of an epoch that begins now; they may depend on what earlier ones wrote."""
-    planned = parts.schedule.at(epoch)
-    if not planned.same_network(parts.setup.entry):
-        parts.end_dumps(complete=True)
-    entry = parts.schedule.renewed(epoch)
+    planned = run.schedule.at(epoch)
+    if not planned.same_network(run.current.entry):
+        run.end_dumps(complete=True)
+    entry = run.schedule.renewed(epoch)
     if not entry.same_settings(planned):
-        parts.data.forget_started()
+        run.data.forget_started()
     return entry
 
 
-def return_to_best(parts: TrainingParts, epoch: int) -> None:
+def return_to_best(run: Run, epoch: int) -> None:
     """Load the best model so far, if ``use_last_best_model`` says so.
 
     :param epoch: the one to be trained
     """
-    best = best_epoch(parts.config, parts.learning_rates, parts.schedule, epoch)
+    best = best_epoch(run.config, run.learning_rates, run.schedule, epoch)
     if best is None:
         return
-    trainer = parts.setup.trainer
-    if parts.world.is_chief:
-        parts.saver.wait()
-        load_best(parts.config, trainer, best, epoch)
+    trainer = run.current.trainer
+    if run.world.is_chief:
+        run.saver.wait()
+        load_best(run.config, trainer, best, epoch)
     trainer.ranks.broadcast(trainer)

@@ -14,8 +14,8 @@ from returnn_tf.engine.distributed.options import GRAD, HorovodOptions
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.learning_rate.control import LearningRateControl
 from returnn_tf.engine.passes.progress import PassState, Progress, data_settings
+from returnn_tf.engine.pretrain.current_network import CurrentNetwork
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
-from returnn_tf.engine.pretrain.training_setup import TrainingSetup
 from returnn_tf.engine.support.data_facts import data_facts
 from returnn_tf.engine.support.fingerprint import settings
 from returnn_tf.engine.training.load_model import report_invalid
@@ -44,7 +44,7 @@ class ResumePoint:
         self._goes_on = done > 0 and self._choice.path is None
         self.epoch = done + 1 if self._goes_on else self._choice.start_epoch  #: the first one to train
         self.loaded = max(self._choice.epoch or 0, 1)  #: the epoch whose network has the first values
-        #: What is done of the first epoch; None after it, and if it is trained from its start.
+        #: What is done of the first epoch; None if it is trained from its start.
         self.begun: Optional[Progress] = self._manifest.progress(data_settings(schedule.at(self.loaded).config))
         if self.begun is not None:
             common = HorovodOptions.from_config(config).reduce_type == GRAD
@@ -66,18 +66,21 @@ class ResumePoint:
             log.warn(stale)
         self._manifest.restore_rates(control)
 
-    @property
-    def done(self) -> PassState:
-        """Return the state of this process within the epoch."""
-        return PassState() if self.begun is None else self.begun.of_rank(self._world.rank, self._world.size)
+    def begun_of(self, epoch: int) -> Optional[Progress]:
+        """Return what is done of an epoch; None if it is trained from its start."""
+        return self.begun if epoch == self.epoch else None
 
-    @property
-    def position(self) -> dict[str, Any]:
-        """Return where the batches of the epoch start, see `DataSource.batches`."""
-        shared = [] if self.begun is None else self.begun.shared
-        return {"start_batch": self.done.batches, "shared": shared}
+    def done(self, epoch: int) -> PassState:
+        """Return the state of this process within an epoch."""
+        begun = self.begun_of(epoch)
+        return PassState() if begun is None else begun.of_rank(self._world.rank, self._world.size)
 
-    def load(self, setup: TrainingSetup) -> None:
+    def position(self, epoch: int) -> dict[str, Any]:
+        """Return where the batches of an epoch start, see `DataSource.batches`."""
+        begun = self.begun_of(epoch)
+        return {"start_batch": self.done(epoch).batches, "shared": [] if begun is None else begun.shared}
+
+    def load(self, current: CurrentNetwork) -> None:
         """Load or initialise the parameters of the network, unless this process has trained it before.
 
         :raises DataError: the checkpoint does not fit the network
@@ -85,12 +88,12 @@ class ResumePoint:
         if self._goes_on:
             return
         if self._choice.path is not None:
-            restore(setup.trainer, self._choice)
+            restore(current.trainer, self._choice)
         else:
-            preload.load_on_init(setup.net.plan, setup.net.stored_params)
-        preload.load(self._config, setup.net.stored_params, train=True, fresh=self.epoch == 1 and self.begun is None)
+            preload.load_on_init(current.net.plan, current.net.stored_params)
+        preload.load(self._config, current.net.stored_params, train=True, fresh=self.epoch == 1 and self.begun is None)
 
-    def check_ranks(self, data: TrainingData, setup: TrainingSetup) -> None:
+    def check_ranks(self, data: TrainingData, current: CurrentNetwork) -> None:
         """Check that all processes are about to do the same, and broadcast the parameters.
 
         :raises ConfigError: they differ
@@ -100,8 +103,8 @@ class ResumePoint:
         own = start_checks.own_keys() | (frozenset() if data.shared else start_checks.OWN_DATA_KEYS)
         texts = {key: text for key, text in settings(self._config).items() if key not in own}
         facts = {"settings": {key: text for key, text in texts.items() if key in setting_by_key()}}
-        facts["network"] = start_checks.network_facts(setup.net, setup.entry.layers)
-        facts["start"] = {"epoch": str(self.epoch), "step": str(setup.trainer.step_count)}
+        facts["network"] = start_checks.network_facts(current.net, current.entry.layers)
+        facts["start"] = {"epoch": str(self.epoch), "step": str(current.trainer.step_count)}
         datasets = data.datasets(shared=True)
         facts["data"] = {"dataset %r" % name: "there" for name in datasets}  # compared first, so that the rest fits
         for name, dataset in datasets.items():
@@ -114,5 +117,5 @@ class ResumePoint:
                 "The ranks differ in %s. These are not settings, so it matters only if functions of the config "
                 "use them." % ", ".join(different)
             )
-        setup.trainer.ranks.broadcast(setup.trainer)
+        current.trainer.ranks.broadcast(current.trainer)
         log.write(3, "%d processes train together: %s" % (self._world.size, self._world.name))

@@ -16,13 +16,14 @@ from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.datasets import Dataset
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.learning_rate.file import EpochData
-from returnn_tf.engine.passes import trainer as steps
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.support.signals import Stopped, StopRequest
+from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.engine.training.callbacks import CallbackLike, Callbacks
 from returnn_tf.engine.training.engine import Engine
 from returnn_tf.engine.training.history import History
-from returnn_tf.engine.training.parts import Begun
+from returnn_tf.engine.training.set_up import HandedOverState
 from returnn_tf.logging.log import log
 from returnn_tf.util.html import folded, paragraph
 
@@ -31,7 +32,7 @@ DatasetLike = Union[Dataset, Mapping[str, Any], str]
 _MODEL, _RATES = "network", "learning_rates"  # names of files in the folder of `fit`
 
 
-class Trainer(steps.Trainer):
+class Trainer:
     """Network with updater and optimizer state: `step` does one update, `fit` whole trainings.
 
     It increments the ``global_step`` of the network. The step function is traced at the first call, once for all batch
@@ -45,8 +46,8 @@ class Trainer(steps.Trainer):
     """
 
     def __init__(self, net: Network, config: Config, world: Optional[World] = None) -> None:
-        super().__init__(net, config, world)
-        self.config = config
+        #: The step function with its updater, which training and callbacks work on.
+        self.steps = StepTrainer(net, config, world)
         #: The scores of all epochs that `fit` has trained.
         self.history = History({})
 
@@ -57,6 +58,50 @@ class Trainer(steps.Trainer):
         parts: list[str] = [paragraph("Trainer, %d steps" % self.step_count)]
         parts += [self.history._repr_html_()] if len(self.history) else []
         return "".join([*parts, folded("network", self.net._repr_html_())])
+
+    @property
+    def net(self) -> Network:
+        """Return the network."""
+        return self.steps.net
+
+    @property
+    def config(self) -> Config:
+        """Return the config of the training."""
+        return self.steps.config
+
+    @property
+    def world(self) -> World:
+        """Return the processes which train together."""
+        return self.steps.world
+
+    @property
+    def step_count(self) -> int:
+        """Return the number of steps done over all epochs."""
+        return self.steps.step_count
+
+    def state(self) -> dict[str, Any]:
+        """Return the variables needed for an exact resume beside parameters and step counter, by name."""
+        return self.steps.state()
+
+    def tensors(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the batch as tensors for `step`; may run in another thread.
+
+        :raises ConfigError: missing entry or wrong shape
+        """
+        return self.steps.tensors(feed)
+
+    def step(self, feed: Mapping[str, Any], learning_rate: Optional[float] = None) -> StepResult:
+        """Run one update.
+
+        :param feed: feed key (``data``, ``data/size0``, ...) -> array or tensor, batch axis first
+        :param learning_rate: default: option ``learning_rate``
+        :return: the objective before the update, losses, errors and the norm of the gradient
+        :raises NonFiniteError: loss or gradient is NaN or Inf; with ``stop_on_nonfinite_train_score = False``
+            the result has ``finite = False`` instead, and the parameters stay unchanged
+        :raises DataError: a spike of the loss or too many skipped steps, see `UpdateGuard`; a rate that can't be used
+        :raises ConfigError: the feed does not fit, or the network has no loss
+        """
+        return self.steps.step(feed, learning_rate)
 
     def fit(
         self,
@@ -85,12 +130,12 @@ class Trainer(steps.Trainer):
             folder, and the network keeps its parameters
         """
         config = derived(self.config, self._changes(train, dev, epochs, folder))
-        begun = Begun(self, self.history.epochs, Callbacks(callbacks))
+        handed_over = HandedOverState(self.steps, self.history.epochs, Callbacks(callbacks))
         _check_one_network(config)
         stop = StopRequest(config)
         stopped = ""
         with log.at_level(verbosity), _interrupts(stop):
-            with Engine(config, stop, self.world, begun=begun) as engine:
+            with Engine(config, stop, self.world, handed_over=handed_over) as engine:
                 try:
                     engine.train()
                     stopped = engine.ended_early

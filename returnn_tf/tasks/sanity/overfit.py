@@ -13,7 +13,7 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, DataError
 from returnn_tf.config.settings.learning_rate import LearningRateSettings
 from returnn_tf.engine.learning_rate.control import given_rates
-from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support.nonfinite import NonFiniteError
 from returnn_tf.tasks.sanity.report import FAILED, WARNING, Finding, ok
 
@@ -68,7 +68,7 @@ def train(net: Network, config: Config, feed: Mapping[str, Any], rate: float) ->
 
     :param rate: the learning rate
     """
-    trainer = Trainer(net, config)
+    trainer = StepTrainer(net, config)
     losses: list[float] = []
     begin = time.monotonic()
     while len(losses) < STEPS and (time.monotonic() < begin + _MOST_SECONDS or len(losses) < 2):

@@ -148,7 +148,7 @@ def train(net: Net, version: int, portable: bool, **settings: Any) -> tuple[Any,
     trainer = returnn_tf.Trainer(network, config)
     with portable_ops() if portable else contextlib.nullcontext():
         losses = [trainer.step(FEED).total_loss for _ in range(3)]
-    types = {op.type for graph in trainer.function.graphs for op in graph.graph.get_operations()}
+    types = {op.type for graph in trainer.steps.function.graphs for op in graph.graph.get_operations()}
     return {"losses": losses, **network.get_param_values()}, types
 
 

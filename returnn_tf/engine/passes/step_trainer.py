@@ -23,8 +23,8 @@ from returnn_tf.engine.update.updater import Updater
 from returnn_tf.util.lazy_tf import tf
 
 
-class Trainer:
-    """Network with updater and optimizer state; it increments the ``global_step`` of the network.
+class StepTrainer:
+    """Network with updater and optimizer state, trained step by step; it increments the ``global_step`` of the network.
 
     The step function is traced at the first call, once for all batch sizes and lengths. If loss or gradient are NaN or
     Inf, no variable changes in that step, unless ``gradient_nan_inf_filter`` or ``grad_norm_to_clip_to_zero`` is set;
@@ -38,6 +38,7 @@ class Trainer:
 
     def __init__(self, net: Network, config: Config, world: Optional[World] = None) -> None:
         self.net = net
+        self.config = config
         self.world = start(config) if world is None else world
         self.ranks = ranks_for(self.world, config, net)
         _check_meta_losses(net, config)
@@ -77,7 +78,7 @@ class Trainer:
         return {"%s/%d" % (name, rank): value for rank, found in enumerate(ranks) for name, value in found.items()}
 
     def restore_kept_states(self, values: Mapping[str, Any]) -> None:
-        """Set what `kept_states` returned, if it was made by as many ranks; without it, all states start anew."""
+        """Set what `kept_states` returned, if it was made by the same number of ranks; otherwise reset all states."""
         own = "/%d" % self.world.rank
         same = "/%d" % self.world.size not in {name[name.rfind("/") :] for name in values if name.startswith("kept/")}
         found = {name[: -len(own)]: value for name, value in values.items() if name.endswith(own)}

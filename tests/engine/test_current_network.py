@@ -13,8 +13,8 @@ from returnn_tf.config import Config
 from returnn_tf.config.user_code import config_in_use
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
+from returnn_tf.engine.pretrain.current_network import CurrentNetwork
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
-from returnn_tf.engine.pretrain.training_setup import TrainingSetup
 from returnn_tf.logging.log import log
 
 EXTERN = {"data": {"dim": 3}, "classes": {"dim": 2, "sparse": True}}
@@ -52,15 +52,15 @@ def test_parameters_grow_and_new_ones_begin_as_always(tmp_path: pathlib.Path, mo
     }
     config = config_of({**network(2), "#info": "a small one", "#config": {"x": 3}}, then)
     schedule = NetworkSchedule(config)
-    setup = TrainingSetup(config)
-    setup.begin(schedule.at(1))
-    before = {name: 10.0 + value for name, value in setup.net.get_param_values().items()}
-    setup.net.set_param_values(before)
-    setup.net.global_step.assign(7)
+    current = CurrentNetwork(config)
+    current.begin(schedule.at(1))
+    before = {name: 10.0 + value for name, value in current.net.get_param_values().items()}
+    current.net.set_param_values(before)
+    current.net.global_step.assign(7)
     assert config.int("x") == 3
-    setup.enter(schedule.at(2))
-    assert "x" not in config and setup.trainer.step_count == 7
-    after, initial = setup.net.get_param_values(), Network.from_config(schedule.at(2).config, train=True)
+    current.enter(schedule.at(2))
+    assert "x" not in config and current.trainer.step_count == 7
+    after, initial = current.net.get_param_values(), Network.from_config(schedule.at(2).config, train=True)
     expected = {name: initial.initial_value(spec).copy() for name, spec in initial.param_specs.items()}
     expected["h/W"][:, :2], expected["h/b"][:2] = before["h/W"], before["h/b"]
     expected["output/W"][:2], expected["output/b"] = before["output/W"], before["output/b"]
@@ -68,9 +68,9 @@ def test_parameters_grow_and_new_ones_begin_as_always(tmp_path: pathlib.Path, mo
     assert sorted(after) == sorted(expected)
     for name, value in expected.items():
         np.testing.assert_array_equal(after[name], value, err_msg=name)
-    assert all(not var.numpy().any() for name, var in setup.trainer.state().items() if var.shape.rank)  # anew
+    assert all(not var.numpy().any() for name, var in current.trainer.state().items() if var.shape.rank)  # anew
     assert any("2 new (sub/in/W, sub/in/b)" in text for text in said)
-    setup.close()
+    current.close()
 
 
 def test_functions_see_the_settings_of_the_epoch_though_the_network_stays() -> None:
@@ -85,7 +85,7 @@ def test_functions_see_the_settings_of_the_epoch_though_the_network_stays() -> N
     layers["output"]["from"] = "scaled"
     config = config_of({**layers, "#config": {"x": 3}}, layers)
     schedule = NetworkSchedule(config)
-    setup = TrainingSetup(config)
+    current = CurrentNetwork(config)
     feed = {
         "data": np.zeros((1, 2, 3), "float32"),
         "data/size0": np.array([2], "int32"),
@@ -93,12 +93,12 @@ def test_functions_see_the_settings_of_the_epoch_though_the_network_stays() -> N
         "classes/size0": np.array([2], "int32"),
     }
     for epoch, x in ((1, 3), (2, 1)):
-        (setup.begin if epoch == 1 else setup.enter)(schedule.at(epoch))
-        for step in (setup.trainer.step, setup.evaluator.step):
+        (current.begin if epoch == 1 else current.enter)(schedule.at(epoch))
+        for step in (current.trainer.step, current.evaluator.step):
             seen.clear()
             step(feed)
             assert set(seen) == {x}, (epoch, step)
-    setup.close()
+    current.close()
 
 
 @pytest.mark.parametrize("then, kept", [({"dropout": 0.3}, True), ({"n_out": 3}, False)])
@@ -110,17 +110,17 @@ def test_the_state_of_the_optimizer_stays_where_no_parameter_is_new(
     changed = network(2)
     changed["h"].update(then)
     config = config_of(network(2), changed)
-    schedule, setup = NetworkSchedule(config), TrainingSetup(config)
-    setup.begin(schedule.at(1))
-    for var in setup.trainer.state().values():
+    schedule, current = NetworkSchedule(config), CurrentNetwork(config)
+    current.begin(schedule.at(1))
+    for var in current.trainer.state().values():
         var.assign(var + 5)
-    before = {name: var.numpy() for name, var in setup.trainer.state().items()}
-    setup.enter(schedule.at(2))
-    after = {name: var.numpy() for name, var in setup.trainer.state().items()}
+    before = {name: var.numpy() for name, var in current.trainer.state().items()}
+    current.enter(schedule.at(2))
+    after = {name: var.numpy() for name, var in current.trainer.state().items()}
     assert sorted(after) == sorted(before)
     if kept:
         assert [name for name in after if (after[name] != before[name]).any()] == []
     else:
         assert after["optimizer_0/iterations"] == 0 and not after["output/b/adam_m"].any()
     assert said[-1].endswith("; optimizer state: %s" % ("kept" if kept else "reset"))
-    setup.close()
+    current.close()

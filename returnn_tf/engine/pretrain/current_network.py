@@ -19,7 +19,7 @@ from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints import preload
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes.evaluator import Evaluator
-from returnn_tf.engine.passes.trainer import Trainer
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.pretrain.carry_over import Transfer, carried_values, plan_transfer
 from returnn_tf.engine.pretrain.checks import plan_of
 from returnn_tf.engine.pretrain.schedule import EpochNetwork
@@ -29,7 +29,7 @@ from returnn_tf.logging.log import log
 _NOT_OF_THE_STEP = settings_with(Effect.RATES | Effect.BATCHES | Effect.DATASETS)
 
 
-class TrainingSetup:
+class CurrentNetwork:
     """Network, trainer and evaluator; `enter` switches them to another epoch.
 
     :param config: whose values change with ``#config``
@@ -39,10 +39,10 @@ class TrainingSetup:
 
     entry: EpochNetwork
     net: Network
-    trainer: Trainer
+    trainer: StepTrainer
     evaluator: Evaluator
 
-    def __init__(self, config: Config, world: Optional[World] = None, trainer: Optional[Trainer] = None) -> None:
+    def __init__(self, config: Config, world: Optional[World] = None, trainer: Optional[StepTrainer] = None) -> None:
         self._world = world
         self._given = trainer
         self._config = config
@@ -108,7 +108,7 @@ class TrainingSetup:
             _check_same_params(self.net, plan)
         else:
             self.net = Network(plan, seed=TrainingSettings(config).random_seed)
-            self.trainer = Trainer(self.net, config, self._world)
+            self.trainer = StepTrainer(self.net, config, self._world)
         self.evaluator = Evaluator(self.net, config)
 
     def _change_settings(self, entry: EpochNetwork) -> None:
@@ -119,7 +119,7 @@ class TrainingSetup:
         old = self.trainer
         state = {name: var.numpy() for name, var in old.state().items()}
         self.net.plan = dataclasses.replace(self.net.plan, config=entry.config)  # which functions of the config ask for
-        self.trainer = Trainer(self.net, entry.config, self._world)
+        self.trainer = StepTrainer(self.net, entry.config, self._world)
         self.evaluator = Evaluator(self.net, entry.config)
         checkpoint_params.assign_matching(self.trainer.state(), state)
 
