@@ -23,8 +23,8 @@ from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.datasets import dataset_from_config
 from returnn_tf.engine.data.data_source import evaluation_names
+from returnn_tf.engine.passes.dataset_pass import DatasetPass, steps_over_sequences
 from returnn_tf.engine.passes.evaluator import normalized_losses
-from returnn_tf.engine.passes.layer_values import whole_batches
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.logging.log import log
@@ -169,16 +169,14 @@ def sequences(model: Model, count: int) -> list[SeqReport]:
     log.write(3, "evaluating %d sequences of %r one by one ..." % (count, model.data))
     keys = net.data_keys([*net.plan.roots(), *net.fetch_nodes(fetch), *(layer.node for layer in model.attention)])
     found: list[SeqReport] = []
-    bar = log.progress("report on %r" % model.data)
-    try:
-        for batch in whole_batches(model.dataset, 1, keys, **options):
-            result = net.run(batch.feed, train=False, fetch=fetch)
-            found.append(_report_of(batch, result, normalized_losses(net)))
-            bar.update(len(found), len(found) / count if total is not None else None)
+    one_pass: DatasetPass[RunResult] = DatasetPass(
+        "report on %r" % model.data, dict, lambda feed, batch: net.run(feed, train=False, fetch=fetch)
+    )
+    with contextlib.closing(steps_over_sequences(one_pass, model.dataset, 1, keys, **options)) as steps:
+        for step in steps:
+            found.append(_report_of(step.batch, step.result, normalized_losses(net)))
             if len(found) >= count:
                 break
-    finally:
-        bar.close()
     return found
 
 

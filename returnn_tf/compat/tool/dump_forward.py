@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import sys
 
 import numpy as np
@@ -12,7 +14,8 @@ from returnn_tf.compat.tool.registry import register_tool
 from returnn_tf.compat.tool.shared.arguments import add_verbosity, configure_log, last_seq, natural, parse
 from returnn_tf.compat.tool.shared.datasets import of_config
 from returnn_tf.config import DataError
-from returnn_tf.engine.passes.layer_values import LayerValues, layers_with_values, whole_batches
+from returnn_tf.engine.passes.dataset_pass import DatasetPass, steps_over_sequences
+from returnn_tf.engine.passes.layer_values import LayerValues, SeqValue, layers_with_values
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.logging.text import printable
 
@@ -53,19 +56,21 @@ def run(args: list[str]) -> int:
     net, _ = load_network(config)
     values = LayerValues(net, parsed.layers or layers_with_values(net))
     last = sys.maxsize if parsed.endseq < 0 else parsed.endseq
-    number = -1
-    batches = whole_batches(opened.dataset, parsed.epoch, values.used_data_keys, batch_size=_EVERYTHING, max_seqs=1)
-    for number, batch in enumerate(batches):
-        if number > last:
-            break
-        if number < parsed.startseq:
-            continue
-        print("seq %d %s" % (number, printable(batch.seq_tags[0])))
-        for name, (value, _) in values.run(batch.feed)[0].items():
-            print("  %s: %s" % (name, values.output(name)))
-            with np.printoptions(precision=5, linewidth=120, threshold=100):
-                print("    " + str(value).replace("\n", "\n    "))
+    one_pass: DatasetPass[list[dict[str, SeqValue]]] = DatasetPass(
+        "dump-forward", values.tensors, lambda tensors, batch: values.run(tensors), shows_progress=False
+    )
+    options = {"first": parsed.startseq, "batch_size": _EVERYTHING, "max_seqs": 1}
+    over = steps_over_sequences(one_pass, opened.dataset, parsed.epoch, values.used_data_keys, **options)
+    count = 0
+    with contextlib.closing(over) as steps:
+        for step in itertools.islice(steps, max(last + 1 - parsed.startseq, 0)):
+            print("seq %d %s" % (parsed.startseq + count, printable(step.batch.seq_tags[0])))
+            for name, (value, _) in step.result[0].items():
+                print("  %s: %s" % (name, values.output(name)))
+                with np.printoptions(precision=5, linewidth=120, threshold=100):
+                    print("    " + str(value).replace("\n", "\n    "))
+            count += 1
     opened.close()
-    if number < parsed.startseq:
+    if not count:
         raise DataError("%s has no sequences from %d on" % (opened.title, parsed.startseq))
     return 0

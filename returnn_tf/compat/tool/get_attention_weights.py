@@ -20,7 +20,8 @@ from returnn_tf.compat.tool.shared.order import add_order_arguments, set_dataset
 from returnn_tf.compat.tool.shared.text_files import check_is_new
 from returnn_tf.compat.tool.shared.weights_files import HDFOutput, NumpyFiles, Pictures, SeqWeights
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.engine.passes.layer_values import LayerValues, whole_batches
+from returnn_tf.engine.passes.dataset_pass import DatasetPass, steps_over_sequences
+from returnn_tf.engine.passes.layer_values import LayerValues, SeqValue
 from returnn_tf.engine.training.load_model import load_network
 
 _DOC = """
@@ -143,12 +144,18 @@ def _sequences(
     """Yield what is to be written of each sequence."""
     axes = {name: _axis_of_labels(values, parsed.rec_layer, name) for name in parsed.layers}
     options = {"batch_size": parsed.batch_size, "seq_list": parsed.seq_list}
-    for batch in whole_batches(opened.dataset, 1, values.used_data_keys, **options):
-        for tag, found in zip(batch.seq_tags, values.run(batch.feed)):
-            weights = {
-                name: found["%s/%s" % (parsed.rec_layer, name)].value.swapaxes(0, axis) for name, axis in axes.items()
-            }
-            yield SeqWeights(tag, weights, found[parsed.rec_layer].value, len(found[parsed.enc_layer].value))
+    one_pass: DatasetPass[list[dict[str, SeqValue]]] = DatasetPass(
+        "attention weights", values.tensors, lambda tensors, batch: values.run(tensors)
+    )
+    over = steps_over_sequences(one_pass, opened.dataset, 1, values.used_data_keys, **options)
+    with contextlib.closing(over) as steps:
+        for step in steps:
+            for tag, found in zip(step.batch.seq_tags, step.result):
+                weights = {
+                    name: found["%s/%s" % (parsed.rec_layer, name)].value.swapaxes(0, axis)
+                    for name, axis in axes.items()
+                }
+                yield SeqWeights(tag, weights, found[parsed.rec_layer].value, len(found[parsed.enc_layer].value))
     opened.close()
 
 

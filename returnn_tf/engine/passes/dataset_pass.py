@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable, Generic, NamedTuple, Optional, TypeVar
 
 from returnn_tf.compiler.feed_function import FeedFunction
+from returnn_tf.datasets import Dataset
 from returnn_tf.engine.distributed.world import World, alone
 from returnn_tf.engine.passes.dump import Dump
 from returnn_tf.engine.passes.progress import PassState
@@ -43,6 +44,7 @@ class DatasetPass(Generic[Result]):
     :param world: the processes which share the batches; their watchdog sees the steps
     :param dump: where the values of layers such as hdf_dump go; then the results have them as ``sinks``
     :param join: (batch, tensors) of this process -> those of its steps, if all processes step together
+    :param shows_progress: whether there is a progress bar
     """
 
     phase: str
@@ -51,6 +53,7 @@ class DatasetPass(Generic[Result]):
     world: World = field(default_factory=alone)
     join: Callable[[Iterable[Converted]], Iterable[Converted]] = iter
     dump: Optional[Dump] = None
+    shows_progress: bool = True
 
     def scores_of(self, result: Result) -> Mapping[str, float]:
         """Return the scores for the progress bar, by loss."""
@@ -76,7 +79,7 @@ class DatasetPass(Generic[Result]):
         setup, share = Setup(state.setup_seconds, 0.0, state.setup_frames), 0.0
         complete: Optional[float] = None if state.steps else 0.0  # unknown where an earlier run stopped
         start = time.perf_counter() - state.seconds
-        bar = log.progress(self.phase)
+        bar = log.progress(self.phase) if self.shows_progress else None
         self.world.heartbeat.long_phase(self.phase)
         prefetcher = Prefetcher(batches, lambda batch: self.convert(batch.feed))
         try:
@@ -107,10 +110,12 @@ class DatasetPass(Generic[Result]):
                     setup = Setup(state.setup_seconds, share, state.setup_frames)
                 complete = batch.complete
                 state.wait_seconds = waited + prefetcher.wait_seconds
-                bar.update(state.steps, batch.complete, self.scores_of(result), state.frames, setup)
+                if bar is not None:
+                    bar.update(state.steps, batch.complete, self.scores_of(result), state.frames, setup)
                 yield Step(batch, result, state.steps - 1, now - before, state.seconds, setup)
         finally:
-            bar.close()
+            if bar is not None:
+                bar.close()
             prefetcher.close()
         self.world.heartbeat.long_phase("after %s" % self.phase)
         state.seconds = time.perf_counter() - start
@@ -136,6 +141,23 @@ class DatasetPass(Generic[Result]):
     def log_end(self, state: PassState) -> None:
         """Log the line at the end of the pass."""
         log.write(3, pass_line(self.phase, state.steps, state.seconds, state.compute_seconds))
+
+
+def steps_over_sequences(
+    one_pass: DatasetPass[Result], dataset: Dataset, epoch: int, keys: Sequence[str], *, first: int = 0, **options: Any
+) -> Generator[Step, None, None]:
+    """Yield the steps of a pass over a dataset, in batches of whole sequences without limits that leave some out.
+
+    The generator must be closed (`contextlib.closing`).
+
+    :param keys: the data keys that the steps need
+    :param first: number of batches to skip
+    :param options: of `Dataset.batches`, for the size of the batches and the choice of sequences
+    :raises DataError: an op failed
+    """
+    whole = {"chunking": None, "context_window": None}
+    batches = dataset.batches(epoch, used_data_keys=list(keys), start_batch=first, **whole, **options)
+    return one_pass.steps(batches, PassState())
 
 
 def batch_sizes(batch: Any) -> dict[str, int]:

@@ -65,10 +65,14 @@ class LayerValues:
         """Return the template of a layer."""
         return self._nodes[name].output
 
+    def tensors(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the needed entries of a feed, as tensors."""
+        return self._function.tensors(feed)
+
     def run(self, feed: Mapping[str, Any]) -> list[dict[str, SeqValue]]:
         """Return layer -> value for each sequence of a batch; what has no batch axis is the same for all.
 
-        :param feed: feed key -> array, batch axis first
+        :param feed: feed key -> array or tensor, batch axis first
         """
         found = {name: _numpy(entry) for name, entry in self._function(feed).items()}
         batched = [
@@ -117,11 +121,3 @@ def _numpy(entry: Mapping[str, Any]) -> dict[str, Any]:
         key: [np.asarray(each) for each in value] if isinstance(value, (list, tuple)) else np.asarray(value)
         for key, value in entry.items()
     }
-
-
-def whole_batches(dataset: Any, epoch: int, keys: list[str], **options: Any) -> Any:
-    """Iterate over batches of whole sequences: without chunks, and without limits that leave some out.
-
-    :param options: of ``Dataset.batches``
-    """
-    return dataset.batches(epoch, used_data_keys=keys, chunking=None, context_window=None, **options)

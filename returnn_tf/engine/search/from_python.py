@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
@@ -12,11 +13,11 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.config import ConfigError
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.datasets import Dataset
-from returnn_tf.engine.passes.layer_values import whole_batches
+from returnn_tf.engine.passes.dataset_pass import DatasetPass, steps_over_sequences
 from returnn_tf.engine.search.end_labels import end_labels, without_end
 from returnn_tf.engine.search.labels import Labels, labels_of
 from returnn_tf.engine.search.report import Errors, align
-from returnn_tf.engine.search.searcher import Searcher
+from returnn_tf.engine.search.searcher import Searcher, SearchResult
 from returnn_tf.util.html import paragraph, shortened, table
 
 _MOST_ROWS = 50
@@ -130,10 +131,15 @@ def search(
     keys = list(dict.fromkeys([*searcher.used_data_keys, *([] if reference is None else [reference])]))
     ends = frozenset() if reference is None else end_labels(net.plan, node, net.extern_data[reference])
     found: list[Recognized] = []
-    for batch in whole_batches(dataset, epoch, keys, batch_size=batch_size, max_seqs=max_seqs):
-        found += _of_batch(batch, searcher.run(batch.feed).hypotheses[layer], labels, reference, ends)
-        if num_seqs is not None and len(found) >= num_seqs:
-            break
+    one_pass: DatasetPass[SearchResult] = DatasetPass(
+        "search", searcher.tensors, lambda tensors, batch: searcher.run(tensors)
+    )
+    over = steps_over_sequences(one_pass, dataset, epoch, keys, batch_size=batch_size, max_seqs=max_seqs)
+    with contextlib.closing(over) as steps:
+        for step in steps:
+            found += _of_batch(step.batch, step.result.hypotheses[layer], labels, reference, ends)
+            if num_seqs is not None and len(found) >= num_seqs:
+                break
     return SearchResults(found if num_seqs is None else found[:num_seqs])
 
 
