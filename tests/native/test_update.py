@@ -6,7 +6,7 @@ import pytest
 from returnn_tf.engine.update import gradients
 from returnn_tf.engine.update.optimizers import base, create_optimizer
 from returnn_tf.engine.update.optimizers.adam import Adam
-from returnn_tf.native.fused.update import native_update, update_ops
+from returnn_tf.native.fused.update import SgdRule, native_update, update_ops
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.util.lazy_tf import tf
 
@@ -89,7 +89,7 @@ def test_what_was_read_before_keeps_its_value(ops):
     @tf.function(autograph=False)
     def step():
         before = tf.convert_to_tensor(var)
-        native_update(ops, "sgd", [var, copy], [[], []], [tf.ones(2), tf.ones(2)], [1.0])
+        native_update(ops, SgdRule(1.0), [var, copy], [[], []], [tf.ones(2), tf.ones(2)])
         return before, tf.convert_to_tensor(var)
 
     kept = var.read_value()
@@ -116,5 +116,8 @@ def test_norm(ops, monkeypatch):
 )
 def test_wrong_input(ops, rule, slots, numbers, text):
     with pytest.raises(tf.errors.InvalidArgumentError) as info:
-        native_update(ops, rule, [tf.Variable([1.0, 2.0])], [slots], [tf.ones(2)], numbers)
+        handles = [slot.handle for slot in slots]
+        ops.rtf_update(
+            rule=rule, vars=[tf.Variable([1.0, 2.0]).handle], slots=handles, grads=[tf.ones(2)], numbers=numbers
+        )
     assert text in str(info.value)

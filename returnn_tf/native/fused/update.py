@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from dataclasses import dataclass, fields
+from typing import Any, Callable, ClassVar, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,27 +17,145 @@ from returnn_tf.util.lazy_tf import tf
 Arrays = list[NDArray[Any]]
 
 
+@dataclass(frozen=True)
+class UpdateRule:
+    """Rule of the native op. Its fields are the numbers that the rule takes, in the order of `RtfRule`, as scalars.
+
+    The rules are in ``native_ops/update/update.h``; ``name`` is theirs, in lower case and without the prefix.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def numbers(self) -> Any:
+        """Return the numbers as float32 vector."""
+        return tf.stack([tf.cast(getattr(self, field.name), tf.float32) for field in fields(self)])
+
+
+@dataclass(frozen=True)
+class SgdRule(UpdateRule):
+    """``w -= rate g``."""
+
+    name: ClassVar[str] = "sgd"
+    rate: Any
+
+
+@dataclass(frozen=True)
+class MomentumRule(UpdateRule):
+    """Momentum with the rate outside of the running sum."""
+
+    name: ClassVar[str] = "momentum"
+    rate: Any
+    momentum: float
+    nesterov: bool
+
+
+@dataclass(frozen=True)
+class KerasSgdRule(UpdateRule):
+    """Momentum with the rate inside of the running sum."""
+
+    name: ClassVar[str] = "keras_sgd"
+    rate: Any
+    momentum: float
+    nesterov: bool
+
+
+@dataclass(frozen=True)
+class AdamRule(UpdateRule):
+    """Adam, with Nesterov momentum or decoupled weight decay."""
+
+    name: ClassVar[str] = "adam"
+    rate: Any
+    beta1_power: Any
+    beta2_power: Any
+    beta1: float
+    beta2: float
+    epsilon: float
+    nesterov: bool = False
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True)
+class AmsGradRule(UpdateRule):
+    """Adam with the largest second moment so far."""
+
+    name: ClassVar[str] = "amsgrad"
+    rate: Any
+    beta1_power: Any
+    beta2_power: Any
+    beta1: float
+    beta2: float
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class NadamKerasRule(UpdateRule):
+    """Nadam with a momentum schedule; the rate is in the factors."""
+
+    name: ClassVar[str] = "nadam_keras"
+    grad_factor: Any
+    m_factor: Any
+    v_factor: Any
+    beta1: float
+    beta2: float
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class RmsPropRule(UpdateRule):
+    """Gradient over the root of its mean square."""
+
+    name: ClassVar[str] = "rmsprop"
+    rate: Any
+    decay: float
+    momentum: float
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class CenteredRmsPropRule(RmsPropRule):
+    """Gradient over its standard deviation."""
+
+    name: ClassVar[str] = "rmsprop_centered"
+
+
+@dataclass(frozen=True)
+class AdagradRule(UpdateRule):
+    """Gradient over the root of the sum of its squares."""
+
+    name: ClassVar[str] = "adagrad"
+    rate: Any
+
+
+@dataclass(frozen=True)
+class AdadeltaRule(UpdateRule):
+    """Gradient over the root of its mean square, times that of the changes."""
+
+    name: ClassVar[str] = "adadelta"
+    rate: Any
+    rho: float
+    epsilon: float
+
+
 def update_ops() -> Optional[Any]:
     """Return the ops, or None if they cannot be used here (a warning gives the reason)."""
     return native_op("update", self_test)
 
 
 def native_update(
-    ops: Any, rule: str, variables: Sequence[Any], slots: Sequence[Sequence[Any]], grads: Sequence[Any], numbers: Any
+    ops: Any, rule: UpdateRule, variables: Sequence[Any], slots: Sequence[Sequence[Any]], grads: Sequence[Any]
 ) -> Any:
     """Emit one op that changes all variables and their slots, all float32.
 
     :param ops: what `update_ops` returned
-    :param rule: see ``native_ops/update/update.h``, in lower case and without the prefix
     :param slots: those of each variable, in the order of the rule
-    :param numbers: float32 vector: the learning rate, then what the rule takes
     """
     return ops.rtf_update(
-        rule=rule,
+        rule=rule.name,
         vars=[var.handle for var in variables],
         slots=[slot.handle for of_var in slots for slot in of_var],
         grads=list(grads),
-        numbers=numbers,
+        numbers=rule.numbers,
     )
 
 
@@ -91,22 +210,22 @@ def _adadelta(w: Any, g: Any, s: Arrays, rate: float, rho: float, epsilon: float
     return w - rate * change, [squares, rho * s[1] + (1 - rho) * change**2]
 
 
-_FORMULAS: list[tuple[str, Callable[..., tuple[Any, Arrays]], int, tuple[float, ...]]] = [
-    ("sgd", lambda w, g, s, rate: (w - rate * g, s), 0, ()),
-    ("momentum", _momentum, 1, (0.9, 0)),
-    ("momentum", _momentum, 1, (0.9, 1)),
-    ("keras_sgd", _keras_sgd, 1, (0.9, 0)),
-    ("keras_sgd", _keras_sgd, 1, (0.9, 1)),
-    ("adam", _adam, 2, (0.8, 0.9, 0.9, 0.99, 1e-3, 0, 0)),
-    ("adam", _adam, 2, (0.8, 0.9, 0.9, 0.99, 1e-3, 1, 0.5)),
-    ("amsgrad", _adam, 3, (0.8, 0.9, 0.9, 0.99, 1e-3)),
-    ("nadam_keras", _nadam_keras, 2, (0.3, 1.5, 0.9, 0.99, 1e-3)),
-    ("rmsprop", _rmsprop, 2, (0.9, 0.5, 1e-3)),
-    ("rmsprop_centered", _rmsprop, 3, (0.9, 0.5, 10.0)),
-    ("adagrad", _adagrad, 1, ()),
-    ("adadelta", _adadelta, 2, (0.9, 1e-3)),
+_FORMULAS: list[tuple[UpdateRule, Callable[..., tuple[Any, Arrays]], int]] = [
+    (SgdRule(0.1), lambda w, g, s, rate: (w - rate * g, s), 0),
+    (MomentumRule(0.1, 0.9, nesterov=False), _momentum, 1),
+    (MomentumRule(0.1, 0.9, nesterov=True), _momentum, 1),
+    (KerasSgdRule(0.1, 0.9, nesterov=False), _keras_sgd, 1),
+    (KerasSgdRule(0.1, 0.9, nesterov=True), _keras_sgd, 1),
+    (AdamRule(0.1, 0.8, 0.9, 0.9, 0.99, 1e-3), _adam, 2),
+    (AdamRule(0.1, 0.8, 0.9, 0.9, 0.99, 1e-3, nesterov=True, weight_decay=0.5), _adam, 2),
+    (AmsGradRule(0.1, 0.8, 0.9, 0.9, 0.99, 1e-3), _adam, 3),
+    (NadamKerasRule(0.1, 0.3, 1.5, 0.9, 0.99, 1e-3), _nadam_keras, 2),
+    (RmsPropRule(0.1, 0.9, 0.5, 1e-3), _rmsprop, 2),
+    (CenteredRmsPropRule(0.1, 0.9, 0.5, 10.0), _rmsprop, 3),
+    (AdagradRule(0.1), _adagrad, 1),
+    (AdadeltaRule(0.1, 0.9, 1e-3), _adadelta, 2),
 ]
-"""Rule, its formula, number of slots, numbers after the rate."""
+"""Rule, its formula, number of slots."""
 
 
 @register_op("update", kernels=("update/update_cpu.cc",), bindings=("update/update_op.cc",))
@@ -116,8 +235,8 @@ def self_test(ops: Any) -> None:
     :raises NativeOpError: they differ
     """
     rng = np.random.RandomState(1)
-    shapes, rate = [(3, 5), (), (41,), (0,)], 0.1
-    for rule, formula, n_slots, rest in _FORMULAS:
+    shapes = [(3, 5), (), (41,), (0,)]
+    for rule, formula, n_slots in _FORMULAS:
         values = [rng.normal(0, 1, shape) for shape in shapes]
         slots = [[rng.uniform(0.5, 1, shape) for _ in range(n_slots)] for shape in shapes]
         variables = [tf.Variable(value, dtype=tf.float32) for value in values]
@@ -125,13 +244,13 @@ def self_test(ops: Any) -> None:
         for _ in range(2):
             grads = [rng.normal(0, 1, shape) for shape in shapes]
             tensors = [tf.constant(grad, tf.float32) for grad in grads]
-            native_update(ops, rule, variables, states, tensors, tf.constant([rate, *rest], tf.float32))
-            changed = [formula(w, g, s, rate, *rest) for w, g, s in zip(values, grads, slots)]
+            native_update(ops, rule, variables, states, tensors)
+            changed = [formula(w, g, s, *vars(rule).values()) for w, g, s in zip(values, grads, slots)]
             values, slots = [w for w, _ in changed], [s for _, s in changed]
         got = [*variables, *(state for of_one in states for state in of_one)]
         expected = [*values, *(slot for of_one in slots for slot in of_one)]
         if not all(np.allclose(a.numpy(), b, rtol=1e-5, atol=1e-6) for a, b in zip(got, expected)):
-            raise NativeOpError("the update %s that was compiled gives wrong results" % rule)
+            raise NativeOpError("the update %s that was compiled gives wrong results" % rule.name)
     arrays = [rng.normal(0, 1, size) for size in (7, 20000, 0, 4096)]
     norm = native_global_norm(ops, [tf.constant(array, tf.float32) for array in arrays])
     if not np.allclose(norm, np.sqrt(sum((array**2).sum() for array in arrays)), rtol=1e-6):

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Optional
 from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, adam_arguments, like
 from returnn_tf.engine.update.optimizers.registry import register_optimizer
+from returnn_tf.native.fused.update import AdamRule, AmsGradRule, UpdateRule
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -38,18 +39,21 @@ class Adam(Optimizer):
         t = iteration + 1.0
         return {"lr": rate, "beta1_power": self.beta1**t, "beta2_power": self.beta2**t}
 
-    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+    def fused(self, hyper: dict[str, Any]) -> Optional[UpdateRule]:
         """Return the rule of one op over all parameters."""
-        return "adam", [*self._numbers(hyper), float(self.nesterov), 0.0]
+        return AdamRule(**self._numbers(hyper), nesterov=self.nesterov)
 
-    def _numbers(self, hyper: dict[str, Any]) -> list[Any]:
-        return [hyper["lr"], hyper["beta1_power"], hyper["beta2_power"], self.beta1, self.beta2, self.epsilon]
+    def _numbers(self, hyper: dict[str, Any]) -> dict[str, Any]:
+        powers = {"beta1_power": hyper["beta1_power"], "beta2_power": hyper["beta2_power"]}
+        return {"rate": hyper["lr"], **powers, "beta1": self.beta1, "beta2": self.beta2, "epsilon": self.epsilon}
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
         arguments = adam_arguments(self, grad, var, slots, hyper)
         beta2_power = hyper["beta2_power"]
         tf.raw_ops.ResourceApplyAdam(**arguments, beta2_power=beta2_power, use_nesterov=self.nesterov)
+
+    fused_replaces = update
 
 
 @register_optimizer("nadam")
@@ -70,14 +74,16 @@ class AdamW(Adam):
 
     weight_decay: float = option(0.004, help="share of each weight which is removed per step, times the learning rate")
 
-    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+    def fused(self, hyper: dict[str, Any]) -> Optional[UpdateRule]:
         """Return the rule of one op over all parameters."""
-        return "adam", [*self._numbers(hyper), float(self.nesterov), self.weight_decay]
+        return AdamRule(**self._numbers(hyper), nesterov=self.nesterov, weight_decay=self.weight_decay)
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Decay the weights, then apply Adam."""
         var.assign_sub(hyper["lr"] * like(var, self.weight_decay)[0] * var)
         super().update(grad, var, slots, hyper)
+
+    fused_replaces = update
 
 
 @register_optimizer("amsgrad")
@@ -89,12 +95,14 @@ class AmsGrad(Adam):
         """Return first moment, second moment and its maximum."""
         return {"m": 0.0, "v": 0.0, "vhat": 0.0}
 
-    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+    def fused(self, hyper: dict[str, Any]) -> Optional[UpdateRule]:
         """Return the rule of one op over all parameters."""
-        return "amsgrad", self._numbers(hyper)
+        return AmsGradRule(**self._numbers(hyper))
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
         arguments = adam_arguments(self, grad, var, slots, hyper)
         beta2_power, vhat = hyper["beta2_power"], slots["vhat"].handle
         tf.raw_ops.ResourceApplyAdamWithAmsgrad(**arguments, beta2_power=beta2_power, vhat=vhat)
+
+    fused_replaces = update

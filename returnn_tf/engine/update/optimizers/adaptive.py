@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Optional
 from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, like
 from returnn_tf.engine.update.optimizers.registry import register_optimizer
+from returnn_tf.native.fused.update import AdadeltaRule, AdagradRule, CenteredRmsPropRule, RmsPropRule, UpdateRule
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -24,9 +25,9 @@ class Adagrad(Optimizer):
         """Return the sum of squares."""
         return {"accumulator": self.initial_accumulator_value}
 
-    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+    def fused(self, hyper: dict[str, Any]) -> Optional[UpdateRule]:
         """Return the rule of one op over all parameters."""
-        return "adagrad", [hyper["lr"]]
+        return AdagradRule(hyper["lr"])
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
@@ -38,6 +39,8 @@ class Adagrad(Optimizer):
             use_locking=self.use_locking,
             update_slots=True,
         )
+
+    fused_replaces = update
 
 
 @register_optimizer("adadelta")
@@ -58,9 +61,9 @@ class Adadelta(Optimizer):
         """Return mean squares of gradients and changes."""
         return {"accum": 0.0, "accum_update": 0.0}
 
-    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+    def fused(self, hyper: dict[str, Any]) -> Optional[UpdateRule]:
         """Return the rule of one op over all parameters."""
-        return "adadelta", [hyper["lr"], self.rho, self.epsilon]
+        return AdadeltaRule(hyper["lr"], self.rho, self.epsilon)
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
@@ -75,6 +78,8 @@ class Adadelta(Optimizer):
             grad=grad,
             use_locking=self.use_locking,
         )
+
+    fused_replaces = update
 
 
 @register_optimizer("rmsprop")
@@ -100,10 +105,10 @@ class RmsProp(Optimizer):
             slots["mean"] = 0.0
         return slots
 
-    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+    def fused(self, hyper: dict[str, Any]) -> Optional[UpdateRule]:
         """Return the rule of one op over all parameters."""
-        rule = "rmsprop_centered" if self.centered else "rmsprop"
-        return rule, [hyper["lr"], self.decay, self.momentum, self.epsilon]
+        rule = CenteredRmsPropRule if self.centered else RmsPropRule
+        return rule(hyper["lr"], self.decay, self.momentum, self.epsilon)
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
@@ -123,3 +128,5 @@ class RmsProp(Optimizer):
             tf.raw_ops.ResourceApplyCenteredRMSProp(mg=slots["mean"].handle, **kwargs)
         else:
             tf.raw_ops.ResourceApplyRMSProp(**kwargs)
+
+    fused_replaces = update

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Optional
+from typing import Any, Callable, ClassVar, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.options import option
-from returnn_tf.native.fused.update import native_update, update_ops
+from returnn_tf.native.fused.update import UpdateRule, native_update, update_ops
 from returnn_tf.util.lazy_tf import tf
 
 # The epsilon of every optimizer which has one, unless ``optimizer_epsilon`` or the optimizer dict sets it.
@@ -41,6 +41,8 @@ class Optimizer:
     switch: ClassVar[str] = ""
     #: slot -> last part of the name of its variables in TensorFlow 1, after the name of the parameter
     tf1_slots: ClassVar[Mapping[str, str]] = {}
+    #: the `update` for which `fused` has the native rule; a subclass with another `update` alone is not fused
+    fused_replaces: ClassVar[Optional[Callable[..., None]]] = None
 
     def slot_inits(self) -> dict[str, float]:
         """Return the slots with the shape of the parameter: slot name -> initial value of all entries."""
@@ -64,8 +66,8 @@ class Optimizer:
         """Emit the op which updates ``var`` by its dense ``grad``; the values of ``hyper`` have its dtype."""
         raise NotImplementedError
 
-    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
-        """Return the rule of the native op for the same update, and the numbers that it takes; None: there is none.
+    def fused(self, hyper: dict[str, Any]) -> Optional[UpdateRule]:
+        """Return the rule of the native op for the same update; None: there is none.
 
         :param hyper: of float32
         """
@@ -146,21 +148,15 @@ class Optimizer:
     def _apply_fused(self, grads: Sequence[tuple[str, Any, Any]], by_dtype: dict[Any, dict[str, Any]]) -> set[str]:
         """Emit one op for all parameters if a native one can update them; return their names, or no names."""
         small = sum(var.shape.num_elements() for _, _, var in grads) < _LEAST_SIZE
-        if not grads or small or _overrides_update_alone(type(self)):
+        if not grads or small or type(self).update is not type(self).fused_replaces:
             return set()
         rule = self.fused(by_dtype[tf.float32])
         ops = update_ops() if rule is not None else None
         if ops is None or rule is None:
             return set()
         variables, slots = [var for _, _, var in grads], [list(self._slots[param].values()) for param, _, _ in grads]
-        numbers = tf.stack([tf.cast(number, tf.float32) for number in rule[1]])
-        native_update(ops, rule[0], variables, slots, [tf.cast(grad, tf.float32) for _, grad, _ in grads], numbers)
+        native_update(ops, rule, variables, slots, [tf.cast(grad, tf.float32) for _, grad, _ in grads])
         return {param for param, _, _ in grads}
-
-
-def _overrides_update_alone(cls: type[Optimizer]) -> bool:
-    """Return whether a class has a rule of its own, but `fused` of a base class with another rule."""
-    return next(base for base in cls.__mro__ if {"fused", "update"} & set(vars(base))).__dict__.get("fused") is None
 
 
 def like(var: Any, *values: float) -> list[Any]:

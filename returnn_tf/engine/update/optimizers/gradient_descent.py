@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Optional
 from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import Optimizer, like
 from returnn_tf.engine.update.optimizers.registry import register_optimizer
+from returnn_tf.native.fused.update import MomentumRule, SgdRule, UpdateRule
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -17,9 +18,9 @@ from returnn_tf.util.lazy_tf import tf
 class GradientDescent(Optimizer):
     """``w -= lr * g``."""
 
-    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+    def fused(self, hyper: dict[str, Any]) -> Optional[UpdateRule]:
         """Return the rule of one op over all parameters."""
-        return "sgd", [hyper["lr"]]
+        return SgdRule(hyper["lr"])
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
@@ -27,6 +28,8 @@ class GradientDescent(Optimizer):
         tf.raw_ops.ResourceApplyGradientDescent(
             var=var.handle, alpha=hyper["lr"], delta=grad, use_locking=self.use_locking
         )
+
+    fused_replaces = update
 
 
 @register_optimizer("momentum")
@@ -43,9 +46,9 @@ class Momentum(Optimizer):
         """Return the decaying sum of the gradients."""
         return {"momentum": 0.0}
 
-    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+    def fused(self, hyper: dict[str, Any]) -> Optional[UpdateRule]:
         """Return the rule of one op over all parameters."""
-        return "momentum", [hyper["lr"], self.momentum, float(self.use_nesterov)]
+        return MomentumRule(hyper["lr"], self.momentum, self.use_nesterov)
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
@@ -59,3 +62,5 @@ class Momentum(Optimizer):
             use_locking=self.use_locking,
             use_nesterov=self.use_nesterov,
         )
+
+    fused_replaces = update

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Optional
 from returnn_tf.config.options import option
 from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, adam_arguments, like
 from returnn_tf.engine.update.optimizers.registry import register_optimizer
+from returnn_tf.native.fused.update import KerasSgdRule, NadamKerasRule, SgdRule, UpdateRule
 from returnn_tf.util.lazy_tf import tf
 
 _SCHEDULE_BASE = 0.96  # of the momentum schedule of Nadam
@@ -41,11 +42,11 @@ class Sgd(Optimizer):
         """Return the last change, if momentum is on."""
         return {"momentum": 0.0} if self.momentum else {}
 
-    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+    def fused(self, hyper: dict[str, Any]) -> Optional[UpdateRule]:
         """Return the rule of one op over all parameters."""
         if not self.momentum:
-            return "sgd", [hyper["lr"]]
-        return "keras_sgd", [hyper["lr"], self.momentum, float(self.nesterov)]
+            return SgdRule(hyper["lr"])
+        return KerasSgdRule(hyper["lr"], self.momentum, self.nesterov)
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Emit one fused kernel."""
@@ -63,6 +64,8 @@ class Sgd(Optimizer):
             use_locking=self.use_locking,
             use_nesterov=self.nesterov,
         )
+
+    fused_replaces = update
 
 
 @register_optimizer("nadamkeras")
@@ -102,10 +105,11 @@ class NadamKeras(KerasStyle):
             "v_factor": 1.0 / (1.0 - self.beta2**t),
         }
 
-    def fused(self, hyper: dict[str, Any]) -> Optional[tuple[str, list[Any]]]:
+    def fused(self, hyper: dict[str, Any]) -> Optional[UpdateRule]:
         """Return the rule of one op over all parameters."""
-        keys = ("grad_factor", "m_factor", "v_factor")
-        return "nadam_keras", [*(hyper[key] for key in keys), self.beta1, self.beta2, self.epsilon]
+        return NadamKerasRule(
+            hyper["grad_factor"], hyper["m_factor"], hyper["v_factor"], self.beta1, self.beta2, self.epsilon
+        )
 
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Update the moments, then the variable."""
@@ -114,6 +118,8 @@ class NadamKeras(KerasStyle):
         v = slots["v"].assign(beta2 * slots["v"] + (1.0 - beta2) * tf.square(grad))
         step = hyper["grad_factor"] * grad + hyper["m_factor"] * m
         var.assign_sub(step / (tf.sqrt(hyper["v_factor"] * v) + epsilon))
+
+    fused_replaces = update
 
 
 @register_optimizer("adamax")
