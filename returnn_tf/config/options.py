@@ -8,11 +8,11 @@ instance.
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import dataclasses
 import functools
-import logging
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import (
     Annotated,
@@ -33,11 +33,11 @@ from returnn_tf.config.option_checks import none_below as none_below
 from returnn_tf.config.option_checks import probability as probability
 from returnn_tf.config.option_types import Written, fits_type, type_name
 from returnn_tf.config.type_words import shown_with_kind, type_words
+from returnn_tf.logging.log import log
 
 ERROR_TOPIC = "options"
 
 T = TypeVar("T")
-_LOGGER = logging.getLogger("returnn_tf.config")
 
 
 class OptionError(ConfigError):
@@ -229,13 +229,28 @@ def _is_in(value: Any, values: tuple[Any, ...]) -> bool:
 _PLAIN = (bool, int, float, str, tuple, list, dict, set, frozenset)
 
 
+_caller_lists_inert = False
+
+
+@contextlib.contextmanager
+def listing_inert_options() -> Iterator[None]:
+    """Log no options without effect within the context: the caller lists them."""
+    global _caller_lists_inert
+    before, _caller_lists_inert = _caller_lists_inert, True
+    try:
+        yield
+    finally:
+        _caller_lists_inert = before
+
+
 @functools.lru_cache(maxsize=4096)
 def log_inert(where: str, name: str, reason: str) -> None:
     """Log once per place that an option has no effect.
 
     :param where: as in `OptionInfo.check_value`
     """
-    _LOGGER.warning("%s: option %r has no effect: %s", where, name, reason)
+    if not _caller_lists_inert:
+        log.warn("%s: option %r has no effect: %s" % (where, name, reason))
 
 
 def declared_options(cls: Any) -> dict[str, OptionInfo]:

@@ -137,6 +137,21 @@ class TerminalHandler(StreamHandler):
             write_to(sys.stderr, "Warning: %s\n" % warning)
 
 
+class SendingHandler(logging.Handler):
+    """Hands lines to a function.
+
+    :param receiver: function(level of `logging`, text)
+    """
+
+    def __init__(self, receiver: Callable[[int, str], None]) -> None:
+        super().__init__()
+        self._receiver = receiver
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand it over."""
+        self._receiver(record.levelno, record.getMessage())
+
+
 def write_to(stream: IO[str], text: str) -> Optional[str]:
     """Write and flush; return the reason if that fails, else None. A closed pipe is not a failure."""
     try:

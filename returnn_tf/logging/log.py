@@ -1,4 +1,4 @@
-"""`log`, the global log of the program. Records of `logging` from within the package go to the same targets."""
+"""`log`, the log of the program, by which all its modules write their lines."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Optional
+from typing import Callable, Optional
 
-from returnn_tf.logging.handlers import LOG_FORMATS, PACKAGE, LineFormatter, TargetHandler, TerminalHandler
+from returnn_tf.logging.handlers import (
+    LOG_FORMATS,
+    PACKAGE,
+    LineFormatter,
+    SendingHandler,
+    TargetHandler,
+    TerminalHandler,
+)
 from returnn_tf.logging.levels import DEFAULT_LEVEL, PROGRESS_LEVEL, STEP_LEVEL, WARNING_LEVEL, standard_level
 from returnn_tf.logging.notebook import NotebookBar, in_notebook
 from returnn_tf.logging.progress_bar import ProgressBar
@@ -90,6 +97,22 @@ class Log:
     def warn(self, text: str) -> None:
         """Write a warning (level 2)."""
         self._logger.warning(text)
+
+    def send_to(self, receiver: Callable[[int, str], None]) -> None:
+        """Let another process show the lines of this one, by its `pass_on`; those of level 4 and 5 are left out.
+
+        :param receiver: function(level of `logging`, text)
+        """
+        self._logger.handlers = [SendingHandler(receiver)]
+        self._logger.propagate = False
+        self._logger.setLevel(standard_level(DEFAULT_LEVEL))
+
+    def pass_on(self, level: int, text: str) -> None:
+        """Write a line that another process has sent, see `send_to`.
+
+        :param level: of `logging`
+        """
+        self._logger.log(level, text)
 
     def shows(self, level: int) -> bool:
         """Return whether any target shows this level, i.e. whether the line needs to be composed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import tempfile
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
 
+from returnn_tf.logging.log import log
 from returnn_tf.native.cache import (
     BUILD_PREFIX,
     CacheEntry,
@@ -24,8 +24,6 @@ from returnn_tf.native.processes import run_all
 from returnn_tf.native.sources import NativeOp, source_bytes, source_folder
 from returnn_tf.native.toolchain import CUDA_DEFINITION, Toolchain, find_toolchain, fingerprint, machine_key
 from returnn_tf.util.lazy_tf import tf
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def build(op: NativeOp) -> tuple[str, bool]:
     with entry.lock() as alone:
         if entry.is_whole():  # built by another process meanwhile
             return entry.library, False
-        log.info("Compiling the native op %s for this machine, once ...", op.name)
+        log.write(3, "Compiling the native op %s for this machine, once ..." % op.name)
         try:
             if alone:
                 entry.remove_leftovers()

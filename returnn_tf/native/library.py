@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
+from returnn_tf.logging.log import log
 from returnn_tf.native.build import build
 from returnn_tf.native.cache import note_tested, was_tested
 from returnn_tf.native.comparison import exact_products
@@ -18,8 +18,6 @@ from returnn_tf.native.gpu.gpu_test import passes_on_gpus
 from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.native.sources import OPS, SelfTest
 from returnn_tf.util.lazy_tf import tf
-
-log = logging.getLogger(__name__)
 
 SWITCH = "RETURNN_TF_NATIVE"
 
@@ -54,8 +52,8 @@ def _load_or_warn(name: str, self_test: SelfTest) -> Optional[Any]:
     try:
         return load(name, self_test)
     except NativeOpError as exc:
-        log.warning(
-            "The native op %s cannot be used; falling back to plain TensorFlow, which is slower: %s.", name, exc
+        log.warn(
+            "The native op %s cannot be used; falling back to plain TensorFlow, which is slower: %s." % (name, exc)
         )
         return None
 
@@ -109,7 +107,7 @@ def load(name: str, self_test: SelfTest) -> Any:
             cpu, *gpus = devices(name)
             thread.submit(run_test_on, cpu, ops, self_test).result()
             if gpus and not passes_on_gpus(name, path, [gpu.name for gpu in tf.config.get_visible_devices("GPU")]):
-                log.info("Another process cannot use the GPU: the native op %s is tested in this one.", name)
+                log.write(3, "Another process cannot use the GPU: the native op %s is tested in this one." % name)
                 for gpu in gpus:
                     thread.submit(run_test_on, gpu, ops, self_test).result()
         note_tested(path)

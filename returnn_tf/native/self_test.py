@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 
 from returnn_tf.native.library import devices, examine
@@ -15,7 +14,6 @@ def main() -> int:
 
     :return: 0, or 1 if an op cannot be used
     """
-    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")  # says what is compiled
     failed = False
     names = OPS.names()
     for number, name in enumerate(names, start=1):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 
-log = logging.getLogger(__name__)
-
+from returnn_tf.logging.log import log
 
 #: Lines of Abseil's log: informational ones, and what precedes the first line of any level while a library is loaded.
 _INFO = ("/^I[0-9][0-9][0-9][0-9] /d", "/^WARNING: All log messages before absl::InitializeLog() /d")
@@ -53,7 +51,7 @@ def without_info_lines() -> Iterator[None]:
         try:
             process.wait(_PATIENCE)  # until all is shown
         except subprocess.TimeoutExpired:  # a process that was started meanwhile still writes there
-            log.debug("another process keeps the stderr of an import open")
+            log.write(4, "another process keeps the stderr of an import open")
 
 
 @contextlib.contextmanager
@@ -70,4 +68,4 @@ def stderr_to_log() -> Iterator[None]:
             file.seek(0)
             text = file.read().decode("utf8", "replace").strip()
             if text:
-                log.debug("%s", text)
+                log.write(4, text)

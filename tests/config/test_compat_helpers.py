@@ -84,7 +84,7 @@ def test_util(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_log(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
-    logger = logging.getLogger("returnn_tf.config")
+    logger = logging.getLogger("returnn_tf")
     monkey = logger.propagate
     logger.addHandler(caplog.handler)
     try:

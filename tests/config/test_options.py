@@ -88,7 +88,7 @@ def test_errors(given, message):
 
 def test_without_effect(caplog):
     """An option without effect is logged once per place, unless it has its default anyway."""
-    with caplog.at_level(logging.WARNING, logger="returnn_tf.config"):
+    with caplog.at_level(logging.WARNING, logger="returnn_tf"):
         check_options(Example, {**MIN, "old": False, "gone": None}, where="test_without_effect, a")
         assert not caplog.records
         for place in ("a", "a", "b"):

@@ -138,7 +138,7 @@ INERT = [
 def test_without_effect(layer: Any, name: str, caplog: pytest.LogCaptureFixture) -> None:
     """One line names the layer, the option and the reason."""
     layer_name = "test_without_effect_of_" + name
-    with caplog.at_level(logging.WARNING, logger="returnn_tf.config"):
+    with caplog.at_level(logging.WARNING, logger="returnn_tf"):
         net_of({layer_name: layer, "output": {"class": "copy", "from": layer_name}})
     (line,) = [record.getMessage() for record in caplog.records]
     start = "Layer %r (class %r): option %r has no effect: " % (layer_name, layer["class"], name)
@@ -155,7 +155,7 @@ def test_with_effect(caplog: pytest.LogCaptureFixture) -> None:
         "s": {"class": "slice_nd", "size": None, "min_size": 3, "from": "data", "is_output_layer": True},
         "output": {"class": "rec", "unit": unit, "n_out": 3, "from": "data"},
     }
-    with caplog.at_level(logging.WARNING, logger="returnn_tf.config"):
+    with caplog.at_level(logging.WARNING, logger="returnn_tf"):
         template(network)
     assert not caplog.records
 

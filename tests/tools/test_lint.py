@@ -29,6 +29,7 @@ BROKEN: list[tuple[str, dict[str, str], list[str]]] = [
     ("floors", {"__main__.py": "import returnn_tf.compat.b", "compat/b.py": ""}, ["not on a lower floor"]),
     ("floors", {"cli/a.py": "import returnn_tf"}, ["cli.a imports returnn_tf itself"]),
     ("floors", {"__init__.py": "import returnn_tf.util.a", "util/a.py": ""}, ["when it is imported"]),
+    ("one_log", {"util/a.py": "import logging", "logging/b.py": "import logging"}, ["a.py:1 imports logging"]),
     ("places", {"attic/a.py": ""}, ["attic has no floor"]),
     ("places", {"engine/attic.py": ""}, ["engine.attic is in no row", "engine.support is not there"]),
     (

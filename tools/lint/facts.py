@@ -13,12 +13,27 @@ READERS = {"int", "float", "bool", "str", "value", "list", "int_list", "float_li
     *("typed", "get", "typed_value", "opt_typed_value", "raw", "has", "where", "is_override", "read")
 }
 
+#: Modules that read what other packages write by `logging`.
+LISTENERS = {"returnn_tf.export.onnx.packages"}
+
 
 def docstrings(package: Package) -> Iterator[str]:
     """Each file says what it is for."""
     for module in package.modules.values():
         if module.tree.body and not ast.get_docstring(module.tree):
             yield "%s has no docstring" % module.path
+
+
+def one_log(package: Package) -> Iterator[str]:
+    """All lines go to `returnn_tf.logging.log.log`; who listens to the loggers of other packages is in a list."""
+    for name, imports in package.imports.items():
+        if package.modules[name].folder != "logging" and name not in LISTENERS:
+            for target, line, _ in imports:
+                if target.split(".")[0] == "logging":
+                    yield "%s:%d imports logging: write by returnn_tf.logging.log.log" % (
+                        package.modules[name].path,
+                        line,
+                    )
 
 
 def settings(package: Package) -> Iterator[str]:

@@ -10,8 +10,9 @@ from tools.lint.package import NAME, Package
 
 # lowest floor first; a module imports from its own folder and from lower floors only
 FLOORS: list[list[str]] = [
+    ["logging"],
     ["util"],
-    ["config", "logging"],
+    ["config"],
     ["tensor"],
     ["datasets", "native"],
     ["ops"],

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Optional
 
 from returnn_tf.cli.check.migration import counted, migration, table
@@ -14,6 +13,7 @@ from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.run import read_config
 from returnn_tf.compiler.describe import describe_config
 from returnn_tf.config import Config, ConfigError, nearest_name
+from returnn_tf.config.options import listing_inert_options
 from returnn_tf.config.settings import misspelt_keys
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.engine.pretrain.checks import describe
@@ -55,7 +55,7 @@ def run(args: list[str]) -> int:
         raise ConfigError("check: which config? returnn-tf check my.config")
     config = read_config(args)
     check = ConfigCheck(config, with_data=NO_DATA not in flags)
-    with _silent("returnn_tf.config") if MIGRATE in flags else contextlib.nullcontext():
+    with listing_inert_options() if MIGRATE in flags else contextlib.nullcontext():
         check.run()
     for text in warnings(check.config) + check.notes:
         print(paint("Warning: " + printable(text, keep="\n\t"), "yellow", wants_color(sys.stderr)), file=sys.stderr)
@@ -82,17 +82,6 @@ def warnings(config: Config) -> list[str]:
         *("setting without effect: %s" % setting for setting in settings_without_effect(config)),
         *contradictions(config),
     ]
-
-
-@contextlib.contextmanager
-def _silent(logger: str) -> Iterator[None]:
-    """Keep a logger silent within the context: the report lists what it would warn of."""
-    before = logging.getLogger(logger).level
-    logging.getLogger(logger).setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.getLogger(logger).setLevel(before)
 
 
 def _describe(check: ConfigCheck, graph: Optional[str]) -> str:

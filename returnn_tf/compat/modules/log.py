@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from typing import Any, Optional
+from functools import partial
+from typing import Any, Callable, Optional
 
 from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.config import Config
 from returnn_tf.engine.support.log_targets import configure_log
+from returnn_tf.logging.log import log as main_log
 
 register_compat(__name__, "returnn.log", "Log")
 
 __all__ = ["log"]
 
-_LOGGER = logging.getLogger("returnn_tf.config")
-
 
 class _Stream:
-    """Writes whole lines to the log."""
+    """Writes whole lines to the log.
 
-    def __init__(self, level: int) -> None:
-        self._level = level
+    :param put: writes one
+    """
+
+    def __init__(self, put: Callable[[str], None]) -> None:
+        self._put = put
         self._rest = ""
 
     def write(self, text: str) -> int:
         """Write text; a line is logged when it is complete."""
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
-            _LOGGER.log(self._level, "%s", line)
+            self._put(line)
         return len(text)
 
     def flush(self) -> None:
@@ -41,9 +43,8 @@ class _Log:
     """The text files by importance, 1 to 5."""
 
     def __init__(self) -> None:
-        self.v: Any = [
-            _Stream(logging.WARNING if i < 2 else logging.INFO if i < 5 else logging.DEBUG) for i in range(6)
-        ]
+        puts = [main_log.warn] * 2 + [partial(main_log.write, 3)] * 3 + [partial(main_log.write, 4)]
+        self.v: Any = [_Stream(put) for put in puts]
         self.error, self.v1, self.v2, self.v3, self.v4, self.v5 = self.v
 
     def init_by_config(self, config: Config) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional, Union
 
@@ -14,11 +13,11 @@ from returnn_tf.config import ConfigError, did_you_mean, nearest_name
 from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
 from returnn_tf.graph.params.custom import trace_custom
 from returnn_tf.graph.params.reuse import CustomParam, OpenParam, Reuse, ReuseLevel, relative_name
+from returnn_tf.logging.log import log
 from returnn_tf.tensor import Dim
 
 ERROR_TOPIC = "options"
 
-_LOGGER = logging.getLogger("returnn_tf")
 #: What may provide a parameter.
 Provider = Union[ParamSpec, LayerAsParam, CustomParam]
 
@@ -233,7 +232,7 @@ def _check_used(node: Node, names: set[str]) -> None:
         return
     if not names:
         reason = "the layer has no parameters of its own; set it on the layers inside, if there are any"
-        _LOGGER.warning("Layer %r: reuse_params has no effect: %s.", node.path, reason)
+        log.warn("Layer %r: reuse_params has no effect: %s." % (node.path, reason))
         return
     for name in [name for name in reuse.map or {} if name not in names]:
         hint = did_you_mean(name, names)
@@ -241,4 +240,4 @@ def _check_used(node: Node, names: set[str]) -> None:
         if reuse.auto_create_missing:  # what was meant would be created without a word
             with located(node.path, str(node.layer.class_name), node):
                 raise ConfigError(text)
-        _LOGGER.warning("Layer %r: %s", node.path, text)
+        log.warn("Layer %r: %s" % (node.path, text))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import os
 from typing import Any, BinaryIO, Union
 
@@ -14,8 +13,7 @@ from returnn_tf.config import DataError
 from returnn_tf.datasets.audio.packages import optional_package
 from returnn_tf.datasets.audio.tensorflow_decoder import decode_by_tensorflow
 from returnn_tf.datasets.core.safe_files import open_regular
-
-log = logging.getLogger("returnn_tf.datasets")
+from returnn_tf.logging.log import log
 
 #: What decodes. soundfile takes about a fifth of the time that tensorflow-io needs, also in threads against `tf.data`
 #: (bench/audio_features.py), is ready at once, and knows more formats; so it is the default wherever it is installed.
@@ -129,10 +127,8 @@ class _UnknownSizes:
     def tell(cls, name: str, size: int) -> None:
         """Log the first one."""
         if not cls.told:
-            log.warning(
+            log.warn(
                 "audio file %r claims %d bytes of samples, as programs write it that don't know the size, e.g. into a "
-                "pipe. So neither this nor any other such file can be checked for completeness.",
-                name,
-                size,
+                "pipe. So neither this nor any other such file can be checked for completeness." % (name, size)
             )
         cls.told = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
@@ -13,8 +12,7 @@ from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.share import Chosen
 from returnn_tf.datasets.core.window import window_spec
-
-log = logging.getLogger("returnn_tf.datasets")
+from returnn_tf.logging.log import log
 
 # options that only act on the outermost dataset, since the others are read sequence by sequence -> value without effect
 _OUTER_ONLY = {"chunking": (None, 0, "0"), "context_window": (None,), "min_chunk_size": (0, None)}
@@ -53,7 +51,7 @@ def inner_dataset(outer: Dataset, spec: Any, name: str, *, shards: bool = True, 
     for option, idle in _OUTER_ONLY.items():
         if getattr(inner.opts, option) not in idle:
             text = "%s: inner dataset %r: option %r has no effect there; it acts on the outermost dataset"
-            log.warning(text, outer.described, name, option)
+            log.warn(text % (outer.described, name, option))
     return inner
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
@@ -23,8 +22,8 @@ from returnn_tf.datasets.core.generating import dim_and_ndim
 from returnn_tf.datasets.core.per_key import reference_key
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.share import ALL, Chosen
+from returnn_tf.logging.log import log
 
-log = logging.getLogger("returnn_tf.datasets")
 _ORDER_OF_CONTROL = ("partition_epoch", "repeat_epoch", "seq_list_filter_file", "unique_seq_tags", "seq_lens_file")
 
 
@@ -121,7 +120,7 @@ class MetaDataset(CombiningDataset):
         for name in _ORDER_OF_CONTROL:
             if self._has_control and getattr(self.opts, name) not in (1, None, False, ""):
                 text = "%s: option %r has no effect, since dataset %r controls the order"
-                log.warning(text, self._owner(), name, self._default)
+                log.warn(text % (self._owner(), name, self._default))
 
     # ---- format
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import logging
 import random
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -30,9 +29,8 @@ from returnn_tf.datasets.core.epoch_reader import EpochReader
 from returnn_tf.datasets.core.format import CorpusWithFormat
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
 from returnn_tf.datasets.core.spec import parse_dataset_spec
+from returnn_tf.logging.log import log
 from returnn_tf.util.html import folded, paragraph, shortened, table
-
-log = logging.getLogger("returnn_tf.datasets")
 
 # options of the dataset which a call of ``batches`` may replace
 _CUTTING = ("chunking", "min_chunk_size", "chunking_variance", "context_window")
@@ -291,7 +289,7 @@ class Dataset(CorpusWithFormat):
 
 @functools.lru_cache(maxsize=256)
 def _warn_once(text: str) -> None:
-    log.warning(text)
+    log.warn(text)
 
 
 def _rebuild(cls: type[Dataset], given: dict[str, Any]) -> Dataset:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,10 +18,10 @@ from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core import seq_order as orders
 from returnn_tf.datasets.core.base_options import SEED_OFFSETS, BaseOptions
 from returnn_tf.datasets.files import with_local_copies
+from returnn_tf.logging.log import log
 
 #: Environment variable for the option `random_seed_offset`.
 SEED_OFFSET_VARIABLE = "RETURNN_RANDOM_SEED_OFFSET"
-log = logging.getLogger("returnn_tf.datasets")
 
 
 class Corpus:
@@ -131,9 +130,9 @@ class Corpus:
         """
         unknown = set(listed).difference(known)
         if 0 < len(unknown) < len(listed):
-            log.warning(
-                "%s: %d of the %d tags in %s %r are not in the corpus, e.g. %r.",
-                *(self._owner(), len(unknown), len(listed), name, getattr(self.opts, name), min(unknown)),
+            log.warn(
+                "%s: %d of the %d tags in %s %r are not in the corpus, e.g. %r."
+                % (self._owner(), len(unknown), len(listed), name, getattr(self.opts, name), min(unknown))
             )
 
     def ordering(self, epoch: int) -> orders.Ordering:
@@ -201,10 +200,16 @@ class Corpus:
             found = orders.partition(order, num_parts=parts * shards, part=part)
             if not len(found) and not self._warned_empty:
                 self._warned_empty = True
-                log.warning(
-                    "%s: epoch %d is empty: %d sequences are divided into %d parts (partition_epoch=%d%s)",
-                    *(self._owner(), epoch, len(order), parts * shards, parts),
-                    ", _num_shards=%d" % shards if shards > 1 else "",
+                log.warn(
+                    "%s: epoch %d is empty: %d sequences are divided into %d parts (partition_epoch=%d%s)"
+                    % (
+                        self._owner(),
+                        epoch,
+                        len(order),
+                        parts * shards,
+                        parts,
+                        ", _num_shards=%d" % shards if shards > 1 else "",
+                    )
                 )
             order = found
         if opts.repeat_epoch > 1:

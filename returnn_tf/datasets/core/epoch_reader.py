@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -11,9 +10,8 @@ from numpy.typing import NDArray
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.datasets.core.together import Together
+from returnn_tf.logging.log import log
 from returnn_tf.util.numbers_dict import NumbersDict
-
-log = logging.getLogger("returnn_tf.datasets")
 
 _MOST_LISTED = 100  # broken sequences
 
@@ -97,13 +95,15 @@ class EpochReader:
                 % (self.dataset.described, len(self.broken), self.epoch, reasons[0])
             )
         more = len(self.broken) - len(reasons)
-        log.warning(
-            "%s, epoch %d: %d sequences could not be read and were left out:%s%s",
-            self.dataset.described,
-            self.epoch,
-            len(self.broken),
-            "".join("\n  " + text for text in reasons),
-            "\n  and %d others" % more if more else "",
+        log.warn(
+            "%s, epoch %d: %d sequences could not be read and were left out:%s%s"
+            % (
+                self.dataset.described,
+                self.epoch,
+                len(self.broken),
+                "".join("\n  " + text for text in reasons),
+                "\n  and %d others" % more if more else "",
+            )
         )
 
     @property

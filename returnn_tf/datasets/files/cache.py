@@ -9,7 +9,6 @@ the last use, which running processes renew.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import stat
 import time
@@ -18,6 +17,7 @@ from types import ModuleType
 from typing import Optional
 
 from returnn_tf.datasets.files.in_use import note_use
+from returnn_tf.logging.log import log
 from returnn_tf.util.trust import is_ours
 
 fcntl: Optional[ModuleType]
@@ -26,7 +26,6 @@ try:
 except ImportError:  # not on Windows
     fcntl = None
 
-log = logging.getLogger("returnn_tf.datasets")
 
 LOCK = ".cache-lock"
 PART = ".cache-part"
@@ -67,7 +66,7 @@ class FileCache:
             return self._get(os.path.abspath(path))
         except (CopyError, OSError) as exc:
             reason = str(exc) if isinstance(exc, CopyError) else exc.strerror or str(exc)
-            log.warning("no local copy of %r in %r: %s; the file is read where it is", path, self.folder, reason)
+            log.warn("no local copy of %r in %r: %s; the file is read where it is" % (path, self.folder, reason))
             return path
 
     def _get(self, source: str) -> str:
@@ -100,7 +99,7 @@ class FileCache:
         """Copy a file and verify size and time. Requires the lock."""
         before = os.stat(source)
         self._make_space(before.st_size)
-        log.info("copying %r (%.1f MB) to %r", source, before.st_size / 1e6, self.folder)
+        log.write(3, "copying %r (%.1f MB) to %r" % (source, before.st_size / 1e6, self.folder))
         start = time.monotonic()
         part = copy + PART
         try:
@@ -116,7 +115,7 @@ class FileCache:
             raise
         if not _is_same(source, copy):
             raise CopyError("the copy has another size or time of modification than the original")
-        log.info("copied %r in %.1f s", source, time.monotonic() - start)
+        log.write(3, "copied %r in %.1f s" % (source, time.monotonic() - start))
 
     def _make_space(self, size: int) -> None:
         if self._free() < size + RESERVE:
@@ -155,7 +154,7 @@ class FileCache:
                 if _remove(copy, days):
                     removed.append(copy)
         if removed:
-            log.info("removed %d copies from %r that were not used for %g days", len(removed), self.folder, days)
+            log.write(3, "removed %d copies from %r that were not used for %g days" % (len(removed), self.folder, days))
         return removed
 
     def _copies(self) -> Iterator[tuple[float, str]]:
@@ -261,5 +260,5 @@ class _Patience:
             raise CopyError("another process copies it, but has written nothing for %g s" % _STALLED_SECONDS)
         if now - self._told > _LOG_SECONDS:
             self._told = now
-            log.info("waiting for another process that copies a file: %.1f MB are done", max(size, 0) / 1e6)
+            log.write(3, "waiting for another process that copies a file: %.1f MB are done" % (max(size, 0) / 1e6,))
         time.sleep(_WAIT_SECONDS)

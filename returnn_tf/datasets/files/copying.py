@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import shutil
 import socket
@@ -12,8 +11,7 @@ import tempfile
 from typing import Optional
 
 from returnn_tf.datasets.files.cache import FileCache
-
-log = logging.getLogger("returnn_tf.datasets")
+from returnn_tf.logging.log import log
 
 #: The environment variable with the folder of the copies. If it is empty, nothing is copied.
 FOLDER = "RETURNN_TF_FILE_CACHE"
@@ -107,5 +105,5 @@ def _copy_by_program(program: str, path: str) -> str:
         if result.returncode == 0 and os.path.isfile(copy):
             return copy
         reason = "exit code %d, output %r" % (result.returncode, (os.fsdecode(result.stderr) or copy)[-300:])
-    log.warning("%s %r gives no local copy (%s); the file is read where it is", program, path, reason)
+    log.warn("%s %r gives no local copy (%s); the file is read where it is" % (program, path, reason))
     return path

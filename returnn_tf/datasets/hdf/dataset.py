@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import collections
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -27,7 +26,6 @@ try:
 except ImportError:  # not on Windows
     resource = None
 
-log = logging.getLogger("returnn_tf.datasets")
 # Opening a file takes as long as reading ten short sequences, and an open one about 1 MB of memory.
 _OPEN_FILES_RANGE = 64, 1024
 _BYTES_TOGETHER = 16 << 20  # of sequences read at once

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,8 +24,7 @@ from returnn_tf.datasets.core.share import ALL, Chosen
 from returnn_tf.datasets.core.window import stack_frames, window_spec
 from returnn_tf.datasets.hdf.claims import impossible_size
 from returnn_tf.datasets.hdf.normalization import GROUPS, files_of_bundle, read_normalization
-
-log = logging.getLogger("returnn_tf.datasets")
+from returnn_tf.logging.log import log
 
 
 @register_dataset()
@@ -78,8 +76,8 @@ class StereoHdfDataset(Dataset):
             )
         lost = len(self._seqs) % self.opts.partition_epoch
         if lost:
-            log.warning(
-                "%s: the last %d sequences are not read, since all parts have the same size", self._owner(), lost
+            log.warn(
+                "%s: the last %d sequences are not read, since all parts have the same size" % (self._owner(), lost)
             )
         self.data_specs = self._make_specs(first)
 

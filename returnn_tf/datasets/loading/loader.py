@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import logging
 import threading
 import weakref
 from typing import Any, Callable, Optional, Union
@@ -17,8 +16,8 @@ from returnn_tf.datasets.loading.service import BatchService
 from returnn_tf.datasets.loading.shared import can_share, found
 from returnn_tf.datasets.processes.client import ERRORS, death_notice, end_process
 from returnn_tf.datasets.processes.process import start_process
+from returnn_tf.logging.log import log
 
-log = logging.getLogger("returnn_tf.datasets")
 _CLOSE_SECONDS = 2.0
 
 
@@ -228,7 +227,7 @@ def _receive(connection: Any, sending: threading.Lock, buffer: _Buffer, pid: int
         while True:
             message = connection.recv()
             if message[0] == "log":
-                log.log(message[1], "%s", message[2])
+                log.pass_on(message[1], message[2])
                 continue
             if message[0] == "batch":
                 message[2].feed = found(message[2].feed, pid)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import weakref
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.processes.process import start_process
 from returnn_tf.datasets.processes.worker import Service
+from returnn_tf.logging.log import log
 
-log = logging.getLogger("returnn_tf.datasets")
 ERRORS = {"ConfigError": ConfigError, "DataError": DataError}
 CLOSE_SECONDS = 2.0
 
@@ -51,7 +50,7 @@ class WorkerProcess:
             except (EOFError, OSError):
                 raise DataError(death_notice(self._process, self.what)) from None
             if message[0] == "log":
-                log.log(message[1], "%s", message[2])
+                log.pass_on(message[1], message[2])
             elif message[0] == "error":
                 raise ERRORS[message[2]](message[3], topic=message[4])
             else:
@@ -81,5 +80,5 @@ def end_process(process: Any, connection: Any) -> None:
     try:
         process.wait(timeout=CLOSE_SECONDS)
     except subprocess.TimeoutExpired:
-        log.warning("process %d does not end", process.pid)
+        log.warn("process %d does not end" % process.pid)
     connection.close()

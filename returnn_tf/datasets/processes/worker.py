@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 import os
 import pickle
 import signal
@@ -21,6 +20,7 @@ from typing import Callable, Protocol
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.user_code import error_in_config
+from returnn_tf.logging.log import log
 
 PARENT_CHECK_SECONDS = 1.0
 PARENTS_SIGNALS = [
@@ -56,7 +56,7 @@ def serve(connection: Connection, make: Callable[[], Service], parent_pid: int) 
     """Serve until the parent closes the connection or exits."""
     _set_signals()
     threading.Thread(target=_watch_parent, args=(parent_pid,), daemon=True).start()
-    _forward_log(connection)
+    log.send_to(lambda level, text: connection.send(("log", level, text)))
     with contextlib.suppress(BrokenPipeError, ConnectionError, EOFError):  # the parent is gone or has closed it
         try:
             service = make()
@@ -103,22 +103,3 @@ def _watch_parent(parent_pid: int) -> None:
     while os.getppid() == parent_pid:
         time.sleep(PARENT_CHECK_SECONDS)
     os._exit(1)
-
-
-class _ToParent(logging.Handler):
-    """Sends log records to the parent."""
-
-    def __init__(self, connection: Connection):
-        super().__init__()
-        self.connection = connection
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Send the record as ("log", level, text)."""
-        self.connection.send(("log", record.levelno, record.getMessage()))
-
-
-def _forward_log(connection: Connection) -> None:
-    logger = logging.getLogger("returnn_tf")
-    logger.handlers = [_ToParent(connection)]
-    logger.propagate = False
-    logger.setLevel(logging.INFO)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from dataclasses import dataclass
 from typing import Any, Optional, Union
@@ -19,9 +18,9 @@ from returnn_tf.datasets.speech.indexed import UtterancesInFiles
 from returnn_tf.datasets.speech.oggzip_index import OggZipIndex, OggZipPart
 from returnn_tf.datasets.speech.utterances import UtteranceDataset, random_subset
 from returnn_tf.datasets.text.orth import make_post_processing
+from returnn_tf.logging.log import log
 
 _TEXT = ".txt.gz"
-log = logging.getLogger("returnn_tf.datasets")
 
 
 @register_dataset()
@@ -190,15 +189,15 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
     def _warn_of_contradictions(self, index: OggZipIndex) -> None:
         """Log what is wrong in the text of the corpus, but does not matter for each use of it."""
         if index.num_wrong_durations:
-            log.warning(
-                "%s: %d sequences have a duration that is not a number of seconds, e.g. %s; orders by length fail.",
-                *(self._owner(), index.num_wrong_durations, index.wrong_duration),
+            log.warn(
+                "%s: %d sequences have a duration that is not a number of seconds, e.g. %s; orders by length fail."
+                % (self._owner(), index.num_wrong_durations, index.wrong_duration)
             )
         repeated = index.tags.repeated()
         if repeated:
-            log.warning(
-                "%s: %d sequences have the tag of an earlier one, e.g. %r. Lists of tags choose the last one of a tag.",
-                *(self._owner(), len(repeated), index.tags[repeated[0]]),
+            log.warn(
+                "%s: %d sequences have the tag of an earlier one, e.g. %r. Lists of tags choose the last one of a tag."
+                % (self._owner(), len(repeated), index.tags[repeated[0]])
             )
 
     # ---- sequences

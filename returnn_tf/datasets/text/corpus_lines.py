@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import logging
 import os
 from collections.abc import Sequence
 from typing import Any, Optional
@@ -18,8 +17,7 @@ from returnn_tf.datasets.files import local_copy
 from returnn_tf.datasets.text.line_tags import LineTags
 from returnn_tf.datasets.text.lines import TextLines
 from returnn_tf.datasets.text.lm_options import LmOptions
-
-log = logging.getLogger("returnn_tf.datasets")
+from returnn_tf.logging.log import log
 
 
 class CorpusLines:
@@ -70,7 +68,7 @@ class CorpusLines:
         lines = TextLines(local, skip_empty=self._opts.skip_empty_lines, keep_open_end=False)
         if lines.has_open_end and not lines.keeps_open_end:
             # as in RETURNN, so that numbers of sequences and lists of tags stay the same
-            log.warning("%s: file %r does not end with a newline, so its last line is not read", self._where, path)
+            log.warn("%s: file %r does not end with a newline, so its last line is not read" % (self._where, path))
         return lines
 
     def _read_tags(self, files: list[TextLines]) -> Optional[list[str]]:

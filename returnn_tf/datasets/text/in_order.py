@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from typing import Any, Optional
 
@@ -11,8 +10,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import Example
 from returnn_tf.datasets.core.epoch import Epoch
-
-log = logging.getLogger("returnn_tf.datasets")
+from returnn_tf.logging.log import log
 
 
 class InvalidSequence(DataError):
@@ -98,14 +96,14 @@ class InOrderEpoch(Epoch):
     def _count_skipped(self, index: int, reason: DataError) -> None:
         self._num_skipped += 1
         if self._num_skipped <= self._max_logged:
-            log.warning("dataset %r: sequence %r is skipped: %s", self.dataset.name, self.dataset.tag(index), reason)
+            log.warn("dataset %r: sequence %r is skipped: %s" % (self.dataset.name, self.dataset.tag(index), reason))
 
     def close(self) -> None:
         """Log how many sequences were left out."""
         super().close()
         if self._num_skipped:
             text = "dataset %r: %d of %d sequences of epoch %d were skipped"
-            log.warning(text, self.dataset.name, self._num_skipped, self._next, self.epoch)
+            log.warn(text % (self.dataset.name, self._num_skipped, self._next, self.epoch))
             self._num_skipped = 0
 
     def _read(self, position: int) -> Example:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Sequence
 from typing import Optional
@@ -22,8 +21,7 @@ from returnn_tf.datasets.text.symbols import (
     read_symbols,
 )
 from returnn_tf.datasets.vocabulary import Vocabulary, make_vocabulary
-
-log = logging.getLogger("returnn_tf.datasets")
+from returnn_tf.logging.log import log
 
 _FORMS = "orth_vocab", "orth_symbols_file", "orth_symbols_map_file", "phone_info"
 _FOR_SYMBOLS = {
@@ -211,5 +209,5 @@ class SymbolText(TextToLabels):
         for symbol in sorted(unknown - self._logged):
             if len(self._logged) < self.opts.log_auto_replace_unknown_symbols:
                 self._logged.add(symbol)
-                log.info("%s: unknown symbol %r is replaced by %r", self._where, symbol, substitute)
+                log.write(3, "%s: unknown symbol %r is replaced by %r" % (self._where, symbol, substitute))
         return {symbol: [] if substitute is None else [substitute] for symbol in unknown}

@@ -7,7 +7,6 @@ was trained with stays here. Nothing depends on the file: if it can't be written
 from __future__ import annotations
 
 import json
-import logging
 import os
 import platform
 import socket
@@ -19,13 +18,13 @@ from returnn_tf._version import __version__
 from returnn_tf.config import Config, DataError
 from returnn_tf.engine.support import atomic_files as files
 from returnn_tf.engine.support.fingerprint import plain
+from returnn_tf.logging.log import log
 
 SUFFIX = ".settings.json"
 _MAX_BYTES = 1 << 26
 _FORMAT = 1
 _PARTS = ("settings", "network", "environment")
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "numpy")
-log = logging.getLogger(__name__)
 
 
 def path_of(model: str) -> str:
@@ -84,7 +83,7 @@ def write(model: str, facts: dict[str, Any]) -> None:
     try:
         files.write_text(path_of(model), json.dumps(facts, indent=1) + "\n")
     except (OSError, TypeError, ValueError) as exc:
-        log.warning("%s can't be written, so returnn-tf compare needs the config: %s", path_of(model), exc)
+        log.warn("%s can't be written, so returnn-tf compare needs the config: %s" % (path_of(model), exc))
 
 
 def read(path: str) -> dict[str, Any]:

@@ -8,7 +8,6 @@ Its name begins with a dot, as that of the lock: job managers take files ``<mode
 from __future__ import annotations
 
 import json
-import logging
 import os
 import socket
 import sys
@@ -17,12 +16,12 @@ from typing import Any, Optional
 
 from returnn_tf.config import DataError
 from returnn_tf.engine.support.atomic_files import read_json
+from returnn_tf.logging.log import log
 from returnn_tf.util.temporary import Temporary
 
 SUFFIX = ".status.json"
 MAX_BYTES = 1 << 20
 _INTERVAL = 5.0
-log = logging.getLogger(__name__)
 
 #: fact -> its types, for those which programs rely on; others may have any type
 _TYPES = {
@@ -113,7 +112,7 @@ class StatusFile:
                 temporary.write(text.encode("utf8"), sync=False)
                 temporary.publish()
         except (OSError, TypeError, ValueError) as exc:
-            log.warning("%s can't be written, so returnn-tf status will not see this run: %s", self.path, exc)
+            log.warn("%s can't be written, so returnn-tf status will not see this run: %s" % (self.path, exc))
             self.path = ""
         self._due = time.monotonic() + self._interval
 

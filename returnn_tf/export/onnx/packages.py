@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from returnn_tf.config import DataError
+from returnn_tf.logging.log import log
 from returnn_tf.util.installing import install_command
 from returnn_tf.util.quiet import stderr_to_log
-
-log = logging.getLogger(__name__)
 
 
 class Packages(NamedTuple):
@@ -57,7 +56,7 @@ class Complaints(logging.Handler):
         if record.levelno >= logging.ERROR and record.args and str(record.msg).startswith(_ABOUT_OPS):
             cause = str(record.exc_info[1]) if record.exc_info else text
             self.errors.append((str(record.args[0] if isinstance(record.args, tuple) else ""), cause))
-        log.debug("%s: %s", record.name, text)
+        log.write(4, "%s: %s" % (record.name, text))
 
 
 #: The messages of the converter that mean that an op was not converted; it goes on after them.

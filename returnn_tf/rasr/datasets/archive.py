@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import mmap
 import os
 import struct
@@ -13,8 +12,7 @@ from typing import IO, Any, Optional, Union
 
 from returnn_tf.config import DataError, did_you_mean
 from returnn_tf.datasets.core import safe_files
-
-log = logging.getLogger("returnn_tf.datasets")
+from returnn_tf.logging.log import log
 
 MAGIC = b"SP_ARC1\0"
 START, END = struct.pack("<I", 0xAA55AA55), struct.pack("<I", 0x55AA55AA)
@@ -67,10 +65,9 @@ class Archive:
                 self.entries.update(self._table(content, size))
             else:
                 self.entries.update(_scan(content))
-                log.warning(
-                    "archive %r has no index, since its writing was broken off; the %d complete entries are used.",
-                    self.path,
-                    len(self.entries),
+                log.warn(
+                    "archive %r has no index, since its writing was broken off; the %d complete entries are used."
+                    % (self.path, len(self.entries))
                 )
 
     def _table(self, content: mmap.mmap, size: int) -> Iterator[tuple[str, Entry]]:

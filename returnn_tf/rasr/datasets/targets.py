@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Mapping
 from typing import Any, Optional, Union
 
@@ -18,8 +17,7 @@ from returnn_tf.datasets.core.base_options import BaseOptions
 from returnn_tf.datasets.core.data_spec import DataSpec, spec_of_array
 from returnn_tf.datasets.text.orth import make_post_processing
 from returnn_tf.datasets.vocabulary import make_vocabulary
-
-log = logging.getLogger("returnn_tf.datasets")
+from returnn_tf.logging.log import log
 
 _BYTES = 256
 _BYTE_LABELS = tuple(map(chr, range(255)))  # as RETURNN has them; byte 255 does not occur in UTF-8
@@ -110,7 +108,7 @@ class Targets:
                     arrays[key + "0"] = _bytes(value + "\0")
             elif key not in self._dropped:
                 self._dropped.add(key)
-                log.warning("%s: RASR sends %r as %s, which is left out.", self.owner, key, shown(value))
+                log.warn("%s: RASR sends %r as %s, which is left out." % (self.owner, key, shown(value)))
         for key in self.maps:
             if key not in values:
                 raise DataError("it has no target %r for target_maps, only %s" % (key, ", ".join(values) or "none"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,11 +15,10 @@ from numpy.typing import NDArray
 from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import above, at_least, from_options, option
 from returnn_tf.config.user_code import config_in_use
+from returnn_tf.logging.log import log
 from returnn_tf.rasr.processes.command_line import command_words, module_words, program_words, segment_order_words
 from returnn_tf.rasr.processes.for_rasr.rasr_pipe import AUTOMATON, LOSS, SERVER_NAME, VERSION
 from returnn_tf.rasr.processes.process import RasrProcess
-
-log = logging.getLogger("returnn_tf.datasets")
 
 _MOST_TOLD = 10  # segments that RASR discards
 _CONFIG_PREFIX = "config:"
@@ -187,7 +185,7 @@ class RasrServers:
             self._told += 1
             if self._told <= _MOST_TOLD:
                 more = " Others are not told of." if self._told == _MOST_TOLD else ""
-                log.warning("%s: RASR discards segment %r, which has no loss then.%s", self.owner, tag, more)
+                log.warn("%s: RASR discards segment %r, which has no loss then.%s" % (self.owner, tag, more))
             return 0.0, np.zeros(shape, np.float32)
         return float(loss), error
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Optional
@@ -11,8 +10,7 @@ from typing import Any, Optional
 from returnn_tf.datasets.core.batches.batch import BatchPlan
 from returnn_tf.datasets.core.batches.batch_options import BatchOptions
 from returnn_tf.datasets.core.batches.slices import Slice
-
-log = logging.getLogger("returnn_tf.datasets")
+from returnn_tf.logging.log import log
 
 
 @dataclasses.dataclass
@@ -108,12 +106,14 @@ class SeqFilter:
         """
         self.stats.num_oversize += 1
         if self.stats.num_oversize == 1:
-            log.warning(
+            log.warn(
                 "%s has %s frames, more than batch_size %s. It becomes a separate batch, as will others like it. "
-                "Raise batch_size, cut with chunking, or drop such sequences with max_seq_length.",
-                self.epoch.place(part.position),
-                _short(part.num_frames),
-                _short({key: limit for key, limit in self.options.batch_size.items() if limit is not None}),
+                "Raise batch_size, cut with chunking, or drop such sequences with max_seq_length."
+                % (
+                    self.epoch.place(part.position),
+                    _short(part.num_frames),
+                    _short({key: limit for key, limit in self.options.batch_size.items() if limit is not None}),
+                )
             )
 
 
