@@ -14,7 +14,7 @@ from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.logging.log import log
-from returnn_tf.loops.run import LoopRunLayer
+from returnn_tf.loops.frame import LoopRunLayer
 
 _BOLD, _DIM, _YELLOW, _GREEN, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[32m", "\x1b[0m"
 _LONGEST_CHAIN = 8  # names

@@ -77,8 +77,6 @@ class LayerFacts(Freezable):
     hidden_state: Any = None
     #: Of the value of a layer of a loop as seen from outside: plans a layer with its state after the last step.
     plan_state: Any = None
-    #: Of ``prev:``: the layer (`Node`) whose state of the step before can be asked for here.
-    state_of: Any = None
     #: The sources side by side (`Data`), if the class joins them.
     input: Any = None
     #: Name or function of the activation that gives the output, if there is one.

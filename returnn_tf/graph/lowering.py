@@ -85,6 +85,8 @@ class Lowering:
     loop_index: Any = None
     #: In the step of a loop: the step index by step axis, enclosing loops included.
     loop_indices: dict[Dim, Any] = dataclasses.field(default_factory=dict)
+    #: In the step of a loop: by node of ``prev:``, the layer whose hidden state of the step before it stands for.
+    owners_of_state: dict[Node, Node] = dataclasses.field(default_factory=dict)
     #: In the step of a searching loop: scores and flags of the hypotheses, see `returnn_tf.loops.hypotheses`.
     hypotheses: Any = None
     #: In a searching loop: whether layers may keep `InPlace` states, see `returnn_tf.loops.in_place`.

@@ -1,49 +1,64 @@
-"""Runs the layers of a step in a loop: `tf.while_loop` with carried values, slices of known values, and results."""
+"""The while loop of a step network: `tf.while_loop` with carried values, slices of known values, and results."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 from returnn_tf.graph.constraints import constrained_values, step_output_name
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.emit_node import emit_node
-from returnn_tf.graph.lowering import Lowering
+from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
 from returnn_tf.loops.aux_values import ALL_STEPS, STEP_INPUT
-from returnn_tf.loops.early_stop import with_early_stop
-from returnn_tf.loops.hypotheses import Hypotheses, after_step, follow_choice, normalized, steps_taken
-from returnn_tf.loops.inputs import (
-    begin_step,
-    check_step,
-    in_beam,
-    initial_states,
-    max_steps,
-    read_params,
-    state_keys,
-    step_array,
-)
-from returnn_tf.loops.kept import hold_after_end, keep_states
-from returnn_tf.loops.needed_later import needed_after
+from returnn_tf.loops.carried import CarriedValues, state_keys
+from returnn_tf.loops.hypotheses import Hypotheses, after_step, follow_choice, normalized, steps_taken, with_early_stop
+from returnn_tf.loops.inputs import in_beam, max_steps, read_params, step_array
+from returnn_tf.loops.nodes import StepSliceLayer
 from returnn_tf.loops.outputs import StepResult, run_loop, sizes_before
 from returnn_tf.loops.plan import LoopPlan
 from returnn_tf.loops.recompute import recomputed
-from returnn_tf.loops.stream import LoopStream
+from returnn_tf.loops.step import StepEmitter
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.sequence.beam import along_hypotheses, read_backwards
 from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
+class LoopRunLayer(Layer):
+    """The loop of a step network. Its node has the layers of a step as ``inner``."""
+
+    class_name = "loop"
+    is_connector = True
+
+    def __init__(self, loop: LoopPlan) -> None:
+        super().__init__()
+        self.loop = loop
+        #: The nodes of the step whose values are wanted for all steps: known once the whole network is planned.
+        self.collected: tuple[Node, ...] = ()
+
+    def collect(self, node: Node) -> None:
+        """Have the values of a node of the step for all steps."""
+        if node not in self.collected:
+            self.collected = (*self.collected, node)
+
+    def emit(self, ctx: EmitContext) -> Any:
+        """Emit the number of steps; the collected values are further outputs by path."""
+        return LoopFrame(self.loop, self.collected, ctx).run()
+
+
 class LoopFrame:
     """One emission of a loop. The plan of the loop does not refer to it, so that it can be emitted more than once.
 
     :param loop: the planned loop
+    :param collected: the nodes of the step whose values are wanted for all steps
     :param ctx: the context of the node that runs it
     """
 
-    def __init__(self, loop: LoopPlan, ctx: EmitContext) -> None:
+    def __init__(self, loop: LoopPlan, collected: Sequence[Node], ctx: EmitContext) -> None:
         self._loop = loop
+        self._collected = collected
+        #: The nodes whose values a step writes, in this order.
+        self._written = [*collected, *(node for node, _ in loop.constrained)]
         self._node = ctx.node
         self._ctx = ctx
         self._batch = ctx.lowering.batch_size
@@ -51,16 +66,16 @@ class LoopFrame:
         self._limit = max_steps(loop, ctx)
         #: In search, every value enters the loop once per hypothesis.
         self._inner = EmitContext(ctx.node, in_beam(ctx.lowering, ctx.node.deps, loop.beam_size, stays=loop.keeps_beam))
-        self._inner.lowering.in_place = bool(loop.choices) and not ctx.train
+        self._inner.lowering.in_place = loop.search is not None and not ctx.train
         #: In search, where the number of steps is known: [batch * beam].
         self._known_lens: Any = None
-        if loop.choices and loop.ending.end is None:
+        if loop.search is not None and loop.ending.end is None:
             lens = self._inner.lowering.get_lens(loop.loop_dim)
             self._known_lens = tf.broadcast_to(lens, [self._batch * loop.beam_size])
         #: In search: the hypotheses at the end of the step, once it is emitted.
         self._last: Optional[Hypotheses] = None
-        self._stream = LoopStream(loop, ctx)
-        self._inner.lowering.continues_in_step = self._stream.active
+        self._carried = CarriedValues(loop, ctx)
+        self._inner.lowering.continues_in_step = self._carried.in_stream
 
     def run(self) -> Any:
         """Emit the loop and return the number of steps. The collected values become further outputs of the node."""
@@ -70,8 +85,7 @@ class LoopFrame:
         if loop.keeps_beam:  # else values per hypothesis would not have the right size in all of the step
             arrays += self._before_loop()
         search = self._initial_search()
-        first = initial_states(loop.prevs, self._inner, state_keys(self._node.inner))
-        states = self._stream.enter(list(first.values()))
+        states = self._carried.first(self._inner)
         results = self._results()
         shapes = [x.shape for x in tf.nest.flatten(states)]
         search_shapes = {key: value.shape for key, value in search.items()}
@@ -91,7 +105,7 @@ class LoopFrame:
         start = (tf.constant(0), states, search, [result.array for result in results])
         count, states, search, written = run_loop(go_on, body, start, limit)
         self._finish(count, search, [result.all_steps(array, count) for result, array in zip(results, written)])
-        self._keep(search, states)
+        self._carried.keep(states, self._final_lens(search))
         return count
 
     # --- before the loop ---
@@ -116,21 +130,21 @@ class LoopFrame:
 
     def _unstacked(self, outer: Node, inner: Node) -> Any:
         data = outer.output
-        layer: Any = inner.layer  # a StepSliceLayer
-        x = move_axis(self._inner.value(outer), data.rank, data.axes_of(layer.loop_dim)[0], 0)
+        axis = data.axes_of(cast(StepSliceLayer, inner.layer).loop_dim)[0]
+        x = move_axis(self._inner.value(outer), data.rank, axis, 0)
         self._inner.set_aux(inner, ALL_STEPS, x)
         return step_array(x, self._limit)
 
     def _initial_search(self) -> dict[str, Any]:
         loop, batch = self._loop, self._batch
-        if loop.ending.end is None and not loop.choices:
+        if loop.ending.end is None and loop.search is None:
             return {}
         end = loop.ending.end
-        if end is not None and end.output.rank == 0 and not loop.choices:
+        if end is not None and end.output.rank == 0 and loop.search is None:
             return {"ended": tf.constant(False), "lens": tf.constant(0)}
         entries = batch * loop.beam_size
         search = {"ended": tf.fill([entries], False), "lens": tf.zeros([entries], tf.int32)}
-        if loop.choices:
+        if loop.search is not None:
             search["scores"] = tf.ensure_shape(tf.zeros([batch, loop.beam_size], float_dtype()), [None, loop.beam_size])
         for value in search.values():
             value.set_shape([None, *value.shape[1:]])
@@ -139,8 +153,8 @@ class LoopFrame:
     def _results(self) -> list[StepResult]:
         """Return what each step writes: values of layers and, in search, the entries that hypotheses continue."""
         loop, is_full = self._loop, self._loop.ending.end is None
-        kinds = [(n.output.dtype, sizes_before(self._ctx.lowering, n.output, loop.beam_size)) for n in loop.written]
-        kinds += [("int32", [self._batch, loop.beam_size])] if loop.choices else []
+        kinds = [(n.output.dtype, sizes_before(self._ctx.lowering, n.output, loop.beam_size)) for n in self._written]
+        kinds += [] if loop.search is None else [("int32", [self._batch, loop.beam_size])]
         return [StepResult(dtype, sizes, self._limit, is_full=is_full) for dtype, sizes in kinds]
 
     # --- one step ---
@@ -170,10 +184,10 @@ class LoopFrame:
             results: list[Any] = tf.nest.flatten(self._step(i, flat[: len(arrays)], states, flags)[:3])
             return results
 
-        if self._loop.choices or not self._ctx.train or not self._loop.recomputes:
+        if self._loop.search is not None or not self._ctx.train or not self._loop.recomputes:
             return self._step(i, [array.read(i) for array in arrays], carried, search)
         flat = recomputed(step, inputs(), inputs)
-        values, states, ended = tf.nest.pack_sequence_as([self._loop.written, list(carried), search], flat)
+        values, states, ended = tf.nest.pack_sequence_as([self._written, list(carried), search], flat)
         return values, states, ended, None
 
     def _step(
@@ -185,27 +199,41 @@ class LoopFrame:
         """
         loop, layers = self._loop, self._node.inner
         made = [(node, STEP_INPUT) for node in layers if self._inner.aux(node, STEP_INPUT) is not None]
-        keys = state_keys(layers)
         inputs = dict(zip([*(inner for _, inner in loop.slices), *made], given))
-        inputs.update(zip([*(prev for prev, _, _ in loop.prevs), *keys], carried))
-        state = begin_step(loop, self._inner.lowering, i, inputs)
+        inputs.update(zip(self._carried.keys, carried))
+        step = StepEmitter(loop, self._inner.lowering, i, inputs)
+        lowering = step.lowering
         hyps = self._hypotheses(i, search)
-        state.hypotheses = hyps if loop.choices else None
-        state.ended = None if hyps is None else hyps.ended
+        lowering.hypotheses = None if loop.search is None else hyps
+        lowering.ended = None if hyps is None else hyps.ended
         for position, node in enumerate(layers):
-            emit_node(state, node)
+            step.emit([node])
             if hyps is not None and hyps.chosen is not None:
-                follow_choice(
-                    state, node, needed_after(loop, layers, self._node.deps, position, hyps), keys, self._batch
-                )
-        check_step(state)
-        hold_after_end(loop, state, layers, self._lens())
-        new_states = [state.values[of] for _, of, _ in loop.prevs] + [state.next_states[name] for name in keys]
-        new_states = self._stream.held(state, carried, new_states, self._lens())
+                follow_choice(lowering, node, self._needed_after(position, hyps), state_keys(layers), self._batch)
+        new_states = self._carried.after_step(step, self._lens())
         source = None if hyps is None else hyps.source
-        values = [state.values[node] for node in loop.collected]
-        values += [constrained_values(EmitContext(node, state))[name] for node, name in loop.constrained]
-        return values, new_states, self._ended(state, hyps, search), source
+        values = [step.value(node) for node in self._collected]
+        values += [constrained_values(EmitContext(node, lowering))[name] for node, name in loop.constrained]
+        return values, new_states, self._ended(step, hyps, search), source
+
+    def _needed_after(self, position: int, hyps: Hypotheses) -> list[Node]:
+        """Return the nodes of the step, and its inputs, used after a choice; all, if the beam size changes.
+
+        The order is the same in each run, since the ops are created in it.
+
+        :param position: of the choice among the layers of the step
+        """
+        loop, nodes, deps = self._loop, self._node.inner, self._node.deps
+        later = [*(prev.of for prev in loop.prevs), *self._collected]
+        if loop.ending.end is not None:
+            later.append(loop.ending.end)
+        for node in nodes[position + 1 :]:
+            later += [node, *node.deps]
+        assert hyps.scores is not None
+        if hyps.scores.shape[1] != hyps.beam:
+            return list(dict.fromkeys([*later, *deps]))
+        same = {*deps, *(inner for _, inner in loop.slices if inner not in nodes[: position + 1])}
+        return [node for node in dict.fromkeys(later) if node not in same]
 
     def _hypotheses(self, i: Any, search: dict[str, Any]) -> Optional[Hypotheses]:
         if not search:
@@ -221,19 +249,19 @@ class LoopFrame:
         source = tf.tile(tf.range(beam)[None], [self._batch, 1])
         return Hypotheses(i, scores, ended, beam, source, counts=counts)
 
-    def _ended(self, state: Lowering, hyps: Optional[Hypotheses], search: dict[str, Any]) -> dict[str, Any]:
+    def _ended(self, step: StepEmitter, hyps: Optional[Hypotheses], search: dict[str, Any]) -> dict[str, Any]:
         if hyps is None:
             return search
         loop, lens = self._loop, search["lens"]
-        if loop.choices:
+        if loop.search is not None:
             index = hyps.source + tf.expand_dims(tf.range(tf.shape(hyps.source)[0]), 1) * loop.beam_size
             lens = tf.gather(lens, tf.reshape(index, [-1]))
         ended = hyps.ended
         if loop.ending.end is not None:
-            end = with_early_stop(loop, hyps, ended, lens, state.values[loop.ending.end], self._limit)
+            end = with_early_stop(loop, hyps, ended, lens, step.value(loop.ending.end), self._limit)
             ended, lens = after_step(ended, lens, end, loop.ending.include_eos)
         result = {"ended": ended, "lens": lens}
-        if loop.choices:
+        if loop.search is not None:
             result["scores"] = hyps.scores
             self._last = hyps
         return result
@@ -247,19 +275,19 @@ class LoopFrame:
         if dim is not None:
             size = tf.reduce_max(tf.concat([tf.reshape(search["lens"], [-1]), [0]], axis=0))
             ctx.define_lens(dim, search["lens"], size)
-            if loop.choices:
+            if loop.search is not None:
                 ctx.lowering.beam_dims[dim] = beam
         entries = None
-        if loop.choices:
+        if loop.search is not None:
             entries = read_backwards(results[-1], beam)
             scores = ctx.lowering.beam_scores[loop.path] = self._final_scores(count, size, search)
             if loop.ending.end is not None:
                 best = tf.argmax(scores, axis=1, output_type=tf.int32)
                 ended = tf.gather(tf.reshape(search["ended"], tf.shape(scores)), best, batch_dims=1)
                 ctx.lowering.not_ended[loop.path] = tf.reduce_sum(tf.cast(tf.logical_not(ended), tf.int32))
-        names = [node.path for node in loop.collected]
+        names = [node.path for node in self._collected]
         names += [step_output_name(node, name) for node, name in loop.constrained]
-        for node, name, value in zip(loop.written, names, results):
+        for node, name, value in zip(self._written, names, results):
             if not loop.back_prop and value.dtype.is_floating:
                 value = tf.stop_gradient(value)
             value.set_shape([None, *node.output.static_shape])
@@ -268,18 +296,15 @@ class LoopFrame:
                 value = along_hypotheses(value, entries, axis + 1)
             ctx.set_sub_output(name, value[:size] if dim is not None else value)
 
-    def _keep(self, search: dict[str, Any], states: Sequence[Any]) -> None:
-        """Keep what layers declare to keep for the next batch."""
-        loop, lens = self._loop, self._lens()
-        lens = search["lens"] if lens is None else lens
-        lens = lens[:: loop.beam_size] if lens.shape.rank else lens
-        values, in_stream = states[len(loop.prevs) :], self._stream.active
-        keep_states(self._ctx, self._node.inner, values, loop.beam_size, lens, in_stream=in_stream)
-        self._stream.leave(states)
-
     def _lens(self) -> Any:
         """Return the number of steps, int32 [batch * beam] or scalar, if it is known before the loop, else None."""
         return None if self._loop.ending.end is not None else self._inner.lens(self._loop.loop_dim)
+
+    def _final_lens(self, search: dict[str, Any]) -> Any:
+        """Return the number of steps of each sequence, int32 [batch] or scalar."""
+        lens = self._lens()
+        lens = search["lens"] if lens is None else lens
+        return lens[:: self._loop.beam_size] if lens.shape.rank else lens
 
     def _final_scores(self, count: Any, size: Any, search: dict[str, Any]) -> Any:
         """Return the final scores, [batch, beam].

@@ -1,14 +1,14 @@
-"""The hypotheses of a search while a loop runs: scores, ends, and back pointers."""
+"""The hypotheses of a search while a loop runs: scores, ends and back pointers, and what follows them."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
-from returnn_tf.loops.in_place import InPlace
+from returnn_tf.loops.plan import LoopPlan
 from returnn_tf.ops.sequence.beam import flat_index
 from returnn_tf.util.lazy_tf import tf
 
@@ -46,14 +46,49 @@ class Hypotheses:
         self.choices += 1
 
 
-def follow_choice(state: Lowering, choice: Node, later: Sequence[Node], states: list[Any], batch: Any) -> None:
+class InPlace(NamedTuple):
+    """The state of a layer in a searching loop: frames of all steps, and which of them belong to each hypothesis.
+
+    A layer may start with one, in place of the tensor that it declares, where the lowering has ``in_place``.
+
+    :param arrays: [capacity, batch * beam, ...]: the frames of a step, for the hypotheses of that step; not reordered
+    :param rows: one int32 [batch * beam, steps]: for each hypothesis, its entry in the frames of each step; none if
+        another state of the layer has both
+    """
+
+    arrays: tuple[Any, ...]
+    rows: tuple[Any, ...]
+
+    def reordered(self, index: Any) -> InPlace:
+        """Return the state for other hypotheses.
+
+        :param index: int32 [batch * beam]: the hypothesis that each one continues
+        """
+        return self._replace(rows=tuple(tf.gather(rows, index) for rows in self.rows))
+
+
+def empty_in_place(widths: list[int], entries: Any) -> InPlace:
+    """Return a history without frames, with an array [capacity, entries, width] for each width."""
+    # A constant shape would be part of the static one, which the loop would require to stay the same.
+    arrays = tuple(
+        tf.raw_ops.PlaceholderWithDefault(input=tf.zeros(tf.stack([0, entries, width])), shape=[None, None, width])
+        for width in widths
+    )
+    rows = tf.raw_ops.PlaceholderWithDefault(input=tf.zeros(tf.stack([entries, 0]), tf.int32), shape=[None, None])
+    return InPlace(arrays, (rows,))
+
+
+# --- after a choice ---
+
+
+def follow_choice(lowering: Lowering, choice: Node, later: Sequence[Node], states: list[Any], batch: Any) -> None:
     """Reorder, after a choice, all values needed later, so that they belong to the chosen hypotheses.
 
     :param later: nodes whose values are needed after the choice
     :param states: keys of the states of layers of the loop
     :param batch: number of sequences
     """
-    hyps: Hypotheses = state.hypotheses
+    hyps: Hypotheses = lowering.hypotheses
     assert hyps.chosen is not None
     before, after = hyps.beam, hyps.scores.shape[1]
     index = flat_index(hyps.chosen, before)
@@ -64,26 +99,43 @@ def follow_choice(state: Lowering, choice: Node, later: Sequence[Node], states: 
         return value if axis is None else tf.gather(value, index, axis=axis)
 
     for node in later:
-        if node in state.values and node is not choice:
-            state.values[node] = reorder(state.values[node], node.output.batch_axis)
+        if node in lowering.values and node is not choice:
+            lowering.values[node] = reorder(lowering.values[node], node.output.batch_axis)
             for name, data in node.sub_outputs.items():
-                if (node, name) in state.sub_values:
-                    state.sub_values[node, name] = reorder(state.sub_values[node, name], data.batch_axis)
-        if node in state.loop_inputs:
-            state.loop_inputs[node] = reorder(state.loop_inputs[node], node.output.batch_axis)
+                if (node, name) in lowering.sub_values:
+                    lowering.sub_values[node, name] = reorder(lowering.sub_values[node, name], data.batch_axis)
+        if node in lowering.loop_inputs:
+            lowering.loop_inputs[node] = reorder(lowering.loop_inputs[node], node.output.batch_axis)
     for node, key in states:
         axis = node.loop_states[key][0].batch_axis
-        for values in (state.loop_inputs, state.next_states):
+        for values in (lowering.loop_inputs, lowering.next_states):
             if (node, key) in values and node is not choice:
                 values[node, key] = reorder(values[node, key], axis)
-    state.change_aux([node for node in later if node is not choice], reorder)
+    lowering.change_aux([node for node in later if node is not choice], reorder)
     hyps.ended = tf.gather(hyps.ended, index)
     hyps.counts = tf.gather(hyps.counts, index)
     hyps.source = tf.gather(hyps.source, hyps.chosen, batch_dims=1)
     hyps.chosen = None
     if after != before:
         hyps.beam = after
-        resize_beam(state, before, after, batch)
+        resize_beam(lowering, before, after, batch)
+
+
+def resize_beam(lowering: Lowering, before: int, after: int, batch: Any) -> None:
+    """Return lengths for another number of hypotheses; they are the same for all hypotheses of a sequence."""
+
+    def resize(lens: Any) -> Any:
+        return lens if lens.shape.rank == 0 else tf.repeat(lens[::before], after)
+
+    lowering.batch_size = batch * after
+    for lens in (lowering.lens, lowering.derived_lens):
+        resized: dict[Any, Any] = {dim: resize(value) for dim, value in lens.items()}
+        lens.clear()
+        lens.update(resized)
+    lowering.masks = {}
+
+
+# --- the end of hypotheses ---
 
 
 def after_step(ended: Any, lens: Any, end: Any, include_eos: bool) -> tuple[Any, Any]:
@@ -113,15 +165,31 @@ def normalized(scores: Any, counts: Any, exponent: float) -> Any:
     return scores / tf.cast(tf.maximum(counts, 1), scores.dtype) ** exponent
 
 
-def resize_beam(state: Lowering, before: int, after: int, batch: Any) -> None:
-    """Return lengths for another number of hypotheses; they are the same for all hypotheses of a sequence."""
+def with_early_stop(loop: LoopPlan, hyps: Hypotheses, ended: Any, lens: Any, end: Any, limit: Any) -> Any:
+    """Return which hypotheses end in a step: if a sequence is done, all of them.
 
-    def resize(lens: Any) -> Any:
-        return lens if lens.shape.rank == 0 else tf.repeat(lens[::before], after)
+    Scores only fall. So the best that a hypothesis can reach is its score now; with length normalization, that score
+    in the last step possible.
 
-    state.batch_size = batch * after
-    for lens in (state.lens, state.derived_lens):
-        resized: dict[Any, Any] = {dim: resize(value) for dim, value in lens.items()}
-        lens.clear()
-        lens.update(resized)
-    state.masks = {}
+    :param ended: bool [batch * beam]: which had ended before the step
+    :param lens: int32 [batch * beam]: before the step
+    :param end: bool [batch * beam]: the value of the layer "end" in the step
+    :param limit: the maximum number of steps
+    """
+    if loop.search is None or not loop.search.stops_early:
+        return end
+    scores, steps, include_eos = hyps.scores, hyps.step + 1, loop.ending.include_eos
+    ended, lens = after_step(ended, lens, end, include_eos)
+    own = best = scores
+    if hyps.normalize and loop.independent_of_batch:
+        counts = tf.reshape(steps_taken(ended, lens, steps, include_eos), tf.shape(scores))
+        own = normalized(scores, counts, hyps.exponent)
+        best = normalized(scores, limit, hyps.exponent)
+    elif hyps.normalize:
+        # While it waits for the others, an ended hypothesis is scaled by its number of steps.
+        own = scores * tf.cast(limit / steps, scores.dtype) ** hyps.exponent
+    is_ended = tf.reshape(ended, tf.shape(scores))
+    worst = tf.constant(float("-inf"), scores.dtype)
+    best_ended = tf.reduce_max(tf.where(is_ended, own, worst), axis=1)
+    best_other = tf.reduce_max(tf.where(is_ended, worst, best), axis=1)
+    return tf.logical_or(end, tf.repeat(best_ended > best_other, scores.shape[1]))

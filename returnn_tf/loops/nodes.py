@@ -10,7 +10,7 @@ from returnn_tf.graph.block_end import frame_before
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
-from returnn_tf.loops.initial_output import InitialOutput
+from returnn_tf.loops.plan import InitialOutput
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.tensor import Beam, Data, Dim, DimKind
 from returnn_tf.util.lazy_tf import tf

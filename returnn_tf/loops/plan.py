@@ -1,18 +1,84 @@
-"""The parts of a loop, once its step network is planned."""
+"""The plan of a loop: what its steps read, carry and write, and when it ends. It never changes."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Optional
+from collections.abc import Mapping
+from typing import Any, Callable, Optional, Union
 
-from returnn_tf.graph.freezing import Freezable, read_only
+from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
-from returnn_tf.loops.initial_output import InitialOutput
-from returnn_tf.tensor import Dim
+from returnn_tf.ops.frames.shape import to_layout
+from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class InitialOutput:
+    """The value of ``prev:x`` in the first step.
+
+    :param constant: a number for all entries
+    :param param: node and name of the parameter for "var"
+    :param node: a layer
+    :param apply: the layer x itself, to be computed on zeros, and its sources in the loop
+    :param state: a function of the `EmitContext` that emits it
+    """
+
+    constant: Union[bool, int, float, str] = 0
+    param: Optional[tuple[Node, str]] = None
+    node: Optional[Node] = None
+    apply: Optional[Node] = None
+    state: Optional[Callable[[EmitContext], Any]] = None
+
+    def emit(self, ctx: EmitContext, data: Data) -> Any:
+        """Emit a tensor in the layout of ``data``."""
+        shape = ctx.shape(data)
+        if self.state is not None:
+            value = self.state(ctx)
+        elif self.node is not None:
+            value = to_layout(ctx.value(self.node), self.node.output, data)
+        elif self.param is not None:
+            owner, name = self.param
+            flat = tf.convert_to_tensor(ctx.lowering.variables[owner.params[name].name])
+            value = tf.reshape(flat, [-1 if i == data.feature_axis else 1 for i in range(data.rank)])
+        elif self.apply is not None:
+            value = _on_zeros(ctx, self.apply)
+        else:
+            value = tf.cast(self.constant, data.dtype)
+        return tf.broadcast_to(tf.cast(value, data.dtype), tf.stack(shape) if shape else [])
+
+
+def _on_zeros(ctx: EmitContext, node: Node) -> Any:
+    """Emit a layer of a step with zeros as its sources."""
+    inner = ctx.lowering.child()
+    inner.masks = {}
+    for dim in node.output.dims:
+        if dim.is_loop:  # one step suffices
+            inner.sizes[dim], inner.lens[dim] = 1, tf.constant(1)
+    for source in node.deps:
+        shape = [inner.get_size(d) for d in source.output.dims]
+        inner.values[source] = tf.zeros(tf.stack(shape) if shape else [], source.output.dtype)
+    value = node.layer.emit(EmitContext(node, inner))
+    return tf.squeeze(value, axis=node.output.loop_axes) if node.output.loop_axes else value
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PreviousValue:
+    """The value of a layer in the previous step.
+
+    :param node: ``prev:x`` in the step
+    :param of: x
+    :param initial: the value in the first step
+    :param state_of: the layer whose hidden state of the previous step can be asked for, too; None: x has none
+    """
+
+    node: Node
+    of: Node
+    initial: InitialOutput
+    state_of: Optional[Node] = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Ending:
     """The end condition of a loop.
 
@@ -24,19 +90,37 @@ class Ending:
 
     end: Optional[Node]
     include_eos: bool
-    max_steps: Any
+    max_steps: Optional[Callable[[EmitContext], Any]]
     time_dim: Optional[Dim]
 
 
-@dataclasses.dataclass(eq=False)
-class LoopPlan(Freezable):
-    """A loop: its inputs, the values it carries from step to step, and its outputs.
+@dataclasses.dataclass(frozen=True, eq=False)
+class LoopSearch:
+    """The beam search of a loop.
+
+    :param choices: in the order of a step
+    :param beam_size: number of hypotheses at the end of a step
+    :param keeps_beam: whether it is the same at all times
+    :param independent_of_batch: whether each sequence is searched as if it were alone
+    :param stops_early: whether a sequence is done when nothing can beat its best ended hypothesis
+    """
+
+    choices: tuple[Node, ...]
+    beam_size: int
+    keeps_beam: bool
+    independent_of_batch: bool
+    stops_early: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LoopPlan:
+    """A loop: its inputs, the values it carries from step to step, and its end.
 
     :param loop_dim: the step axis
     :param path: of the `rec` layer
-    :param prevs: (node for ``prev:x`` in the step, node of x, its initial output)
+    :param prevs: what steps read of the previous one
     :param slices: (value for all steps, node for its slice in the step)
-    :param choices: in the order of a step; empty without search
+    :param search: None without search
     :param zones: layer of the step network -> (where it is computed, why it is in the loop); for reports
     :param checkpoint_steps: whether the backward pass recomputes the steps
     :param swap_memory: the same, if there is a GPU
@@ -44,49 +128,36 @@ class LoopPlan(Freezable):
     :param source_dim: the axis of the source, if the loop finds its end itself and may not run past that of the source
     :param length_deps: nodes outside that the number of steps depends on, besides the inputs
     :param constrained: (layer of the step, option): the values that it constrains are wanted for all steps too
-    :param collected: nodes of the step whose values are wanted for all steps; determined last
     """
 
     loop_dim: Dim
     path: str
     ending: Ending
-    prevs: list[tuple[Node, Node, InitialOutput]]
-    slices: list[tuple[Node, Node]]
-    choices: list[Node]
-    zones: dict[str, tuple[str, str]]
+    prevs: tuple[PreviousValue, ...]
+    slices: tuple[tuple[Node, Node], ...]
+    search: Optional[LoopSearch]
+    zones: Mapping[str, tuple[str, str]]
     checkpoint_steps: bool = False
     swap_memory: bool = False
     back_prop: bool = True
     source_dim: Optional[Dim] = None
-    length_deps: list[Node] = dataclasses.field(default_factory=list)
-    constrained: list[tuple[Node, str]] = dataclasses.field(default_factory=list)
-    collected: list[Node] = dataclasses.field(default_factory=list)
-
-    def freeze(self) -> None:
-        """Forbid all further changes."""
-        for field in dataclasses.fields(self):
-            setattr(self, field.name, read_only(getattr(self, field.name)))
-        super().freeze()
+    length_deps: tuple[Node, ...] = ()
+    constrained: tuple[tuple[Node, str], ...] = ()
 
     @property
     def beam_size(self) -> int:
         """Return the number of hypotheses at the end of a step; 1 without search."""
-        return self.choices[-1].layer.beam_size if self.choices else 1  # type: ignore[attr-defined]
+        return 1 if self.search is None else self.search.beam_size
 
     @property
-    def written(self) -> list[Node]:
-        """Return the nodes whose values a step writes, in this order."""
-        return [*self.collected, *(node for node, _ in self.constrained)]
+    def keeps_beam(self) -> bool:
+        """Return whether the number of hypotheses is the same at all times."""
+        return self.search is None or self.search.keeps_beam
 
     @property
     def independent_of_batch(self) -> bool:
         """Return whether each sequence is searched as if it were alone."""
-        return bool(self.choices) and self.choices[-1].layer.independent_of_batch  # type: ignore[attr-defined]
-
-    @property
-    def stops_early(self) -> bool:
-        """Return whether a sequence is done when nothing can beat its best ended hypothesis."""
-        return bool(self.choices) and self.choices[-1].layer.early_stop  # type: ignore[attr-defined]
+        return self.search is not None and self.search.independent_of_batch
 
     @property
     def recomputes(self) -> bool:
@@ -95,8 +166,3 @@ class LoopPlan(Freezable):
         Loops in TensorFlow 2 cannot swap to host memory; recomputing saves GPU memory as well.
         """
         return self.checkpoint_steps or (self.swap_memory and bool(tf.config.list_physical_devices("GPU")))
-
-    @property
-    def keeps_beam(self) -> bool:
-        """Return whether the number of hypotheses is the same at all times."""
-        return all(n.layer.beam_size == self.beam_size for n in self.choices)  # type: ignore[attr-defined]

@@ -25,7 +25,7 @@ from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer
 from returnn_tf.layers.rec.state import LastStateLayer
-from returnn_tf.loops.initial_output import InitialOutput
+from returnn_tf.loops.frame import LoopRunLayer
 from returnn_tf.loops.nodes import (
     AccumLayer,
     EnterLayer,
@@ -34,7 +34,7 @@ from returnn_tf.loops.nodes import (
     StepSliceLayer,
     loop_dim_for,
 )
-from returnn_tf.loops.plan import LoopPlan
+from returnn_tf.loops.plan import InitialOutput
 from returnn_tf.tensor import Beam, Dim
 
 
@@ -83,7 +83,7 @@ class Crossing:
         self._entered: Optional[Node] = None
         self._targets: dict[str, Node] = {}
         self._run: Optional[Node] = None
-        self._loop: Optional[LoopPlan] = None
+        self._loop_layer: Optional[LoopRunLayer] = None
         self._beam: Optional[Beam] = None
         self._length_deps: list[Node] = []
         self._limit: Any = None
@@ -130,9 +130,8 @@ class Crossing:
             return self._slices[node]
         assert zone is Zone.STEP and builder.zone is Zone.AFTER and self._run is not None, (node, zone, builder.zone)
         if node not in self._accums:
-            assert self._loop is not None
-            if node not in self._loop.collected:
-                self._loop.collected.append(node)
+            assert self._loop_layer is not None
+            self._loop_layer.collect(node)
             self._accums[node] = self.add(
                 self.parent, "all of " + node.path, AccumLayer(node, self.loop_dim, self._beam), [self._run]
             )

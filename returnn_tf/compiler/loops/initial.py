@@ -14,7 +14,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.masked.masked_computation import MaskedComputationLayer
 from returnn_tf.layers.masked.unit_on_zeros import UnitOnZeros
 from returnn_tf.layers.search.choice import ChoiceLayer
-from returnn_tf.loops.initial_output import InitialOutput
+from returnn_tf.loops.plan import InitialOutput
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
 

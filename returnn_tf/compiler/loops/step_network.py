@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from returnn_tf.compiler.loops.analysis import Zone
 from returnn_tf.compiler.loops.endings import Endings
 from returnn_tf.compiler.loops.guess import nested_size
-from returnn_tf.compiler.loops.kept_beams import check_kept_beams
 from returnn_tf.compiler.loops.rounds import MAX_ROUNDS, Findings, same_template
 from returnn_tf.compiler.loops.zone_builder import ZoneBuilder
 from returnn_tf.compiler.planning.builder import NetworkBuilder
@@ -18,10 +17,9 @@ from returnn_tf.graph.hidden_state import recurrent_node
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.rec.state import carried_state_of
-from returnn_tf.layers.search.choice import ChoiceLayer
-from returnn_tf.loops.early_stop import check_early_stop
-from returnn_tf.loops.plan import LoopPlan
-from returnn_tf.loops.run import LoopRunLayer
+from returnn_tf.layers.search.loop_search import loop_search
+from returnn_tf.loops.frame import LoopRunLayer
+from returnn_tf.loops.plan import Ending, LoopPlan, PreviousValue
 from returnn_tf.tensor import Beam, Data, batch_dim
 from returnn_tf.tensor.precision import float_dtype
 
@@ -126,52 +124,71 @@ class StepNetwork(Endings):
             self.parent.state.nested.pop(node, None)
 
     def _make_run(self, builder: ZoneBuilder) -> None:
-        """Return the node that runs the loop."""
+        """Make the node that runs the loop."""
         nodes = {name: self._part(builder, name) for name in self._prevs}
-        initials = {name: self._initial_output(builder, name, nodes[name]) for name in self._prevs}
+        prevs = [self._previous_value(builder, name, node) for name, node in nodes.items()]
+        ending = self._ending(builder)
+        inner = list(builder.sink)
+        search = loop_search(inner, ending)
+        constrained = self._constrained(inner)
+        self._check_kept(inner)
+        deps = self._outside(inner, [prev.initial.node for prev in prevs if prev.initial.node is not None])
+        length_deps = self._nodes_of_length(deps, ending)
         loop = LoopPlan(
             self.loop_dim,
             self.owner.path,
-            self._ending(builder),
-            prevs=[(self._prevs[n], nodes[n], initials[n]) for n in self._prevs],
-            slices=list(self._slices.items()),
-            choices=[n for n in builder.sink if isinstance(n.layer, ChoiceLayer) and n.layer.searches],
+            ending,
+            prevs=tuple(prevs),
+            slices=tuple(self._slices.items()),
+            search=search,
             zones={n: (z.value, self.zones.reasons.get(n, "")) for n, z in self.zones.zones.items()},
             checkpoint_steps=bool(self.layer.checkpoint_steps),
             swap_memory=bool(self.layer.swap_memory),
             back_prop=self.layer.back_prop is not False,
             source_dim=None if self._axis.known else self._axis.source_dim,
+            length_deps=tuple(length_deps),
+            constrained=tuple(constrained),
         )
-        if loop.choices:
-            check_kept_beams(loop.choices)
-            check_early_stop(loop)
-            self._beam = Beam(loop.beam_size, self.owner.path)
-        for name, prev in self._prevs.items():
-            if carried_state_of(nodes[name]) is not None:
-                prev.layer.state_of = recurrent_node(nodes[name])
-        run = Node("%s/loop" % self.owner.path, LoopRunLayer(loop), self.scope)
+        if search is not None:
+            self._beam = Beam(search.beam_size, self.owner.path)
+        self._loop_layer = LoopRunLayer(loop)
+        run = Node("%s/loop" % self.owner.path, self._loop_layer, self.scope)
         run.in_search = self.parent.search
-        run.inner = list(builder.sink)
-        loop.constrained = self._constrained(run.inner)
-        self._check_kept(run.inner)
-        inner = set(run.inner)
-        for node in [*run.inner, *self._slices]:
-            for dep in node.deps if node in inner else [node]:
-                if dep not in inner:
-                    run.depend(dep)
-        for initial in initials.values():
-            if initial.node is not None:
-                run.depend(initial.node)
-        loop.length_deps = list(self._length_deps)
-        if loop.ending.time_dim is None:
-            known = self.parent.node_with_dim(run, self.time_dim)
-            if known is not None:  # determines the number of steps, even if no step uses it otherwise
-                loop.length_deps.append(known)
-        for dep in loop.length_deps:
+        run.inner = inner
+        for dep in [*deps, *length_deps]:
             run.depend(dep)
         run.output = Data((), "int32")
         self.parent.sink.append(run)
-        self._run, self._loop = run, loop
+        self._run = run
+
+    def _previous_value(self, builder: ZoneBuilder, name: str, node: Node) -> PreviousValue:
+        """Return what a step reads of the layer in the previous one."""
+        initial = self._initial_output(builder, name, node)
+        state_of = None if carried_state_of(node) is None else recurrent_node(node)
+        return PreviousValue(self._prevs[name], node, initial, state_of)
+
+    def _outside(self, inner: Sequence[Node], initials: Sequence[Node]) -> list[Node]:
+        """Return the nodes outside of the loop that it reads.
+
+        :param inner: the layers of a step
+        :param initials: the layers with the values of ``prev:`` in the first step
+        """
+        known = set(inner)
+        read = [dep for node in [*inner, *self._slices] for dep in (node.deps if node in known else [node])]
+        return list(dict.fromkeys([*(dep for dep in read if dep not in known), *initials]))
+
+    def _nodes_of_length(self, deps: Sequence[Node], ending: Ending) -> list[Node]:
+        """Return the nodes that the number of steps depends on.
+
+        :param deps: what the loop reads anyway
+        """
+        found = list(self._length_deps)
+        if ending.time_dim is None:
+            known = next((node for node in deps if node.planned and self.time_dim in node.output.dims), None)
+            known = known or self.parent.node_with_dim(self.owner, self.time_dim)
+            if known is not None:  # determines the number of steps, even if no step uses it otherwise
+                found.append(known)
+        return found
 
     def _check_kept(self, nodes: Sequence[Node]) -> None:
         """Check that layers which keep a state from batch to batch do so once in a batch, not in each step."""

@@ -7,8 +7,8 @@ from typing import Any, Optional
 
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.graph.node import Node
+from returnn_tf.loops.frame import LoopRunLayer
 from returnn_tf.loops.plan import LoopPlan
-from returnn_tf.loops.run import LoopRunLayer
 from returnn_tf.tensor import Data
 
 
@@ -23,11 +23,11 @@ def end_labels(plan: Plan, node: Node, reference: Data) -> frozenset[int]:
     :param reference: what they are compared with
     """
     loop = _loop_of(plan, node)
-    if loop is None or loop.ending.end is None:
+    if loop is None or loop.search is None or loop.ending.end is None:
         return frozenset()
     dims = (node.output.sparse_dim, reference.sparse_dim)
     found: set[int] = set()
-    for choice in loop.choices:
+    for choice in loop.search.choices:
         if any(choice.output.sparse_dim is dim for dim in dims):
             found |= loop.ending.end.layer.true_labels(choice) or frozenset()
     return frozenset(found)

@@ -1,4 +1,4 @@
-"""What a step reads from outside of its loop: kept in variables from the run of the encoder on."""
+"""What a step reads from outside of its loop: kept from the run of the encoder on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Optional
 from returnn_tf.compiler.feed import batch_major_order
 from returnn_tf.config import ConfigError
 from returnn_tf.export.meta.names import op_name
-from returnn_tf.export.steps.variables import StepVariables
+from returnn_tf.export.steps.values import StepValues
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
 from returnn_tf.loops.nodes import EnterLayer
@@ -58,8 +58,8 @@ class BaseValues:
         found = [name for dim, name in self._sizes.items() if dim is steps or dim.as_kind(DimKind.LOOP) is steps]
         return found[0] if found else None
 
-    def make(self, variables: StepVariables, outer: Lowering) -> None:
-        """Make the variables, and set them in the run of the encoder.
+    def make(self, values: StepValues, outer: Lowering) -> None:
+        """Make the values in the run of the encoder.
 
         :param outer: has the values
         """
@@ -70,29 +70,29 @@ class BaseValues:
                     "can't keep." % (self._where, dim)
                 )
             lens = outer.get_lens(dim)
-            variables.make(name, (None,) if lens.shape.rank else (), "int32", lens)
+            values.make(name, (None,) if lens.shape.rank else (), "int32", lens)
         for node, name in self._names.items():
             data = node.output
             value = transpose(outer.values[node], batch_major_order(data))
-            variables.make(name, batch_major_shape(data), data.dtype, value)
+            values.make(name, batch_major_shape(data), data.dtype, value)
 
-    def enter(self, state: Lowering, variables: StepVariables, entries: Any) -> None:
+    def enter(self, lowering: Lowering, values: StepValues, entries: Any) -> None:
         """Set the values of outer layers in a lowering, once per entry of the batch of the step.
 
         :param entries: number of these, a multiple of the number of sequences: those of a sequence are side by side
         """
         for dim, name in self._sizes.items():
-            lens = variables.value(name)
-            state.lens[dim] = self._repeated(lens, entries) if lens.shape.rank else lens
+            lens = values.value(name)
+            lowering.lens[dim] = self._repeated(lens, entries) if lens.shape.rank else lens
         for node, name in self._names.items():
-            data, value = node.output, variables.value(name)
+            data, value = node.output, values.value(name)
             if data.batch_axis is not None:
                 value = self._repeated(value, entries)
             value = from_batch_major(value, data)
-            state.values[node] = value
+            lowering.values[node] = value
             for axis, dim in enumerate(data.dims):
                 if dim.is_dynamic:
-                    state.sizes.setdefault(dim, tf.shape(value)[axis])
+                    lowering.sizes.setdefault(dim, tf.shape(value)[axis])
 
     def _repeated(self, value: Any, entries: Any) -> Any:
         seqs = tf.shape(value)[0]

@@ -44,7 +44,8 @@ def step_facts(step: StepLoop, graph: StepGraph) -> dict[str, Any]:
 
 def _of_choice(step: StepLoop, node: Node, name: str) -> dict[str, Any]:
     layer: Any = node.layer
-    starts = [i.constant for _, of, i in step.loop.prevs if of is node and i.node is None and i.param is None]
+    initial = [prev.initial for prev in step.loop.prevs if prev.of is node]
+    starts = [each.constant for each in initial if each.node is None and each.param is None]
     return {
         "name": name,
         "labels": node.sources[0].output.dim,

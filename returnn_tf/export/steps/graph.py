@@ -12,6 +12,7 @@ from returnn_tf.export.meta.names import STATE_VARS
 from returnn_tf.export.steps.emission import GOES_ON, INDEX, StepEmission, label_name, scores_name
 from returnn_tf.export.steps.loops import StepLoop
 from returnn_tf.export.steps.parts import StepParts
+from returnn_tf.export.steps.values import StepVariables
 from returnn_tf.graph.node import Node
 from returnn_tf.util.lazy_tf import tf
 
@@ -73,8 +74,8 @@ class _Assembly:
         self._builder, self._parts, self._counter = builder, parts, counter
         self._step = parts.step
         variables = builder.variables
-        self._emission = StepEmission(parts, variables.params, variables.global_step.read_value())
-        self._io = self._emission.variables
+        self._io = StepVariables()
+        self._emission = StepEmission(parts, variables.params, variables.global_step.read_value(), self._io)
 
     def run(self) -> StepGraph:
         """Make all ops."""
@@ -84,7 +85,7 @@ class _Assembly:
         outer = lowered.lowering
         if outer.batch_size is None:  # no input is needed for anything but the number of sequences
             outer.batch_size = self._builder.inputs.batch_size
-        emission.make_variables(outer)
+        emission.begin(outer)
         init = self._init()
         update = self._update()
         order = list(self._step.choices)

@@ -12,8 +12,8 @@ from returnn_tf.graph.node import Node
 from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.layers.search.outer_search import check_choice
+from returnn_tf.loops.frame import LoopRunLayer
 from returnn_tf.loops.plan import LoopPlan
-from returnn_tf.loops.run import LoopRunLayer
 
 
 def plan_for_steps(config: Config, layer: str) -> Plan:

@@ -20,7 +20,7 @@ from returnn_tf.graph.node import Node
 from returnn_tf.layers.rec.unstack import RecUnstackLayer
 from returnn_tf.layers.search.outer_search import gives_scores
 from returnn_tf.loops.nodes import StepIndexLayer
-from returnn_tf.loops.plan import Ending
+from returnn_tf.loops.plan import Ending, PreviousValue
 from returnn_tf.tensor import Data
 
 
@@ -58,7 +58,7 @@ class StepParts:
     def __init__(self, step: StepLoop) -> None:
         self.step = step
         self._inner = frozenset(step.run.inner)
-        self._of_prev: dict[Node, Node] = {prev: of for prev, of, _ in step.loop.prevs}
+        self._prevs: dict[Node, PreviousValue] = {prev.node: prev for prev in step.loop.prevs}
         #: The choices whose scores the search gets, in order.
         self.scored: list[Node] = [node for node in step.choices if gives_scores(node)]
         if not self.scored:
@@ -104,10 +104,10 @@ class StepParts:
 
     def _before(self, node: Node) -> list[Node]:
         """Return the layers whose values of the step before a layer reads."""
-        if node not in self._of_prev:
+        if node not in self._prevs:
             return []
-        owner = node.layer.state_of
-        return [self._of_prev[node], *([] if owner is None else [owner])]
+        prev = self._prevs[node]
+        return [prev.of, *([] if prev.state_of is None else [prev.state_of])]
 
     def _dependents(self) -> set[Node]:
         """Return the layers that depend on a label of the same step, the choices included."""
@@ -165,9 +165,10 @@ class StepParts:
 
     def _find_states(self) -> list[State]:
         states: list[State] = []
-        for prev, of, _ in self.step.loop.prevs:
-            if prev in self.nodes:
-                states.append(State(self._name(of, "output"), prev, prev.output, of, of in self._dependent))
+        for prev in self.step.loop.prevs:
+            node, of = prev.node, prev.of
+            if node in self.nodes:
+                states.append(State(self._name(of, "output"), node, node.output, of, of in self._dependent))
         for node in self.nodes:
             if node not in self.step.choices:
                 states += [self._hidden(node, key) for key in node.loop_states]
@@ -203,7 +204,7 @@ class StepParts:
             for dep in self._now(node):
                 if dep in self._dependent or self._anew(dep):
                     continue
-                if dep in self._of_prev:
+                if dep in self._prevs:
                     for key in self._keys_before(dep):
                         if not by_key[key].delayed:
                             kept.setdefault(key, self._as_before(by_key[key]))
@@ -214,7 +215,7 @@ class StepParts:
 
     def _keys_before(self, prev: Node) -> list[Any]:
         """Return the states that ``prev:`` reads: the value of the layer, and its hidden state."""
-        owner = prev.layer.state_of
+        owner = self._prevs[prev].state_of
         return [prev, *((owner, key) for key in (() if owner is None else owner.loop_states))]
 
     def _as_before(self, state: State) -> State:
@@ -226,7 +227,7 @@ class StepParts:
         """Return the layers that depend on a state, so that their value of the last step is gone."""
         found: set[Node] = set()
         for node in self.nodes:
-            if node in self._of_prev or node.loop_states or any(dep in found for dep in self._now(node)):
+            if node in self._prevs or node.loop_states or any(dep in found for dep in self._now(node)):
                 found.add(node)
         return found
 

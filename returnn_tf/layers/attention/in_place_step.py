@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.loops.in_place import InPlace, empty_in_place
+from returnn_tf.loops.hypotheses import InPlace, empty_in_place
 from returnn_tf.native.decoding.search import native_beam_attention, search_ops
 from returnn_tf.tensor.precision import float_dtype, product_dtype
 

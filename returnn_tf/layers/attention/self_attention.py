@@ -19,7 +19,7 @@ from returnn_tf.layers.attention.key_shift import check_shift, shift_energy, shi
 from returnn_tf.layers.attention.projection import projected
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.loop_axis import check_lengths_of, frames_of
-from returnn_tf.loops.in_place import InPlace
+from returnn_tf.loops.hypotheses import InPlace
 from returnn_tf.native.attention import attention_ops, native_attention
 from returnn_tf.ops.dense.attention import empty_history, growing, left_only_mask
 from returnn_tf.ops.frames.shape import expand_at

@@ -37,7 +37,7 @@ def state_values(ctx: EmitContext, node: Node) -> Any:
         if isinstance(last.layer, LastStateLayer):
             return tf.split(ctx.value(last), exit_layer.hidden_state.sizes, axis=last.output.feature_axis)
         return state_values(ctx, last)
-    before = owner.layer.state_of
+    before = lowering.owners_of_state.get(owner)
     if before is not None:
         return tuple(lowering.loop_inputs[before, key] for key in before.loop_states)
     if owner.loop_states and all((owner, key) in lowering.next_states for key in owner.loop_states):

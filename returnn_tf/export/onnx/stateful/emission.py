@@ -13,76 +13,14 @@ from returnn_tf.export.steps.base_values import batch_major_shape
 from returnn_tf.export.steps.emission import ENDED, INDEX, StepEmission, label_name
 from returnn_tf.export.steps.loops import StepLoop
 from returnn_tf.export.steps.parts import State, StepParts
-from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.export.steps.values import PassedValues
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
-from returnn_tf.layers.search.outer_search import scores_for_search
-from returnn_tf.loops.inputs import begin_step
 from returnn_tf.tensor.precision import using_precision
 from returnn_tf.util.lazy_tf import tf
 
 #: The state that holds scores where all of the step is needed for the next one.
 SCORES = "scores"
-
-
-class _Values:
-    """Stands for the variables of `StepEmission`: tensors that the function gets."""
-
-    def __init__(self) -> None:
-        self.first: dict[str, Any] = {}
-        self._values: dict[str, Any] = {}
-
-    def make(self, name: str, shape: Any, dtype: str, first: Any, *, has_batch: bool = False) -> None:
-        """Set the value before the first step."""
-        self.first[name] = self._values[name] = first
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._values
-
-    def value(self, name: str) -> Any:
-        """Return the present value."""
-        return self._values[name]
-
-    def set(self, values: Mapping[str, Any]) -> None:
-        """Set present values."""
-        self._values.update(values)
-
-
-class _Steps(StepEmission):
-    """`StepEmission` without variables and without an end: the search outside knows when to stop."""
-
-    _has_limit = False
-
-    def __init__(self, parts: StepParts, params: dict[str, Any], global_step: Any) -> None:
-        super().__init__(parts, params, global_step, _Values())
-
-    def lowering(self, batch: Any) -> Lowering:
-        """Return a lowering for values from outside of the loop."""
-        plan = self._step.plan
-        graph = Lowering(self._params, False, plan.search, plan.behavior_version, step=self._global_step)
-        graph.batch_size, graph.with_losses = batch, False
-        return graph
-
-    def hidden(self, nodes: list[Node]) -> tuple[dict[Node, Any], dict[str, Any]]:
-        """Emit a step up to some layers.
-
-        :return: the values of these layers, and the new states by name
-        """
-        parts = self._parts
-        inputs = {s.key: self._read(s) for s in parts.states if s.before is None and not s.is_value}
-        state = self._begin(self.variables.value(INDEX), inputs)
-        self._emit(state, parts.closure([*nodes, *parts.now]))
-        return {n: state.values[n] for n in nodes}, {s.name: self._new(state, s) for s in parts.states if not s.delayed}
-
-    def scores(self, values: Mapping[Node, Any], nodes: list[Node], batch: Any) -> Any:
-        """Emit the layers between some values and the scores.
-
-        :param nodes: in the order of their computation
-        """
-        state = begin_step(self._step.loop, self.lowering(batch), tf.constant(0), {})
-        state.values.update(values)
-        self._emit(state, nodes)
-        return scores_for_search(EmitContext(self._parts.scored[0], state))
 
 
 class StepFunctions:
@@ -107,13 +45,14 @@ class StepFunctions:
             )
         self.choice = choices[0]
         #: The layers outside of the loop that a step reads.
-        self.packing = Packing(self._steps().needed_outside(), self._where)
+        self.packing = Packing(self._emission(PassedValues()).needed_outside(), self._where)
         last = self._only_for_scores() if split else []
         self._last = last
         self._hidden = [] if not last else self._sources_of(last)
 
-    def _steps(self) -> _Steps:
-        return _Steps(self.parts, self._params, tf.constant(0, tf.int64))
+    def _emission(self, values: PassedValues) -> StepEmission:
+        """Return the steps without an end: the search outside knows when to stop."""
+        return StepEmission(self.parts, self._params, tf.constant(0, tf.int64), values, ends=False)
 
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:
@@ -184,7 +123,8 @@ class StepFunctions:
     def initial(self, packed: Optional[Any], lens: Optional[Any]) -> dict[str, Any]:
         """Return the states of the first step, in which no label is known."""
         with self._settings():
-            return self._finish(self._begun(packed, lens), {})
+            values = PassedValues()
+            return self._finish(self._begun(values, packed, lens), values, {})
 
     def after(
         self, label: Any, states: Mapping[str, Any], packed: Optional[Any], lens: Optional[Any]
@@ -198,9 +138,9 @@ class StepFunctions:
             return self._after(label, states, packed, lens)
 
     def _after(self, label: Any, states: Mapping[str, Any], packed: Any, lens: Any) -> dict[str, Any]:
-        steps = self._begun(packed, lens)
+        values = PassedValues()
+        steps = self._begun(values, packed, lens)
         entries = tf.shape(label)[0]
-        values = steps.variables
         given = {s.name: self._unbatched(s, states[s.name]) for s in self.parts.states}
         values.set({**given, INDEX: states[INDEX][0], label_name(self.parts.step.name_of(self.choice)): label})
         if ENDED in values:
@@ -208,24 +148,26 @@ class StepFunctions:
         later = steps.emit_later()
         later = {s.name: later[s.name] for s in self.parts.states if s.delayed}
         values.set(later)
-        return self._finish(steps, later, entries)
+        return self._finish(steps, values, later, entries)
 
     def _unbatched(self, state: State, value: Any) -> Any:
         return value if state.data.batch_axis is not None else value[0]
 
-    def _begun(self, packed: Optional[Any], lens: Optional[Any]) -> _Steps:
-        steps = self._steps()
-        outer = steps.lowering(tf.constant(1) if packed is None else tf.shape(packed)[0])
+    def _begun(self, values: PassedValues, packed: Optional[Any], lens: Optional[Any]) -> StepEmission:
+        steps = self._emission(values)
+        outer = steps.outer(tf.constant(1) if packed is None else tf.shape(packed)[0])
         if packed is not None:
             self.packing.unpack(outer, packed, lens)
-        steps.make_variables(outer)
+        steps.begin(outer)
         return steps
 
-    def _finish(self, steps: _Steps, later: Mapping[str, Any], entries: Any = None) -> dict[str, Any]:
+    def _finish(
+        self, steps: StepEmission, values: PassedValues, later: Mapping[str, Any], entries: Any = None
+    ) -> dict[str, Any]:
         """Emit the step, and return all states."""
-        parts, values = self.parts, steps.variables
+        parts = self.parts
         if self._last:
-            hidden, new = steps.hidden(self._hidden)
+            hidden, new = steps.emit_layers(self._hidden)
             more = {self._hidden_name(node): value for node, value in hidden.items()}
         else:
             scores, new = steps.emit_step()
@@ -250,7 +192,7 @@ class StepFunctions:
         values = {node: states[self._hidden_name(node)] for node in self._hidden}
         batch = tf.shape(next(iter(values.values())))[0]
         with self._settings():
-            return self._steps().scores(values, self._last, batch)
+            return self._emission(PassedValues()).emit_scores(values, self._last, batch)
 
 
 def _has_fixed_size(node: Node) -> bool:

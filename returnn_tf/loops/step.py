@@ -1,0 +1,55 @@
+"""One step of a loop as ops: from what it reads to the values of its layers and the states of the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from returnn_tf.graph.emit_node import emit_node
+from returnn_tf.graph.lowering import Lowering
+from returnn_tf.graph.node import Node
+from returnn_tf.loops.plan import LoopPlan
+
+
+class StepEmitter:
+    """Emits the layers of one step.
+
+    :param outer: has the values from outside of the loop
+    :param index: of the step, int32 scalar
+    :param inputs: what the step reads: by node the slices and the values of ``prev:``, by (layer, key) the states
+    """
+
+    def __init__(self, loop: LoopPlan, outer: Lowering, index: Any, inputs: Mapping[Any, Any]) -> None:
+        self._of_prev = {prev.node: prev.of for prev in loop.prevs}
+        #: The values of this step.
+        self.lowering = lowering = outer.child()
+        lowering.continues_in_step = outer.continues_in_step
+        lowering.loop_index = lowering.loop_indices[loop.loop_dim] = index
+        lowering.loop_inputs.update(inputs)
+        lowering.owners_of_state.update((prev.node, prev.state_of) for prev in loop.prevs if prev.state_of is not None)
+
+    def give(self, values: Mapping[Node, Any]) -> None:
+        """Set the values of layers that are known, such as labels which a search outside of the graph decides on."""
+        self.lowering.values.update(values)
+
+    def emit(self, nodes: Iterable[Node]) -> None:
+        """Emit layers, in this order; those whose values are known are left out.
+
+        :raises ValueError: one has an effect besides its value
+        """
+        for node in nodes:
+            if node not in self.lowering.values:
+                emit_node(self.lowering, node)
+        if self.lowering.updates:
+            raise ValueError("a layer in the loop updates variables in each step, which is not supported")
+
+    def value(self, node: Node) -> Any:
+        """Return the value of a layer in this step."""
+        return self.lowering.values[node]
+
+    def carried(self, key: Any) -> Any:
+        """Return what the next step reads.
+
+        :param key: a node of ``prev:``, or (layer, key of a state)
+        """
+        return self.value(self._of_prev[key]) if key in self._of_prev else self.lowering.next_states[key]
