@@ -120,6 +120,7 @@ def test_decoupled_constraints_shrink_before_the_step_and_leave_the_objective() 
     np.testing.assert_allclose(net.params["hid/W"].numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_noise_differs_by_parameter_and_step_and_repeats_with_the_seed() -> None:
     def deltas(seed: int) -> list[np.ndarray]:
         net = network()
@@ -240,5 +241,6 @@ def test_older_switches(
 def test_older_switches_as_text() -> None:
     """As in files of lines, and on the command line."""
     for text, expected in (("0.8", 0.8), ("true", True), ("off", False), ("1", True)):
-        assert UpdateSettings(Config.from_files([], [("rmsprop", text)])).rmsprop is expected or text == "0.8"
+        found = UpdateSettings(Config.from_files([], [("rmsprop", text)])).rmsprop
+        assert found == expected and type(found) is type(expected)
     assert optimizer_dict(Config.from_files([], [("rmsprop", "0.8")])) == {"class": "rmsprop", "decay": 0.8}

@@ -20,6 +20,8 @@ def _own(kind: str, registry: Any) -> dict[str, Any]:
 
 #: "layer:<name>" or "loss:<name>" -> class; plug-ins left out.
 CLASSES: dict[str, Any] = {**_own("layer", LAYERS), **_own("loss", LOSSES)}
+#: Examples that are fed one label per sequence: an alignment by CTC needs more frames than labels.
+ONE_LABEL = {"layer:ctc_loss", "loss:ctc", "loss:fast_bw"}
 
 
 def example_settings(name: str) -> dict[str, Any]:

@@ -195,8 +195,10 @@ def test_slice_nd_by_start_and_size(start: Any, size: Any) -> None:
         got = found["output"].value[b]
         inside = min(length, n - first if start == "one" else 5 - first)
         np.testing.assert_allclose(got[:inside], feed["data"][b, first : first + inside])
-        assert size == 2 or found["output"].sizes[1][b] == length
-        assert start != "one" or not got[inside:].any()
+        if size != 2:  # a size that is a number makes an axis without lengths
+            assert found["output"].sizes[1][b] == length
+        if start == "one":
+            assert not got[inside:].any()
 
 
 def test_axes_that_are_no_axes_of_the_source() -> None:

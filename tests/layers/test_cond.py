@@ -93,6 +93,7 @@ def test_condition_as_a_dict_in_a_loop(condition, steps, moved):
         np.testing.assert_allclose(got[:n], (x * factors[:, None]).cumsum(axis=0)[:n], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_gradient_only_of_the_layer_that_ran():
     true = {"class": "subnetwork", "from": "data", "subnetwork": {"a": TANH, "output": {**TANH, "from": "a"}}}
     false = {
@@ -289,7 +290,7 @@ def test_loss_of_one_branch(limit):
     net = net_of(network(labelled("ce"), {**TANH}, limit), train=True)
     result = net.run(feed(), with_grad=True)
     value, count = cross_entropy(net)
-    assert list(result.losses) == ["output/s", "loss"] or list(result.losses) == ["loss", "output/s"]
+    assert sorted(result.losses) == ["loss", "output/s"]
     taken = limit > 0
     np.testing.assert_allclose(result.losses["output/s"], value if taken else 0, rtol=1e-5)
     assert result.counts["output/s"] == (count if taken else 0)
@@ -392,6 +393,7 @@ def test_states_of_both_branches(moved):
     assert len(ways) == 2
 
 
+@pytest.mark.slow
 def test_gradients_through_states():
     """As without `cond`, if one branch is always the one."""
     cell = {"class": "rnn_cell", "unit": "lstm", "n_out": 3, "from": ["data:source", "prev:output"]}
@@ -407,6 +409,7 @@ def test_gradients_through_states():
         np.testing.assert_allclose(mine.grads[name], grad, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_states_follow_the_hypotheses_of_a_search():
     """As without `cond`, if one branch is always the one."""
     cell = {"class": "rnn_cell", "unit": "lstm", "n_out": 4, "from": "prev:output"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -52,9 +53,8 @@ def test_no_image_is_in_two_sets(composed):
         with h5py.File(composed / (name + ".hdf"), "r") as file:
             sources[name] = set(file["sourceImages"][()].tolist())
     assert all(sources.values())
-    for a in SETS:
-        for b in SETS:
-            assert a == b or not sources[a] & sources[b]
+    for a, b in itertools.combinations(SETS, 2):
+        assert not sources[a] & sources[b]
 
 
 def test_labels_are_those_of_the_images(composed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ def same(found: list[Any], others: list[Any]) -> None:
         np.testing.assert_allclose(score, other_score, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     "options",
@@ -102,24 +104,41 @@ def collapsed_scores(log_probs: np.ndarray, blank: int, kind: str) -> dict[Any, 
 
 
 @pytest.mark.parametrize("kind", ["sum", "max"])
-@pytest.mark.parametrize("by_layer", [False, True])
-def test_recombination_is_exact_with_a_large_beam(kind: str, by_layer: bool) -> None:
-    choice: dict[str, Any] = {
-        "beam_size": 40, "length_normalization": False, "independent_of_batch": True, "recombine": kind, "target": None,
+def test_recombination_is_exact_with_a_large_beam(kind: str) -> None:
+    for exact, found in scores_of_strings({"recombine": kind, "recombine_blank": 2}, {}):
+        assert set(found) == set(exact)
+        for string, scores in found.items():
+            np.testing.assert_allclose(scores, [exact[string]], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["sum", "max"])
+def test_recombination_by_a_layer_is_exact_with_a_large_beam(kind: str) -> None:
+    """What gets the same string in the last step is not merged any more."""
+    string = {
+        "class": "eval", "from": ["prev:string", "output"], "initial_output": 0,
+        "eval": "tf.where(tf.equal(source(1), 2), source(0), source(0) * 7 + source(1) + 1)",
+        "out_type": {"dtype": "int32", "sparse": False, "dim": None, "sparse_dim": None},
     }  # fmt: skip
-    layers: dict[str, Any] = {
+    for exact, found in scores_of_strings({"recombine": kind, "recombine_by": "prev:string"}, {"string": string}):
+        assert set(found) <= set(exact) and max(map(len, found.values())) > 1
+        best = max(exact, key=exact.__getitem__)
+        merged = {"sum": np.logaddexp.reduce, "max": np.max}[kind](found[best])
+        np.testing.assert_allclose(merged, exact[best], rtol=1e-4, atol=1e-4)
+
+
+Scores = dict[tuple[int, ...], float]
+
+
+def scores_of_strings(
+    options: dict[str, Any], layers: dict[str, Any]
+) -> Iterator[tuple[Scores, dict[tuple[int, ...], list[float]]]]:
+    """Return for each sequence the exact scores of all strings, and those of the hypotheses for each."""
+    choice = {"beam_size": 40, "length_normalization": False, "independent_of_batch": True, "target": None, **options}
+    layers = {
         "p": {"class": "softmax", "n_out": 3, "from": "data:source"},
         "seen": {"class": "compare", "from": "output", "value": 2, "is_output_layer": True},
+        **layers,
     }
-    if by_layer:
-        layers["string"] = {
-            "class": "eval", "from": ["prev:string", "output"], "initial_output": 0,
-            "eval": "tf.where(tf.equal(source(1), 2), source(0), source(0) * 7 + source(1) + 1)",
-            "out_type": {"dtype": "int32", "sparse": False, "dim": None, "sparse_dim": None},
-        }  # fmt: skip
-        choice.update(recombine_by="prev:string")
-    else:
-        choice.update(recombine_blank=2)
     network = {**frame_loop(choice, layers), "output": {"class": "copy", "from": "loop"}}
     net = search_net(network)
     arrays = feed()
@@ -127,23 +146,11 @@ def test_recombination_is_exact_with_a_large_beam(kind: str, by_layer: bool) -> 
     found = hypotheses(net.run(arrays).layers["output"])
     for b, hyps in enumerate(found):
         z = arrays["data"][b, : LENS[b]] @ params["loop/rec/p/W"] + params["loop/rec/p/b"]
-        exact = collapsed_scores(z - np.log(np.exp(z).sum(axis=1, keepdims=True)), 2, kind)
-        strings = [tuple(label for label in labels if label != 2) for _, labels in hyps]
-        scores: dict[Any, float] = {}
-        for (score, _), string in zip(hyps, strings):
+        scores: dict[tuple[int, ...], list[float]] = {}
+        for score, labels in hyps:
             if np.isfinite(score):
-                merged = np.logaddexp if kind == "sum" else max
-                # By a layer, what gets the same in the last step is not merged any more.
-                assert by_layer or string not in scores
-                scores[string] = float(merged(scores[string], score)) if string in scores else float(score)
-        assert set(scores) <= set(exact)
-        assert by_layer or set(scores) == set(exact)
-        if not by_layer:
-            for string, score in scores.items():
-                np.testing.assert_allclose(score, exact[string], rtol=1e-4, atol=1e-4)
-        else:
-            best = max(exact, key=exact.__getitem__)
-            np.testing.assert_allclose(scores[best], exact[best], rtol=1e-4, atol=1e-4)
+                scores.setdefault(tuple(label for label in labels if label != 2), []).append(float(score))
+        yield collapsed_scores(z - np.log(np.exp(z).sum(axis=1, keepdims=True)), 2, options["recombine"]), scores
 
 
 # --- several sources ---
@@ -226,6 +233,7 @@ def test_share_of_the_target(given: Any, share: float) -> None:
     assert abs((layer.value == 2).mean() - share) < 0.05
 
 
+@pytest.mark.slow
 def test_random_search_differs_and_keeps_the_target_in_search_without_search() -> None:
     plain, noisy = run_loop(frame_loop()), run_loop(frame_loop({"random_sample_scale": 5.0}))
     assert (plain.value != noisy.value).any()
@@ -234,6 +242,7 @@ def test_random_search_differs_and_keeps_the_target_in_search_without_search() -
     np.testing.assert_array_equal(valid(kept.value), valid(feed()["labels"]))
 
 
+@pytest.mark.slow
 def test_function_of_the_scores_sees_the_choices_before() -> None:
     seen = []
 
@@ -392,6 +401,7 @@ def longer(arrays: dict[str, Any], steps: int) -> dict[str, Any]:
     return {**arrays, "data": data, "data/size0": np.full(len(data), data.shape[1], "int32")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("include_eos", [False, True])
 def test_end_decides_although_there_is_a_source(include_eos: bool) -> None:
     """The lengths are those of the hypotheses; the frames may be known before, but not their number."""
