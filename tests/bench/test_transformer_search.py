@@ -11,7 +11,7 @@ import pytest
 
 import returnn_tf
 from returnn_tf.layers.attention import in_place_step
-from returnn_tf.layers.shared import packed
+from returnn_tf.loops import packed
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.ops.sequence import best_labels
 
@@ -47,6 +47,7 @@ def _called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+@pytest.mark.slow
 def test_same_hypotheses(config: Any, called: list[str]) -> None:
     net = returnn_tf.Network.from_config(config, search=True)
     rng = np.random.default_rng(1)
