@@ -1,5 +1,6 @@
 # Everything runs in .venv, which the first target that needs it makes: python3 (3.9 - 3.13) is all there has to be.
-#   make venv | demo | demo-speech | demo-translation | docs | test | test-long | test-versions | lint | bench | dist | clean
+#   make venv | demo | demo-speech | demo-translation | docs | test-fast | test | test-long | test-versions | lint | bench
+#   | dist | clean
 #         PYTHON=python3.11 make venv      takes that interpreter
 #         TENSORFLOW='~=2.19.0' make venv  takes that TensorFlow, not 2.16
 
@@ -27,7 +28,8 @@ endif
 # several processes at once (tests, data loading) share the cores better without TensorFlow's chatter and extra threads
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help venv horovod demo demo-speech demo-translation docs test test-long test-versions lint bench dist clean
+.PHONY: help venv horovod demo demo-speech demo-translation docs test-fast test test-long test-versions lint bench \
+  dist clean
 
 help:
 	@echo "make venv    the environment with all that the other targets need (.venv)"
@@ -36,6 +38,7 @@ help:
 	@echo "make demo-speech       trains recognisers of spoken sentences; needs espeak-ng"
 	@echo "make demo-translation  trains a translator of messages of programs"
 	@echo "make docs    the documentation as a site, in site/; checks all links"
+	@echo "make test-fast   some cases of each test that is not slow, in minutes: before a commit"
 	@echo "make test    the test suite; ARGS='-k name' for a part of it"
 	@echo "make test-long   what takes minutes: hundreds of killed runs and the like"
 	@echo "make test-versions   the core of the suite with other releases of Python and TensorFlow; PAIRS='2.21/3.13'"
@@ -106,13 +109,19 @@ docs: $(DOCS_PACKAGES)
 	@$(PY) -m tools.docs.build
 
 # many tests start processes, which begin faster with compiled modules, whatever this shell says
-test test-long: export PYTHONDONTWRITEBYTECODE :=
+test-fast test test-long: export PYTHONDONTWRITEBYTECODE :=
+
+PYTEST := $(PY) -m pytest --durations=20
+BY_TWO := -n 2 --dist loadfile --no-loadscope-reorder
+
+test-fast: venv
+	$(PYTEST) --fast $(BY_TWO) $(ARGS)
 
 test: venv
-	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PYTEST) $(BY_TWO) $(ARGS)
 
 test-long: venv
-	$(PY) -m pytest -m long $(ARGS)
+	$(PYTEST) -m long $(ARGS)
 
 # environments and logs are kept in .versions; the rows of docs/versions.md are rewritten for the pairs that were run
 test-versions:

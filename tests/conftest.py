@@ -1,10 +1,12 @@
-"""Command line flags of the suite."""
+"""The suite's flags, its tiers, and what it costs: seconds of computing by folder, against a budget."""
 
 from __future__ import annotations
 
+import collections
 import os
 import signal
 import sys
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +21,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="rewrite the golden files; read the diff afterwards")
+    parser.addoption("--fast", action="store_true", help="nothing slow, and of each function one or two cases")
+    parser.addini("budgets", "FOLDER = SECONDS of computing in a whole run, or --fast = those of all", type="linelist")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Costs(config), "costs")
 
 
 @pytest.fixture(autouse=True)
@@ -35,11 +43,75 @@ def update_goldens(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-goldens"))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what takes minutes, unless it is asked for by ``-m long`` or by name."""
+    """Leave out what takes minutes, unless it is asked for by ``-m long`` or by name; with --fast, most of the rest."""
     if "long" in config.option.markexpr or any("::" in argument for argument in config.args):
         return
-    left_out = [item for item in items if item.get_closest_marker("long")]
-    items[:] = [item for item in items if not item.get_closest_marker("long")]
+    kept = [item for item in items if not item.get_closest_marker("long")]
+    if config.getoption("--fast"):
+        kept = _some_of_each([item for item in kept if not item.get_closest_marker("slow")])
+    left_out = set(items) - set(kept)
+    items[:] = kept
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
+        config.hook.pytest_deselected(items=list(left_out))
+
+
+def _some_of_each(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the first case of each function, one more, and one for each 50.
+
+    They stay the same, and are those with the same parameters in functions with the same, for the fixtures' sake.
+    """
+    functions: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    chosen = set()
+    for cases in functions.values():
+        by_hash = sorted(cases, key=lambda case: zlib.crc32(case.nodeid.partition("[")[2].encode()))
+        chosen |= {cases[0], *by_hash[: 1 + len(cases) // 50]}
+    return [item for item in items if item in chosen]
+
+
+class Costs:
+    """Seconds of computing (user and system) of the tests of each folder, and of the processes that they started.
+
+    They don't depend on what else the machine does, unlike the time that passes.
+    """
+
+    def __init__(self, config: pytest.Config):
+        lines = (line.partition("=") for line in config.getini("budgets"))
+        budgets = {name.strip(): int(seconds) for name, _, seconds in lines}
+        tier = budgets.pop("--fast", None)
+        if config.getoption("--fast"):
+            budgets = {} if tier is None else {"all": tier}
+        self.budgets = {} if "long" in config.option.markexpr else budgets
+        self.seconds: dict[str, float] = collections.Counter()
+        self.cases: dict[str, int] = collections.Counter()
+        self.before = 0.0
+
+    def pytest_collection_finish(self) -> None:
+        self.before = sum(os.times()[:4])
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_makereport(self) -> Iterator[None]:
+        """Tell a report what its phase (set-up, call, end) has cost; it may go from a worker of xdist to its master."""
+        outcome = yield
+        now = sum(os.times()[:4])
+        outcome.get_result().computing, self.before = now - self.before, now
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        path = report.nodeid.partition("::")[0].split("/")
+        for name in (path[1] if len(path) > 2 else ".", "all"):
+            self.seconds[name] += getattr(report, "computing", 0)  # a worker that crashed can't tell
+            self.cases[name] += report.when == "call"
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        over = {name for name, budget in self.budgets.items() if self.seconds[name] > budget}
+        if over or (len(self.seconds) > 2 and terminalreporter.verbosity >= 0):
+            terminalreporter.section("seconds of computing, by folder of tests/")
+            terminalreporter.line("%-12s %6s %8s %8s" % ("folder", "cases", "seconds", "budget"))
+            for name in sorted(self.seconds, key=lambda name: (name == "all", name)):
+                line = "%-12s %6d %8.1f %8s" % (
+                    name, self.cases[name], self.seconds[name], self.budgets.get(name, "")
+                )  # fmt: skip
+                terminalreporter.line(line + "   over its budget" * (name in over), yellow=name in over)

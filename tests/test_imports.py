@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tools.lint.package import NAME as PACKAGE
 from tools.lint.package import ROOT
 
@@ -25,6 +27,7 @@ def test_import_is_quick_and_without_tensorflow():
     assert min(float(run_python(code)) for _ in range(5)) < 0.2
 
 
+@pytest.mark.slow
 def test_all_modules_import_without_tensorflow():
     """TensorFlow is loaded when it is used, not before."""
     paths = (path.relative_to(ROOT).with_suffix("").parts for path in (ROOT / PACKAGE).rglob("*.py"))
@@ -46,6 +49,7 @@ def test_stub_has_the_public_names():
     assert seen == {**table, "__version__": PACKAGE + "._version"}
 
 
+@pytest.mark.slow
 def test_public_names():
     """All names of the package's face are there, and come from where they live."""
     code = (

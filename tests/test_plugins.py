@@ -283,6 +283,7 @@ def run(folder, program):
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", PLUGINS)
 def test_plugin(group, tmp_path):
     """One module and one entry point, and no other file."""
@@ -362,6 +363,7 @@ def test_taken_names():
         registry.get("spon", "here")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "registration, expected",
     [

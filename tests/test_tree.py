@@ -36,6 +36,13 @@ def test_the_map_has_every_folder_and_no_other() -> None:
     assert set(rows) == expected, "tests/README.md: add or remove the row of the folder"
 
 
+def test_every_folder_has_a_budget(pytestconfig: pytest.Config) -> None:
+    """Of seconds of computing, in pyproject.toml; "." is that of the files here."""
+    budgets = [line.partition("=")[0].strip() for line in pytestconfig.getini("budgets")]
+    folders = sorted({folder.partition("/")[0] for folder in _code_folders()})
+    assert budgets == ["--fast", ".", *folders], "pyproject.toml, budgets: add or remove that of the folder"
+
+
 def test_files_in_the_map_exist() -> None:
     names = re.findall(r"`([\w/]+\.(?:py|md))`", MAP) + re.findall(r"\]\(([\w/.]+)\)", MAP)
     found = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.*")}

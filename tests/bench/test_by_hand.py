@@ -21,6 +21,7 @@ def _scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(_BENCH), *sys.path])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"checkpoint_steps": True}, {"optimize_move_layers_out": False}])
 def test_training_by_hand_and_by_config(options: Any) -> None:
     """The same losses in each of the first steps."""
@@ -30,6 +31,7 @@ def test_training_by_hand_and_by_config(options: Any) -> None:
     decoder.check_losses(attention_model.training_sides(attention_model.TINY, options))
 
 
+@pytest.mark.slow
 def test_search_by_hand_and_by_config() -> None:
     """The same hypotheses with the same scores."""
     import attention_model
@@ -38,6 +40,7 @@ def test_search_by_hand_and_by_config() -> None:
     assert beam_search.check_hypotheses(beam_search.searching_sides(attention_model.TINY, 3)) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moved", [True, False])
 def test_transformer_of_the_tracing_benchmark_trains(moved: bool) -> None:
     """A small one does its first step."""
@@ -46,6 +49,7 @@ def test_transformer_of_the_tracing_benchmark_trains(moved: bool) -> None:
     tracing.first_step(tracing.transformer(8, 1, optimize_move_layers_out=moved), 4, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["framework", "checkpoint_steps"])
 def test_memory_of_a_step_is_measured(side: str) -> None:
     """At least the scores of all real steps, which the loss turns into their gradient in the same memory.
@@ -66,6 +70,7 @@ def test_memory_of_a_step_is_measured(side: str) -> None:
     assert 0.7 * needed < growth < 30 * needed
 
 
+@pytest.mark.slow
 def test_recurrences_in_parallel_and_step_by_step() -> None:
     """The same loss and gradients; the copies are measured on the arrays of the scan."""
     import recurrences

@@ -41,6 +41,7 @@ def test_plans(row: str) -> None:
     assert m.gflop() > 0
 
 
+@pytest.mark.slow
 def test_transformer_trains() -> None:
     """Both begin with the loss of about equal probabilities, with and without the update."""
     import ours

@@ -228,6 +228,7 @@ def test_many_configs() -> None:
     assert len({each.config for each in MISTAKES.values() if not each.config.startswith("new ")}) >= 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MISTAKES)
 def test_message(
     name: str, projects: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -75,6 +75,7 @@ def test_tables(two: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> Non
     assert "model" not in first and "learning_rate" not in first and "optimizer.class" not in first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, magic", [("compare.png", b"\x89PNG"), ("x.svg", b"<?xml")])
 def test_picture(two: tuple[str, str], name: str, magic: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     """It is drawn once, and replaced only if that is asked for."""

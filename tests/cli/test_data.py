@@ -113,6 +113,7 @@ def test_histogram():
     assert histogram([7], 5) == ["  7 - 7  %s 1" % ("#" * 40)]
 
 
+@pytest.mark.slow
 def test_dump(labelled, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     folder = tmp_path / "pictures"
@@ -171,6 +172,7 @@ def test_to_hdf_keeps_everything(name, tmp_path):
     assert os.listdir(tmp_path) == ["out.hdf"]
 
 
+@pytest.mark.slow
 def test_to_hdf_of_an_epoch_by_several_processes(tmp_path, capsys):
     """In the order of the epoch; all sequences once, in the order of the corpus."""
     task = "{'class': 'Task12AXDataset', 'num_seqs': 90, 'partition_epoch': 2, 'seq_ordering': 'random'}"
@@ -211,6 +213,7 @@ def conversion_main(arguments: list[str]) -> int:
     return to_hdf.run(arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["corpus", "stream"])
 def test_to_hdf_goes_on_after_an_interruption(kind, tmp_path, monkeypatch, capsys):
     config = tmp_path / "stream.config"
@@ -288,6 +291,7 @@ def test_a_dataset_that_the_config_lacks(tmp_path, capsys):
     assert "5 sequences" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_to_hdf_of_speech(tmp_path):
     speech = RECORDED.parent / "oggzip2" / "many.zip"
     target = str(tmp_path / "x.hdf")

@@ -69,6 +69,7 @@ def test_table(recordings, tmp_path, capsys):
     assert (info.format, info.subtype) == ("OGG", "VORBIS")
 
 
+@pytest.mark.slow
 def test_parts_of_files_and_resampling(recordings, tmp_path):
     table = tmp_path / "list.csv"
     table.write_text('file,text,start,end,seq_name\na.wav,"x, y",0.5,0.9,s1\na.wav,z,,0.25,s2\nc.ogg,u,0.1,,\n')

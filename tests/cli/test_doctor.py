@@ -28,6 +28,7 @@ def probed(monkeypatch):
     return set_probed
 
 
+@pytest.mark.slow
 def test_report(probed, capsys):
     """A line for each check, and the exit code of the whole."""
     code = main(["doctor", "--quick"])
@@ -53,6 +54,7 @@ def test_everything_is_missing(monkeypatch, probed, capsys):
         assert advice in out
 
 
+@pytest.mark.slow
 def test_another_copy_in_the_current_folder(tmp_path):
     """What is tested is the program that was started, with its libraries, not what lies in the folder."""
     there = tmp_path / "checkout"

@@ -45,6 +45,7 @@ def unchecked(monkeypatch):
     monkeypatch.setattr(SavedModelExporter, "check", lambda exporter, model, folder: None)
 
 
+@pytest.mark.slow
 def test_newest_epoch_and_load(folder, capsys, monkeypatch):
     """The newest checkpoint is exported, or that of --epoch or --load; without dropout, and without a training log."""
     with monkeypatch.context() as quick:

@@ -16,6 +16,7 @@ COUNT = 250
 STATIC = {"class": "StaticDataset", "data": [{"data": [[0.0] * 9], "classes": [1]}]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "start, count", [(0, COUNT), pytest.param(COUNT, 20_000, marks=pytest.mark.long)], ids=["short", "long"]
 )
@@ -32,6 +33,7 @@ def test_the_configs_are_right(name: str) -> None:
     fuzz.check_whole(config_mutations.corpus()[name], 0)
 
 
+@pytest.mark.slow
 def test_mistakes_are_found() -> None:
     """At least a third of the mutated configs is refused."""
     configs = config_mutations.corpus()

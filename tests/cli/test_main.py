@@ -294,6 +294,7 @@ def test_as_a_program(args):
     assert "returnn_tf " + (shown_version() if args == ["--version"] else __version__) in done.stdout
 
 
+@pytest.mark.slow
 def test_output_that_nobody_reads():
     """``returnn-tf --help | true`` is no bug."""
     done = subprocess.run(
@@ -302,6 +303,7 @@ def test_output_that_nobody_reads():
     assert done.returncode == 0 and done.stderr == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "redirection, args, code, message",
     [
@@ -346,6 +348,7 @@ log_verbosity = 5
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("args", ["check my.config", "my.config"])
 def test_a_terminal_that_lacks_letters(args, tmp_path):
     """They are shown as escapes, and end no run."""

@@ -53,6 +53,7 @@ def test_checks(kind: str, projects: Path, capsys: pytest.CaptureFixture[str]) -
     assert not captured.err and re.search(r"(?m)^output +\w+ +\[", captured.out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     ["ctc", "lm", "hybrid", *(pytest.param(k, marks=pytest.mark.long) for k in ("attention", "transducer", "mt"))],

@@ -63,6 +63,7 @@ def texts_of(rates, tmp_path, *options):
     return [part.partition("</text>")[0].rpartition(">")[2] for part in svg.split("<text")[1:]]
 
 
+@pytest.mark.slow
 def test_title(rates, tmp_path):
     """It has the name of the run, not its path; that of the user is taken as it is."""
     assert "first-try: best dev_error 0 in epoch 20 of 30" in texts_of(rates, tmp_path)

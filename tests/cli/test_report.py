@@ -96,6 +96,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
+@pytest.mark.slow
 def test_report_of_a_folder(
     trained: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +143,7 @@ def test_worst_sequences(
     assert re.findall(r">(s\d)<", body) == listed and told in body and ("have errors" in body) == bool(told)
 
 
+@pytest.mark.slow
 def test_report_of_a_config(trained: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With another dataset and checkpoint, and only some sequences."""
     monkeypatch.chdir(trained)
@@ -151,6 +153,7 @@ def test_report_of_a_config(trained: pathlib.Path, monkeypatch: pytest.MonkeyPat
     assert "Of 2 sequences of 'train'" in text and "net/toy.001, 2 sequences of train" in text
 
 
+@pytest.mark.slow
 def test_weights_inside_of_layers(trained: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of self-attention: the mean of the heads, and each head folded, for the best and the worst sequence."""
     monkeypatch.chdir(trained)
@@ -198,6 +201,7 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.slow
 def test_progress_of_the_sequences(trained: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are evaluated one by one, which takes a while."""
     monkeypatch.chdir(trained)

@@ -138,6 +138,7 @@ def test_size(row: int, monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(drawn.keys, np.exp(entropy).mean(axis=-1), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_limits() -> None:
     """Of many layers and heads some are drawn, and the page says so; its size does not grow with their number."""
     stack = {"y0": {**SELF, "num_heads": 18, "total_key_dim": 18, "n_out": 18}}
@@ -157,6 +158,7 @@ def test_limits() -> None:
     assert len(section.body) < 12 * 16 * 3 * 600 + 4 * 200e3
 
 
+@pytest.mark.slow
 def test_too_many_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of 2 heads, 4 queries and 4 keys; the page says so, and draws what is smaller."""
     monkeypatch.setattr(weights, "MOST_WEIGHTS", 31)

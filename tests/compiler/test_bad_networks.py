@@ -204,6 +204,7 @@ def test_missing_from_is_data_in_behavior_version_0() -> None:
     assert [node.path for node in plan.outputs["output"].sources] == ["data"]
 
 
+@pytest.mark.slow
 def test_deep_networks_need_no_deep_stack() -> None:
     network: dict[str, Any] = {"l0": LIN}
     for i in range(1, 3000):

@@ -144,6 +144,7 @@ def test_l2_counts_the_layers_inside(where: str, frozen: bool) -> None:
     np.testing.assert_allclose(out.total_loss - sum(out.losses.values()), 0.1 * squares, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_search_constrains_no_hypotheses() -> None:
     unit = {
         "last": {**LINEAR, "from": "prev:output"},

@@ -34,6 +34,7 @@ def network(**options: Any) -> Network:
     return Network.from_config(config, search=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -186,6 +186,7 @@ def labels_of(layer: Any) -> list[list[int]]:
     return [row[:n].tolist() for row, n in zip(layer.value, layer.sizes[1])]
 
 
+@pytest.mark.slow
 def test_minimum_risk_training() -> None:
     """The main network follows the targets, the extra one searches, with the same parameters."""
     plain = net_of(decoder(), train=True)
@@ -208,6 +209,7 @@ def test_minimum_risk_training() -> None:
     assert any(name.startswith("output/rec") for name in result.grads)
 
 
+@pytest.mark.slow
 def test_the_task_search_has_no_further_parameters() -> None:
     net = net_of(decoder(min_wer=RISK), search=True)
     assert set(net.params) == set(net_of(decoder(), search=True).params)
@@ -215,6 +217,7 @@ def test_the_task_search_has_no_further_parameters() -> None:
     assert np.isfinite(result.losses["min_wer"])
 
 
+@pytest.mark.slow
 def test_scores_of_hypotheses_in_training() -> None:
     scores = {"class": "choice_get_beam_scores", "from": "extra.search:output", "is_output_layer": True}
     net = net_of(decoder(scores=scores), train=True)
@@ -224,6 +227,7 @@ def test_scores_of_hypotheses_in_training() -> None:
     np.testing.assert_allclose(found, searched.run(feed()).layers["output"].beam_scores, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", ["decision", ["output", "decision"]])
 def test_errors_of_a_search_while_training(layers: Any) -> None:
     net = net_of(decoder(), train=True, settings={"search_train_network_layers": layers})

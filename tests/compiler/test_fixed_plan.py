@@ -89,6 +89,7 @@ def traced(net: Network, inputs: dict[str, Any]) -> Any:
     return function.get_concrete_function(signature)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_one_plan_is_lowered_while_it_is_lowered(name: str) -> None:
     """While a layer of a loop is emitted, the same plan is emitted once more, in another graph."""
@@ -124,6 +125,7 @@ def test_nothing_of_a_plan_can_be_set(name: str) -> None:
             node.params["W"] = None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", range(1, 7))
 def test_each_network_is_parsed_once(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often a step network is planned until the dims of ``prev:`` settle."""

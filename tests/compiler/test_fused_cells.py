@@ -60,6 +60,7 @@ def _run(net: Network) -> Any:
     return net.run({**data, "data/size0": lens, "classes/size0": lens}, with_grad=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", _UNITS.values(), ids=_UNITS)
 def test_fused_cell_equals_that_in_the_loop(unit: dict[str, Any]) -> None:
     """The same loss and gradients both ways, and only one of them is fused."""

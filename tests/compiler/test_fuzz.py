@@ -16,6 +16,8 @@ from tests.compiler import fuzz, mutations
 COUNT = 800
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "start, count", [(0, COUNT), pytest.param(COUNT, 40_000, marks=pytest.mark.long)], ids=["short", "long"]
 )

@@ -146,6 +146,7 @@ def test_another_number_of_sequences() -> None:
     net.run(piece(0, 3, slice(0, 2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lstm", "cell", "attention"])
 def test_training_and_evaluation(name: str) -> None:
     """The trainer keeps states, too; an evaluation in between begins with zeros and changes nothing."""
@@ -182,6 +183,7 @@ def test_a_batch_of_another_process(name: str) -> None:
     np.testing.assert_allclose(run(piece(3, 5))[0], expected[0, 3:5], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_restore() -> None:
     """The states of a checkpoint continue; without them everything begins anew."""
     net = net_of(layers("keep_over_epoch")["attention"])
@@ -196,6 +198,7 @@ def test_restore() -> None:
     np.testing.assert_array_equal(output_of(other)(piece(0, 3)), first)
 
 
+@pytest.mark.slow
 def test_last_batch_only() -> None:
     """With restrict_state_to_last_seq frames before the last batch are forgotten."""
     layer = {**layers("keep_over_epoch")["attention"], "restrict_state_to_last_seq": True}
@@ -227,6 +230,7 @@ def test_errors(layer: dict[str, Any], match: str) -> None:
         plan_from_config(config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beam", [1, 3])
 def test_pieces_in_a_search(beam: int) -> None:
     """The state after a piece is that of the best hypothesis; of labels that do not depend on each other, of all."""

@@ -79,6 +79,7 @@ UNITS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(UNITS))
 def test_result_does_not_depend_on_the_split(name: str) -> None:
     outs: list[Any] = []
@@ -124,6 +125,7 @@ def _search(config: Config) -> Any:
     return net, net.run(feed), feed
 
 
+@pytest.mark.slow
 def test_score_of_a_hypothesis_is_its_log_probability() -> None:
     """The training graph, fed with a hypothesis, gives the score that the search gave."""
     net, out, feed = _search(_decoder(beam_size=4, length_normalization=False))
@@ -144,6 +146,7 @@ def test_score_of_a_hypothesis_is_its_log_probability() -> None:
             assert -loss == pytest.approx(result.beam_scores[b, k], rel=1e-4, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_greedy_is_the_first_of_a_beam_of_one() -> None:
     _, out, _ = _search(_decoder(beam_size=1))
     best, all_ = out.layers["best"], out.layers["output"]
@@ -151,6 +154,7 @@ def test_greedy_is_the_first_of_a_beam_of_one() -> None:
     np.testing.assert_array_equal(best.sizes[1], all_.sizes[1])
 
 
+@pytest.mark.slow
 def test_larger_beam_is_not_worse() -> None:
     small, large = (_search(_decoder(beam_size=n, length_normalization=False))[1] for n in (1, 16))
     assert (large.layers["output"].beam_scores[:, 0] >= small.layers["output"].beam_scores[:, 0] - 1e-5).all()

@@ -64,6 +64,7 @@ def test_dataset_and_trainer() -> None:
     assert "Trainer, 0 steps" in trainer._repr_html_() and repr(trainer) == "<Trainer, 0 steps, <History 0 epochs>>"
 
 
+@pytest.mark.slow
 def test_search_gives_texts() -> None:
     """Labels by their names, beside the references, with the errors."""
     loop = {

@@ -89,6 +89,8 @@ def train(net: Net, portable: bool = False, steps: int = 3, **settings: Any) -> 
     return {"losses": losses, **trainer.net.get_param_values()}, types
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "net",
     [
@@ -136,6 +138,7 @@ SAME: dict[str, tuple[Net, set[str]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SAME)
 def test_what_sees_padding(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Code, gradients and statistics over frames get the padding; parameters are no frames."""

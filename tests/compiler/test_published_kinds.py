@@ -155,6 +155,7 @@ def feed() -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "network", [transducer(False), transducer(True), synthesis()], ids=["transducer", "replacing", "synthesis"]
 )
@@ -193,6 +194,8 @@ def config_of(case: Case) -> Config:
     return Config({"extern_data": case.extern, "network": case.network, **settings})
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CASES]
 )
@@ -211,6 +214,7 @@ def test_all_parameters_learn(name: str) -> None:
     assert [param for param in net.trainable_params if np.array_equal(before[param], after[param])] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.search])
 def test_searches_with_the_parameters_of_training(name: str) -> None:
     case = CASES[name]

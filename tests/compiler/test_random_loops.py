@@ -165,6 +165,7 @@ def check_all(seed: int) -> None:
     check_equal(loop_net(seed, moved=False).run(feed_of(seed), with_grad=True, fetch=["output"]), wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_random_loops(seed: int) -> None:
     check_all(seed)
@@ -184,6 +185,7 @@ def test_plans(seed: int) -> None:
     check_plan(seed)
 
 
+@pytest.mark.slow
 def test_plans_in_another_process() -> None:
     """Neither the hash seed nor TensorFlow matters to a plan."""
     code = (

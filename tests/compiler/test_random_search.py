@@ -151,6 +151,7 @@ CONSTANT_SOURCES: Layers = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", [False, True])
 def test_steps_of_constants(search: bool) -> None:
     """In a search nothing can be made for each step before the loop, since their number is not known."""
@@ -168,6 +169,7 @@ def test_steps_of_constants(search: bool) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_random_decoders(seed: int) -> None:
     check_all(seed)

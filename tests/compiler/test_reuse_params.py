@@ -308,6 +308,7 @@ LOOPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["train", "search"])
 @pytest.mark.parametrize("case", sorted(LOOPS))
 def test_loops(case: str, mode: str) -> None:
@@ -320,6 +321,7 @@ def test_loops(case: str, mode: str) -> None:
     assert result.layers["output"].value.shape[0] == (4 if mode == "search" else 2)
 
 
+@pytest.mark.slow
 def test_loop_reuses_a_loop() -> None:
     """A recurrent layer whose unit is a network takes the parameters of all layers inside by their relative names."""
     unit = {

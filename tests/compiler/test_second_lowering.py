@@ -79,6 +79,7 @@ NETWORKS: dict[str, Callable[[Hook], Networks]] = {
 CASES = [(name, {"train": True}) for name in NETWORKS] + [(name, {"search": True}) for name in ("labels", "frames")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moved", [True, False], ids=["moved", "in_loop"])
 @pytest.mark.parametrize("name,flags", CASES, ids=["-".join([name, *flags]) for name, flags in CASES])
 def test_lowered_within_a_lowering(name: str, flags: dict[str, bool], moved: bool) -> None:

@@ -91,6 +91,7 @@ def test_initial_output_of_an_inner_layer(given: Any, value: Any) -> None:
     np.testing.assert_allclose(valid(found), valid(feed()["data"].cumsum(axis=1) + value), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_cell_inside_is_that_outside() -> None:
     cell = {"class": "rnn_cell", "unit": "lstm", "n_out": 3}
     inside = {"s": {**cell, "from": ["data", "prev:s"]}, "output": {"class": "copy", "from": "s"}}
@@ -101,6 +102,7 @@ def test_a_cell_inside_is_that_outside() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_states_follow_the_hypotheses_of_a_search() -> None:
     """The sum of the embeddings of all labels so far, in a subnetwork and outside of it."""
 
@@ -177,6 +179,7 @@ def nested(**options: Any) -> dict[str, Any]:
     return {"loop": {"class": "rec", "from": "data", "unit": unit}, "output": {"class": "copy", "from": "loop"}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("twice", [False, True])
 def test_results_inside_of_a_step(twice: bool) -> None:
     """Loss and values for all steps, as if the layers were layers of the loop."""

@@ -145,6 +145,7 @@ def with_inner_loss() -> Config:
     return Config(settings)
 
 
+@pytest.mark.slow
 def test_evaluation_has_the_losses_of_loops() -> None:
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 5, (2, 3)).astype("int32")

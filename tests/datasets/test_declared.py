@@ -213,6 +213,7 @@ def test_bool_is_no_label() -> None:
         batches(same([[True], [False]], "bool"), LABELS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("whole", [False, True])
 def test_numbers_that_are_not_finite(tmp_path: pathlib.Path, bad: float, whole: bool) -> None:

@@ -77,6 +77,7 @@ def _tags(files, epoch, make=_hdf, **options):
     return [seq.tag for seq in Dataset.from_config(options).sequences(epoch)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["default", "random"])
 def test_each_pass_reads_all_once(files, order):
     expected = sorted("%d/%d" % (number, i) for number in range(6) for i in range(3))

@@ -135,6 +135,7 @@ def _process(how, source):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_of_two_processes_one_copies(source, folder):
     processes = [_process("", source) for _ in range(2)]
     outputs = [process.communicate(timeout=LONG)[0] for process in processes]
@@ -145,6 +146,7 @@ def test_of_two_processes_one_copies(source, folder):
     assert Path(str(folder) + str(source)).read_bytes() == source.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_killed_copy_blocks_nobody(source, folder):
     process = _process("hangs", source)
     assert process.stdout.readline() == "writing\n"

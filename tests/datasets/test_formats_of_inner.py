@@ -57,6 +57,7 @@ WRAPPERS = {
 TWICE = ("CombinedDataset", "ConcatDataset", "MultiEpochDataset")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["oggzip", "oggzip_text", "librispeech", "stereo"])
 def test_formats_and_sequences_of_all_wrappers(inner, name):
     spec = inner[name]

@@ -373,6 +373,7 @@ def test_missing_file_names_the_directory():
     assert not os.path.exists("nowhere.hdf")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["simple_extra.hdf", "tool_translation.hdf", "handmade_targets_only.hdf"])
 def test_damaged_bytes_never_lead_to_other_errors(name, tmp_path):
     content = (ROOT / "hdf" / name).read_bytes()

@@ -132,6 +132,7 @@ def test_failed_extension_leaves_the_file(tmp_path):
     assert os.listdir(tmp_path) == ["out.hdf"]
 
 
+@pytest.mark.slow
 def test_what_is_no_hdf_file_is_not_extended(tmp_path):
     """Nor does a file stay open, as a warning would tell."""
     (tmp_path / "out.hdf").write_text("mine")

@@ -126,6 +126,7 @@ def test_an_epoch_may_be_left_early():
             assert list(batches) == []
 
 
+@pytest.mark.slow
 def test_it_reads_ahead_but_not_without_limit():
     with BatchLoader(Slow(num_seqs=200), prefetch=3) as loader:
         batches = loader.batches(epoch=1, batch_size=1000, max_seqs=1)
@@ -138,6 +139,7 @@ def test_it_reads_ahead_but_not_without_limit():
                 next(batches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("endless", [False, True])
 def test_errors_are_raised_here_with_dataset_and_tag(endless):
     dataset = Faulty(name="train", num_seqs=None if endless else 20)
@@ -197,6 +199,7 @@ def test_closing_while_reading():
         list(batches)
 
 
+@pytest.mark.slow
 def test_forgotten_loader_ends():
     loader = BatchLoader(Dataset.from_config(TASK))
     batches = loader.batches(epoch=1, batch_size=200)
@@ -233,6 +236,7 @@ def test_nor_do_signals_at_its_very_beginning(number):
         _assert_same(loader.batches(epoch=1, batch_size=200), dataset.batches(epoch=1, batch_size=200))
 
 
+@pytest.mark.slow
 def test_from_config(tmp_path):
     path = tmp_path / "my.config"
     path.write_text(

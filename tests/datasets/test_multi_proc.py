@@ -32,6 +32,7 @@ def tags(dataset, epoch=1, **options):
     return [seq.tag for seq in dataset.sequences(epoch, **options)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_recorded(name):
     """Sequences and format are the recorded ones."""
@@ -73,6 +74,7 @@ def test_sequences_that_are_left_out(tmp_path):
         tags(dataset)
 
 
+@pytest.mark.slow
 def test_dedicated():
     """Shards alternate; also of streams, of uneven sizes, and if this is a shard itself; nothing is lost."""
     spec = {"class": Streamed, "num": 7}

@@ -76,6 +76,7 @@ def test_leaving_an_epoch_early_keeps_nothing_open() -> None:
         assert_closed(loader.pid)
 
 
+@pytest.mark.slow
 def test_tensors_without_a_copy() -> None:
     """They live on after the batch; another type, and a part of the array, are copied."""
     array = shared_zeros((FRAMES, 8), "float32")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import returnn_tf
 from tests.feeds import random_feed
@@ -12,6 +13,7 @@ from tests.feeds import random_feed
 CONFIG = Path(__file__).parents[2] / "demos" / "digits" / "attention.config"
 
 
+@pytest.mark.slow
 def test_train_and_search() -> None:
     config = returnn_tf.Config.from_file(str(CONFIG))
     net = returnn_tf.Network.from_config(config, train=True)

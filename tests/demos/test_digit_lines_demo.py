@@ -124,6 +124,7 @@ def test_recognise_names_a_missing_line(results):
         decode.recognise(str(directory / "heldout.hdf"), str(directory / "forward.hdf"))
 
 
+@pytest.mark.slow
 def test_draw(results, run_demo):
     directory, _ = results
     (directory / "learning_rates").write_text(
@@ -144,6 +145,7 @@ def test_marked_digits():
     assert draw.marked([1, 2, 3], [1, 3]) == [("1", draw.RIGHT), ("2", draw.WRONG), ("3", draw.RIGHT)]
 
 
+@pytest.mark.slow
 def test_whole_demo_on_few_lines(run_demo, tmp_path):
     output = run_demo(os.path.join(DEMO, "run.py"), "--quick", "--work", str(tmp_path))
     assert "label error rate: " in output and "of 20 held-out lines" in output

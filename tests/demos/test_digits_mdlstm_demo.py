@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 
 import decode
+import pytest
 
 DEMO = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "demos", "digits")
 
 
+@pytest.mark.slow
 def test_whole_demo_on_few_lines(run_demo, tmp_path):
     output = run_demo(os.path.join(DEMO, "run.py"), "mdlstm", "--quick", "--work", str(tmp_path))
     assert "label error rate: " in output and "of 20 held-out lines" in output

@@ -26,6 +26,7 @@ def config_path(name: str) -> str:
     return os.path.join(DEMOS, name, name + ".config")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CONFIGS))
 def test_trains(name, run_demo, tmp_path):
     run_demo("-m", "returnn_tf", config_path(name))
@@ -36,6 +37,7 @@ def test_trains(name, run_demo, tmp_path):
     assert any(file.endswith(".index") for file in os.listdir(tmp_path / "out" / "model"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CONFIGS) + ["digits"])
 def test_check(name, run_demo):
     """The table has a row for the output layer, with its class. The demo of digits makes its data first."""
@@ -45,6 +47,7 @@ def test_check(name, run_demo):
     assert layer_class == ("eval" if name == "eval_heavy" else "softmax")
 
 
+@pytest.mark.slow
 def test_framework(run_demo, tmp_path):
     output = run_demo(os.path.join(DEMOS, "framework", "train.py"), "--save", "params.npz")
     errors = [float(text) for text in re.findall(r"dev error ([\d.]+) %", output)]

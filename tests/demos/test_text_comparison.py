@@ -35,6 +35,7 @@ def test_unknown_model(monkeypatch):
         network("lsmt")
 
 
+@pytest.mark.slow
 def test_attention_goes_on_from_label_to_label(monkeypatch):
     """With its positions and the frames before. The states of units are tested with them."""
     monkeypatch.setenv("LM", "transformer")

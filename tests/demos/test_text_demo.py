@@ -63,6 +63,7 @@ def test_nothing_held_out_is_in_training(corpus):
     assert topics["heldout"] <= set(corpus.HELD_OUT["heldout"]) and not topics["heldout"] & topics["text"]
 
 
+@pytest.mark.slow
 def test_docstrings_are_found(corpus):
     found = corpus.read_docstrings()
     assert "textwrap" in found and "paragraph" in found["textwrap"] and len(found) > 200
@@ -116,6 +117,7 @@ def log_probs(net: Any, layer: str, feed: dict[str, Any], labels: np.ndarray) ->
     return np.log(np.take_along_axis(probs, labels[:, :, None], axis=2)[:, :, 0])
 
 
+@pytest.mark.slow
 def test_the_fused_score_is_the_sum_of_both(monkeypatch):
     monkeypatch.setenv("LM_SCALE", "0.3")
     search = network("fusion", search=True)

@@ -28,6 +28,7 @@ FEED = {
 }
 
 
+@pytest.mark.slow
 def test_train_and_search_few_lines(run_demo, tmp_path):
     os.makedirs(tmp_path / "out")
     sizes = ["--train", "60", "--dev", "10", "--heldout", "20"]
@@ -81,6 +82,7 @@ def digits_of(found: Any) -> list[list[tuple[int, ...]]]:
     return [[tuple(x for x in row[:n] if x != BLANK) for row in beam] for beam, n in zip(rows, LENS)]
 
 
+@pytest.mark.slow
 def test_blanks_are_left_out(searched):
     found, _ = searched
     decision = found.layers["decision"]
@@ -90,6 +92,7 @@ def test_blanks_are_left_out(searched):
     assert found.errors["decision"] == sum(map(decode.edit_distance, map(list, references), map(list, decided)))
 
 
+@pytest.mark.slow
 def test_hypotheses_with_the_same_digits_are_one(searched):
     found, params = searched
     recombined, _ = search(params)
@@ -98,6 +101,7 @@ def test_hypotheses_with_the_same_digits_are_one(searched):
     assert (recombined.layers["output"].beam_scores[:, 0] > found.layers["output"].beam_scores[:, 0]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moved", [True, False])
 def test_beam_scores_are_those_of_the_training(searched, moved):
     """Every hypothesis given to the network of the training as the alignment."""

@@ -95,6 +95,7 @@ def net_of(search: bool) -> Any:
     return net
 
 
+@pytest.mark.slow
 def test_loss_of_training_is_score_of_search():
     lens, rng = np.array([4, 3], "int32"), np.random.default_rng(1)
     data = {"data": rng.normal(size=(2, 4, 2)).astype("float32"), "data/size0": lens}

@@ -59,6 +59,7 @@ def test_index_lists_all() -> None:
     assert sorted(TABLE) == NAMES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW_TO_BUILD.get(name, ())) for name in NAMES])
 def test_trains(name: str, folder: pathlib.Path) -> None:
     """One epoch of one batch, with one block where all blocks are alike: building the graph is what takes time."""
@@ -75,6 +76,7 @@ def test_trains(name: str, folder: pathlib.Path) -> None:
     assert list(pathlib.Path("out").glob("*/net.*001.index"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["conformer", "ctc"])
 def test_a_sequence_alone(name: str, folder: pathlib.Path) -> None:
     """What a sequence gives does not depend on the longest length of its batch, even or odd."""

@@ -25,6 +25,7 @@ WITH_CODE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_CODE)
 def test_code_runs(page: str, tmp_path: pathlib.Path) -> None:
     """In a process of its own, since layers that a page registers would be seen by other tests."""

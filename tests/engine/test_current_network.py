@@ -73,6 +73,7 @@ def test_parameters_grow_and_new_ones_begin_as_always(tmp_path: pathlib.Path, mo
     current.close()
 
 
+@pytest.mark.slow
 def test_functions_see_the_settings_of_the_epoch_though_the_network_stays() -> None:
     seen = []
 

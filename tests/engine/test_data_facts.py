@@ -85,6 +85,7 @@ def stopped(folder: pathlib.Path) -> None:
         engine.train()
 
 
+@pytest.mark.slow
 def test_going_on_within_an_epoch_with_other_data_is_refused(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "train.hdf"
     write(path, LENGTHS, NAMES)
@@ -107,6 +108,7 @@ def test_going_on_within_an_epoch_with_other_data_is_refused(tmp_path: pathlib.P
     assert checkpoint.validate(str(tmp_path / "net.001")) is None
 
 
+@pytest.mark.slow
 def test_a_manifest_of_an_earlier_version_is_taken_as_it_is(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "train.hdf", LENGTHS, NAMES)
     stopped(tmp_path)

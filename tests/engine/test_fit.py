@@ -59,6 +59,7 @@ def assert_same(net: Any, expected: dict[str, Any]) -> None:
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_same_numbers_as_the_command_line(reference: tuple[pathlib.Path, dict[str, Any]]) -> None:
     """Also if a second call goes on, without any file."""
     one = trainer()
@@ -73,6 +74,7 @@ def test_same_numbers_as_the_command_line(reference: tuple[pathlib.Path, dict[st
     assert history.names == expected.names and "dev_score" in history.names
 
 
+@pytest.mark.slow
 def test_a_folder_is_resumed(tmp_path: pathlib.Path, reference: tuple[pathlib.Path, dict[str, Any]]) -> None:
     """A callback ends the first call within an epoch; another trainer goes on there."""
 
@@ -98,6 +100,7 @@ def test_a_folder_is_resumed(tmp_path: pathlib.Path, reference: tuple[pathlib.Pa
     assert_same(two.net, reference[1])
 
 
+@pytest.mark.slow
 def test_interrupt_saves_and_is_raised(tmp_path: pathlib.Path) -> None:
     def interrupt(epoch: TrainedEpoch) -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -208,6 +211,7 @@ def test_right_callbacks() -> None:
     assert callbacks_of(Config({"callbacks": [Own(), print, [].append, lambda epoch, more=1: None]}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "measure, network, words",
     [
@@ -235,6 +239,7 @@ def test_scores_of_callbacks(measure: str, network: dict[str, Any], words: str) 
     assert not steps
 
 
+@pytest.mark.slow
 def test_network_of_another_config() -> None:
     wider = {**SETTINGS["network"], "hidden": {**SETTINGS["network"]["hidden"], "n_out": 7}}
     net = returnn_tf.Network.from_config(Config({**SETTINGS, "network": wider}), train=True)

@@ -105,10 +105,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "net")
 
 
+@pytest.mark.slow
 def test_dev_scores_see_the_step(trained: str) -> None:
     assert read_file(str(pathlib.Path(trained).parent / "rates"))[1].error["dev_score_frames"] == 3 * STEPS
 
 
+@pytest.mark.slow
 @READERS
 def test_a_loaded_model_has_its_step(trained: str, read: Callable[[Network], float]) -> None:
     net, _ = load_network(config_of(model=trained))
@@ -121,12 +123,14 @@ def test_a_model_which_is_preloaded_has_its_step(trained: str) -> None:
     assert choice.path is None and by_run(net) == STEPS
 
 
+@pytest.mark.slow
 def test_initial_values_leave_the_step_at_zero(trained: str, tmp_path: Any) -> None:
     config = config_of(init_params=trained + ".001", model=str(tmp_path / "net"))
     assert run_task(config) == 0
     assert checkpoint.read(str(tmp_path / "net.001"))["global_step"] == STEPS
 
 
+@pytest.mark.slow
 def test_tasks_read_the_step_of_the_checkpoint(
     trained: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,6 +47,7 @@ def feed(frames: int = 4) -> dict[str, Any]:
     return {"data": data, "data/size0": lengths, "classes": labels, "classes/size0": lengths}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [HIDDEN, pytest.param(LSTM, marks=pytest.mark.long)], ids=["linear", "lstm"])
 def test_same_numbers_for_all_shapes(hidden: dict[str, Any]) -> None:
     """Many labels, a native op, a loop over time, each in a form for XLA; ragged batches of two shapes."""

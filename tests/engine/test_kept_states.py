@@ -46,6 +46,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     return checkpoint.read(find_checkpoints(config["model"])[config["num_epochs"]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["keep_over_epoch", "keep_over_epoch_no_init"])
 def test_resume_within_an_epoch(tmp_path: pathlib.Path, state: str) -> None:
     """The states are in the checkpoint, though not among the parameters: the weights are the same."""
@@ -65,6 +66,7 @@ def test_resume_within_an_epoch(tmp_path: pathlib.Path, state: str) -> None:
         np.testing.assert_array_equal(resumed[name], value, err_msg=name)
 
 
+@pytest.mark.slow
 def test_the_state_matters(tmp_path: pathlib.Path) -> None:
     """Otherwise the test above would show nothing."""
     kept, zeros = (train(options(tmp_path / state, state)) for state in ("keep_over_epoch", "zeros"))

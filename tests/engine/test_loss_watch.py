@@ -90,6 +90,7 @@ def test_uniform_value(options: dict[str, Any], value: Any) -> None:
     assert node.loss.uniform_value(node) == value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate, told", [(20.0, True), (0.01, False)])
 def test_training_tells(rate: float, told: bool, capsys: pytest.CaptureFixture[str]) -> None:
     config = Config({**SETTINGS, "learning_rate": rate, "max_seqs": 1, "batch_size": 100})

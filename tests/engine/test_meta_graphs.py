@@ -68,6 +68,7 @@ def written() -> dict[str, str]:
     return {path.name: path.read_text() for path in files}
 
 
+@pytest.mark.slow
 def test_each_checkpoint_has_one_and_they_are_links() -> None:
     build = Build()
     train(build)
@@ -77,6 +78,7 @@ def test_each_checkpoint_has_one_and_they_are_links() -> None:
     assert all(checkpoint.validate(path) is None for path in find_checkpoints("net/toy").values())
 
 
+@pytest.mark.slow
 def test_training_does_not_wait_for_it() -> None:
     """Only its end does; what was deleted meanwhile stays deleted."""
     build = Build(threading.Event())
@@ -93,11 +95,13 @@ def test_training_does_not_wait_for_it() -> None:
 LAST = {"keep_last_n": 1, "keep_best_n": 0, "keep": []}
 
 
+@pytest.mark.slow
 def test_clean_up_deletes_it_too() -> None:
     train(Build(), num_epochs=4, cleanup_old_models=LAST)
     assert sorted(written()) == ["toy.003.meta", "toy.004.meta"]
 
 
+@pytest.mark.slow
 def test_each_network_has_its_own() -> None:
     """Also those of pretraining, and checkpoints from within an epoch; settings of an epoch make no other network."""
 
@@ -114,6 +118,7 @@ def test_each_network_has_its_own() -> None:
     assert len(build.plans) == 2 and set(contents) >= {"toy.%03i.meta" % epoch for epoch in range(1, 5)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["build", "write"])
 def test_failing_is_one_warning(
     where: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -131,6 +136,7 @@ def test_failing_is_one_warning(
     assert not [name for name in os.listdir("net") if name.startswith(".") and name not in RECORDS]
 
 
+@pytest.mark.slow
 def test_a_signal_does_not_wait_and_the_next_run_writes_what_lacks() -> None:
     """Also if there is nothing left to train."""
     stop = StopRequest()
@@ -154,6 +160,7 @@ def test_a_signal_does_not_wait_and_the_next_run_writes_what_lacks() -> None:
     assert len(written()) == len(find_checkpoints("net/toy")) > 0
 
 
+@pytest.mark.slow
 def test_one_of_an_earlier_run_is_replaced() -> None:
     train(Build(), num_epochs=1)
     hidden = {"class": "linear", "n_out": 3, "activation": "tanh", "from": "data"}
@@ -165,6 +172,7 @@ def test_one_of_an_earlier_run_is_replaced() -> None:
     assert written() == {"toy.001.meta": "hidden/W,hidden/b,output/W,output/b"}
 
 
+@pytest.mark.slow
 def test_without_links(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some file systems have none: the content is written again."""
     link = os.link
@@ -179,6 +187,7 @@ def test_without_links(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(written()) == 2 and {os.stat(path).st_nlink for path in pathlib.Path("net").glob("*.meta")} == {1}
 
 
+@pytest.mark.slow
 def test_nothing_is_built_without_checkpoints() -> None:
     build = Build()
     train(build, model=None)

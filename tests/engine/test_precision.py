@@ -69,6 +69,7 @@ def reference() -> list[float]:
     return _losses(_trainer(), 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(PRECISIONS))
 def test_trains_alike(name: str, reference: list[float]) -> None:
     """The loss falls as in float32, though it is not the same; the parameters keep their type."""
@@ -81,6 +82,7 @@ def test_trains_alike(name: str, reference: list[float]) -> None:
     assert types == {"float64" if name == "float64" else "float32"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["float64", "bfloat16", "float16"])
 def test_resume_is_exact(name: str) -> None:
     """Parameters and state, the factor of the loss included, determine all further steps, bit by bit."""
@@ -97,6 +99,7 @@ def test_resume_is_exact(name: str) -> None:
         np.testing.assert_array_equal(variable.numpy(), second.net.params[key].numpy())
 
 
+@pytest.mark.slow
 def test_overflow_skips_the_step() -> None:
     """A factor that is too large is halved until the gradient is finite; no parameter changes meanwhile."""
     trainer = _trainer(mixed_precision="float16")
@@ -129,6 +132,7 @@ def test_only_finite_steps_in_a_row_count() -> None:
     assert not overflow and int(good.numpy()) == 0 and float(scale.numpy()) == before
 
 
+@pytest.mark.slow
 def test_a_factor_changes_nothing_else() -> None:
     """In float32, a power of two as factor leaves losses and parameters as they are."""
     plain, scaled = _trainer(), _trainer(loss_scaling=64.0)

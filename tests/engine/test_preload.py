@@ -147,6 +147,7 @@ def config_of(folder: Any, **options: Any) -> Config:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("init", [False, True])
 def test_training_and_loading(tmp_path, init):
     path = str(tmp_path / "other")
@@ -161,6 +162,7 @@ def test_training_and_loading(tmp_path, init):
     np.testing.assert_array_equal(net.params["output/W"].numpy(), trained["output/W"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -203,6 +205,7 @@ def config_with_subnetwork(folder: Any, load_on_init: Any) -> Config:
     )
 
 
+@pytest.mark.slow
 def test_load_on_init(tmp_path):
     path = str(tmp_path / "other")
     save(path, {"in/W": [[1.0, 2.0], [3.0, 4.0]], "in/b": [5.0, 6.0]})

@@ -31,6 +31,7 @@ def settings(**loop: Any) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.slow
 def test_beam_size_of_the_command_line(model: pathlib.Path) -> None:
     config = Config({**settings(), "beam_size": 3})
     config.set_text("beam_size", "2")
@@ -72,6 +73,7 @@ def test_no_beam(text: str) -> None:
         with_beam_size(overridden({"network": {}}, text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit, count", [(1, 3), (6, 0)])
 def test_hypotheses_without_end_are_counted(
     model: pathlib.Path, capsys: pytest.CaptureFixture[str], limit: int, count: int

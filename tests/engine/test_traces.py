@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
@@ -18,6 +19,7 @@ NETWORK: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_one_trace_for_all_lengths(monkeypatch: Any) -> None:
     """A recurrence, CTC and many labels, on ragged batches of ten shapes."""
     extern = {"data": {"dim": 5}, "classes": {"dim": 4, "sparse": True}, "words": {"dim": 1000, "sparse": True}}

@@ -85,6 +85,7 @@ def test_a_new_level_of_the_loss_is_followed():
     assert 0 < left_out < 20
 
 
+@pytest.mark.slow
 def test_the_averages_are_part_of_the_state():
     train, other = watched(loss_spike=SPIKE), trainer(loss_spike=SPIKE)
     for name, variable in other.state().items():

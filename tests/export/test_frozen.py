@@ -23,6 +23,7 @@ def _graph_def(folder: Path) -> Any:
     return graph_def
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("portable", [False, True])
 def test_blstm(tmp_path: Path, portable: bool) -> None:
     """The export compares it with `Network.run` in another process; here: names, constants, libraries."""
@@ -41,6 +42,7 @@ def test_blstm(tmp_path: Path, portable: bool) -> None:
     assert all(os.path.getsize(folder / path) for path in facts["native"]["libraries"])
 
 
+@pytest.mark.slow
 def test_search_with_scores(tmp_path: Path) -> None:
     """A whole beam search: loops without functions, and the scores as an output."""
     net = network(DECODER, search=True)
@@ -77,6 +79,7 @@ def test_layer_that_changes_a_variable(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_layer_normalisation(tmp_path: Path) -> None:
     """TensorFlow takes certain forms of it for one with another epsilon, once its parameters are constants."""
     net = network({"norm": {"class": "layer_norm", "from": "data"}, "output": {"class": "copy", "from": "norm"}})

@@ -145,6 +145,7 @@ def test_layers(tmp_path: Path, layers: dict[str, Any], expected: dict[str, Any]
     assert facts(tmp_path, layers, list(expected), train=train) == expected
 
 
+@pytest.mark.slow
 def test_steps_in_onnx(tmp_path: Path) -> None:
     """The labels of the scores of a single step."""
     pytest.importorskip("tf2onnx")

@@ -45,6 +45,7 @@ def _sample() -> list[tuple[str, str]]:
     return chosen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer, column", _sample())
 def test_some_claims_hold(layer: str, column: str) -> None:
     assert compute(layer, column) == ""

@@ -75,6 +75,7 @@ def test_names():
     assert len(meta.collection_def["variables"].bytes_list.value) == 9  # with the global step
 
 
+@pytest.mark.slow
 def test_ragged_batch_from_a_checkpoint_of_a_training(tmp_path):
     """The outputs and losses are those of `Network.run`; targets need no feed, padding changes nothing."""
     net = returnn_tf.Network.from_config(config_of(BLSTM))

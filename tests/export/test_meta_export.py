@@ -27,6 +27,7 @@ def facts_of(folder):
         return json.load(file)
 
 
+@pytest.mark.slow
 def test_what_is_written(tmp_path):
     """A classical checkpoint with its graph, and the libraries of native ops."""
     net = returnn_tf.Network.from_config(config_of(BLSTM))
@@ -58,6 +59,7 @@ def run_here(folder, feed, *, program):
             return dict(arrays)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["keep_over_epoch", "placeholder"])
 def test_language_models(state, tmp_path, monkeypatch):
     """The check after writing begins with zeros, in whatever way the state gets there."""
@@ -75,6 +77,7 @@ def test_language_models(state, tmp_path, monkeypatch):
         assert facts["states"][0] == "lstm0/rec/keep_state_c" and len(facts["states"]) == 4
 
 
+@pytest.mark.slow
 def test_a_missing_library_is_an_error(tmp_path, monkeypatch):
     """The process that checks what was written loads no other; nothing is left."""
     net = returnn_tf.Network.from_config(config_of(BLSTM))

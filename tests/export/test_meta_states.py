@@ -82,6 +82,7 @@ def block(labels, lens=None):
     return inputs({"delayed": labels, "delayed/size0": np.array(lens, "int32")})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [[LSTM, LSTM], [GRU], [ATTENTION], [LOOP], [ATTENTION, LSTM]],
                          ids=["lstm", "gru", "attention", "loop", "both"])  # fmt: skip
 def test_three_blocks_are_the_whole(layers, tmp_path):
@@ -97,6 +98,7 @@ def test_three_blocks_are_the_whole(layers, tmp_path):
             np.testing.assert_allclose(found, expected[:, begin:end], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [[LSTM], [ATTENTION], [LOOP]], ids=["lstm", "attention", "loop"])
 def test_blocks_of_different_lengths(layers, tmp_path):
     """A state is that at the end of each sequence; padding is never seen."""
@@ -111,6 +113,7 @@ def test_blocks_of_different_lengths(layers, tmp_path):
         np.testing.assert_allclose(found[i], whole(net, labels)[0, -2:], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_state_variables_of_a_language_model(tmp_path):
     """Names, order, shapes; a decoder cuts, joins and writes them, for any number of hypotheses."""
     session, net = with_parameters(language_model(LSTM), tmp_path)
@@ -152,6 +155,7 @@ def test_states_of_other_sequences(layer, tmp_path):
                 session.run(["output/output_batch_major"], block(words(batch=batch, frames=2)))
 
 
+@pytest.mark.slow
 def test_history_of_an_attention(tmp_path):
     """[batch, heads, time, dim per head]: the first unknown axis after the batch is the time."""
     session, net = with_parameters(language_model(ATTENTION), tmp_path)
@@ -169,6 +173,7 @@ def test_history_of_an_attention(tmp_path):
     np.testing.assert_allclose(found, whole(net, labels)[[1, 0, 1], 4:], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_epoch_step_begins_anew(tmp_path):
     """With "keep_over_epoch" the state is zero where epoch_step is 0."""
     network = language_model({**LSTM, "initial_state": "keep_over_epoch"})
@@ -183,6 +188,7 @@ def test_epoch_step_begins_anew(tmp_path):
             np.testing.assert_allclose(found, expected[:, begin:end], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layer", "scope", "parts"), [
     (LSTM, "lstm0/rec", {"c": (2, 5), "h": (2, 5)}),
     (GRU, "lstm0/rec", {"var": (2, 3)}),

@@ -60,6 +60,7 @@ def test_unusual_names(tmp_path, target):
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["frozen", pytest.param("meta", marks=pytest.mark.long)])
 def test_unusual_types(tmp_path, target):
     """Strings and bfloat16 get through the files by which an export is checked, in a folder that is made for it."""

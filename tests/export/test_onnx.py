@@ -68,6 +68,7 @@ _SHORT = {"blstm": NETS["blstm"], "conformer": CONFORMER, "loop": LOOP}
 _LONG = {"gru": GRU, **{name: layers for name, layers in NETS.items() if name not in _SHORT}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [*_SHORT, *(pytest.param(name, marks=pytest.mark.long) for name in _LONG)]
 )  # fmt: skip
@@ -86,6 +87,7 @@ def test_any_batch_and_length(tmp_path: Path, name: str) -> None:
         assert types.count("LSTM") == 4 and "Loop" not in types
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NEED_FRAMES)
 def test_sequences_without_frames(tmp_path: Path, name: str) -> None:
     """A batch of them, e.g. since no speech was found, has outputs without frames; one in a batch changes no other."""
@@ -104,6 +106,7 @@ def test_sequences_without_frames(tmp_path: Path, name: str) -> None:
         np.testing.assert_allclose(found, expected.value[0, : sizes[0]], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_rasr_names_and_metadata(tmp_path: Path) -> None:
     """RASR's ``onnx-forward`` feeds ``features`` and ``features-size`` and reads ``output``."""
     net = network(NETS["lstm"])
@@ -125,6 +128,7 @@ def test_own_names_and_fixed_batch(tmp_path: Path) -> None:
     assert [x.name for x in session.get_outputs()] == ["output_size0", "probabilities"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["posteriors", "states", "search"])
 def test_integers_of_64_bits_named_axes_and_metadata(tmp_path: Path, case: str) -> None:
     """What toolkits ask for that read features, lengths and a description of the model, such as sherpa-onnx."""
@@ -151,6 +155,7 @@ def test_integers_of_64_bits_named_axes_and_metadata(tmp_path: Path, case: str) 
         assert (types[name], facts["outputs"][name]["dtype"]) == ("tensor(int64)", "int64"), name
 
 
+@pytest.mark.slow
 def test_labels_of_64_bits_as_input_and_axes_of_several_inputs(tmp_path: Path) -> None:
     """Inputs with the same lengths share the name of the axis, others do not; more frames than the lengths say."""
     layers = {
@@ -193,6 +198,7 @@ def test_wrong_options(tmp_path: Path, options: dict[str, Any], text: str) -> No
     assert text in str(error.value) and not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_layer_without_a_form(tmp_path: Path) -> None:
     """The error names the layer, also inside of a subnetwork, and what else to choose; nothing is written."""
     inner = {
@@ -207,6 +213,7 @@ def test_layer_without_a_form(tmp_path: Path) -> None:
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_integers_are_divided_as_in_tensorflow(tmp_path: Path) -> None:
     """Quotients and remainders of negative numbers, and values that are not chosen where they are infinite."""
     formula = "tf.cast(tf.cast(source(0) * 10, 'int32') {} -3, 'float32')"
@@ -218,6 +225,7 @@ def test_integers_are_divided_as_in_tensorflow(tmp_path: Path) -> None:
     _export(network(layers), tmp_path / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", [pytest.param(False, marks=pytest.mark.long), True])
 def test_label_loop(tmp_path: Path, search: bool) -> None:
     """A greedy loop that ends by itself, and a beam search, for any number of sequences."""

@@ -84,6 +84,7 @@ def check_names(decoder: Decoder, folder: Path) -> None:
 LIMITS = {"attention": 7, "transformer": 6, "language_model": 6, "nested": None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, rasr", [
     ("attention", True),
     pytest.param("transformer", False, marks=pytest.mark.long),

@@ -33,6 +33,7 @@ LSTM = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("portable", [False, True])
 def test_lstm_natively_and_portable(tmp_path, portable):
     """The outputs are those of `Network.run`; only the native form needs a library, which lies beside the graph."""
@@ -52,6 +53,7 @@ def test_lstm_natively_and_portable(tmp_path, portable):
     assert os.listdir(tmp_path) == ["out"]  # nothing is left of the staging folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -82,6 +84,7 @@ def test_a_side_file_that_is_not_ours(tmp_path, capfd, change, message):
         run_in_process(str(folder), feed)
 
 
+@pytest.mark.slow
 def test_an_output_with_the_name_of_an_input(tmp_path):
     """The side file names the tensors of both."""
     net = network({"output": {"class": "copy", "from": "data"}})
@@ -107,6 +110,7 @@ DECODER = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_search(tmp_path):
     """A search gives labels and lengths of all hypotheses, and their scores; the decision is the best one."""
     config = {"vocab": {"class": "Vocabulary", "labels": list("abcde"), "unknown_label": None}}
@@ -168,6 +172,7 @@ def test_python_code_is_refused(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_difference_is_an_error(tmp_path, monkeypatch):
     """An exported graph that computes something else is not published; output, place and values are named."""
     net = network({"output": {"class": "softmax", "n_out": 5, "from": "data"}})

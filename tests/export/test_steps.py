@@ -56,6 +56,7 @@ def check_search(net, config, folder, feed, **options):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(MODELS))
 def test_search_over_steps(name, tmp_path):
     """The beam search over exported steps gives the hypotheses and scores of the search of the network."""
@@ -64,6 +65,7 @@ def test_search_over_steps(name, tmp_path):
     assert len(np.unique(found.scores[found.scores > NONE])) >= 3
 
 
+@pytest.mark.slow
 def test_loop_in_a_subnetwork(tmp_path):
     """The loop is named by its path, and a step may run a loop of its own."""
     network = in_subnetwork()
@@ -84,6 +86,7 @@ RULES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network, options", RULES, ids=[" ".join(options) for _, options in RULES])
 def test_rules_of_the_search(network, options, tmp_path):
     """The options of the choice apply as in the network; those of the loop, too."""
@@ -93,6 +96,7 @@ def test_rules_of_the_search(network, options, tmp_path):
     check_search(searching(config, seed=3, scale=0.6), config, tmp_path, feed_of(lens=(5, 5)))
 
 
+@pytest.mark.slow
 def test_end_by_label(tmp_path):
     """Without a layer "end" the search is told the label; otherwise it refuses to run for ever."""
     network = language_model()
@@ -122,6 +126,7 @@ def random_model(seed):
     return config, frames_feed(seed, lens_of(made))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.long) for seed in (13, *range(100, 130)))])
 def test_random_decoders(seed, tmp_path):
     """Whatever a step consists of, single steps give its search."""
@@ -134,6 +139,7 @@ def test_random_decoders(seed, tmp_path):
 # --- as a target of exports ---
 
 
+@pytest.mark.slow
 def test_export(tmp_path):
     """A folder with graph, checkpoint, description and lists; the client needs nothing else."""
     net = searching(config_of(time_synchronous()))

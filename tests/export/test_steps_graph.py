@@ -42,6 +42,7 @@ def session_of(net, meta):
     return session
 
 
+@pytest.mark.slow
 def test_description(attention_graph):
     """The JSON has the state variables with their ops, shapes and types, and the choices in order."""
     _, _, graph = attention_graph
@@ -114,6 +115,7 @@ def run_steps(session, labels, count=False, first=None):
     return np.array(scores), index
 
 
+@pytest.mark.slow
 def test_hypotheses_of_one_sequence(attention_graph):
     """Base values are used for each hypothesis; several sequences have their hypotheses side by side."""
     net, meta, _ = attention_graph
@@ -136,6 +138,7 @@ def test_hypotheses_of_one_sequence(attention_graph):
             session.run([], {}, session.collection("decode_ops"))
 
 
+@pytest.mark.slow
 def test_first_update_does_nothing(attention_graph):
     """Before the first step the start label has no effect: the states begin with initial_output."""
     net, meta, _ = attention_graph
@@ -147,6 +150,7 @@ def test_first_update_does_nothing(attention_graph):
         np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "network, counter, counted",
     [
@@ -172,6 +176,7 @@ def test_who_counts(network, counter, counted):
     assert not np.array_equal(scores[0], scores[1])
 
 
+@pytest.mark.slow
 def test_end():
     """Flags, lengths and cond are those after the labels so far."""
     config = config_of(language_model())
@@ -191,6 +196,7 @@ def test_end():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_choices_in_order():
     """A choice may be left without scores, and the order may be reversed."""
     network = two_choices()
@@ -209,6 +215,7 @@ def test_choices_in_order():
     assert [c["gives_scores"] for c in facts["choices"]] == [True, False]
 
 
+@pytest.mark.slow
 def test_history_grows():
     """The keys and values of a self-attention are states with an axis of their own, which grows."""
     config = config_of(transformer())

@@ -161,6 +161,7 @@ STREAMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STREAMS)
 def test_blocks(name):
     """All frames of all blocks are those of whole sequences, also where some sequences have ended; states by name."""
@@ -170,6 +171,7 @@ def test_blocks(name):
     assert states is None or set(model.states) == states
 
 
+@pytest.mark.slow
 def test_blocks_by_hand():
     """The check of the checker: two sequences, blocks of 2 and 3 frames, without its code."""
     layers, data, _ = STREAMS["loop"]
@@ -245,11 +247,13 @@ def test_refused(name):
         check_stream(model_of(layers), 1)
 
 
+@pytest.mark.slow
 def test_subsampling_in_larger_blocks():
     """Blocks that are multiples of the factor go on."""
     check_stream(model_of(REFUSED["subsampling"][0]), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("to", "package"), [("onnx", "tf2onnx"), ("tflite", "tensorflow")])
 def test_other_formats(tmp_path, to, package):
     """The states are inputs and outputs there too; the export compares a block that begins with random states."""
@@ -276,6 +280,7 @@ def tflite_runner(folder):
 RUNNERS = {"saved_model": load, "frozen": load, "onnx": onnx_runner, "tflite": tflite_runner}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "to"),
     [
@@ -309,6 +314,7 @@ def test_exported(tmp_path, name, to):
             fed = {name: got[entry["next"]] for name, entry in states.items()}
 
 
+@pytest.mark.slow
 def test_shapes_at_the_beginning(tmp_path):
     """Beside the batch axis, one that grows has no size either: model.json tells which is which."""
     layers, data, _ = STREAMS["Transformer language model"]

@@ -25,6 +25,7 @@ def _export(net: returnn_tf.Network, folder: Path, **options: Any) -> dict[str, 
     return facts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, frames", [*((name, None) for name in NETS), ("convolution", 9), ("attention", 9)])
 def test_one_sequence_needs_no_tensorflow(tmp_path: Path, name: str, frames: Optional[int]) -> None:
     """With a batch of 1, which is the default, TFLite's own ops do, also for LSTMs and attention."""
@@ -48,6 +49,7 @@ WINDOWS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows_over_any_number_of_frames(tmp_path: Path, name: str) -> None:
     net = network({"output": {**WINDOWS[name], "is_output_layer": True}})
@@ -55,6 +57,7 @@ def test_windows_over_any_number_of_frames(tmp_path: Path, name: str) -> None:
         assert _export(net, tmp_path / str(number), **options)["tf_ops"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantize", ["none", "dynamic_range"])
 def test_conformer_of_the_cookbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantize: str) -> None:
     """Strides over time and features, relative positions, depthwise convolutions."""
@@ -73,6 +76,7 @@ def test_any_batch_without_loops(tmp_path: Path, name: str) -> None:
     assert _export(network(NETS[name]), tmp_path / "out", batch=0)["tf_ops"] == []
 
 
+@pytest.mark.slow
 def test_any_batch_with_loops_needs_tensorflow(tmp_path: Path) -> None:
     """The error names layers, ops and both ways out; with the option the ops are in the side file."""
     net = network(NETS["blstm"])
@@ -96,6 +100,7 @@ def test_runs_from_the_file_alone(tmp_path: Path) -> None:
     assert got["output_size0"].tolist() == [6]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 0])
 def test_search(tmp_path: Path, batch: int) -> None:
     """A whole beam search; for one sequence by TFLite's own ops."""

@@ -73,6 +73,7 @@ def run(network: dict[str, Any], *, search: bool = False) -> Any:
     return Network.from_config(config, search=search, train=False).run(feed).layers
 
 
+@pytest.mark.slow
 def test_a_choice_reorders_it() -> None:
     """What belongs to a layer before a choice is asked for after it: it is that of the hypotheses chosen."""
     unit = {

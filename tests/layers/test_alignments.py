@@ -96,6 +96,7 @@ NETWORKS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_without_native_ops(name, monkeypatch):
     native, _ = run(NETWORKS[name])

@@ -74,6 +74,7 @@ def net_with(layer, moved, version=21):
     return net_of(network, behavior_version=version)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name,version", [*((n, 21) for n in sorted(LAYERS)), ("window over steps", 0)])
 def test_all_steps_at_once(name, version):
     results, params = [], None

@@ -85,6 +85,7 @@ def _types(graph: Any) -> set[str]:
     return {op.type for op in graph.get_operations()} | {op.op for function in functions for op in function.node_def}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", USED)
 def test_same_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses and parameters, thus gradients, by both."""

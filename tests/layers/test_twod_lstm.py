@@ -46,6 +46,7 @@ def config(network):
     return Config({"network": network, "extern_data": EXTERN, "behavior_version": 21})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["max", "last"])
 def test_grid_as_row_by_row(pooling):
     nets = [Network.from_config(config(decoder(moved, pooling=pooling)), train=True) for moved in (True, False)]
@@ -58,6 +59,7 @@ def test_grid_as_row_by_row(pooling):
         np.testing.assert_allclose(grad, second.grads[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_search_scores_are_those_of_training():
     """The best hypothesis of a search gets its score again from the grid."""
     search = Network.from_config(config(decoder(pooling="max")), search=True)

@@ -124,6 +124,7 @@ def test_topologies(ops, size, kind):
             np.testing.assert_allclose(a, b, rtol=2e-6, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_long_sequences_are_exact(ops):
     """Where sums in log space lose digits: 3000 frames, scores in the thousands."""
     scores, _, labels, _ = draw(3000, 2, 9, 150, 8, scale=8.0)

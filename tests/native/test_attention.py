@@ -148,6 +148,7 @@ NETWORK = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"maximize_grad_norm": 0.1}], ids=["first gradients", "second gradients"])
 def test_training_is_the_same(ops: Any, options: Any) -> None:
     """Steps with the op and without it, with the same masks of dropout; also where gradients are differentiated."""

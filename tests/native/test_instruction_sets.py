@@ -21,6 +21,7 @@ def _depends(path: Path) -> bool:
     return any(word in path.read_text() for word in ("_mm", "__AVX", "RTF_TILES"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the instruction sets are those of x86-64")
 @pytest.mark.parametrize("target", TARGETS)
 def test_compiles(target: str, tmp_path: Path) -> None:

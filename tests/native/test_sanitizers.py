@@ -9,6 +9,8 @@ from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.sources import OPS, source_folder
 from returnn_tf.native.toolchain import find_toolchain
 
+pytestmark = pytest.mark.slow  # each starts processes
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 # what this machine has, what most have, and what every one has: the code paths for the width of a vector
 TARGETS = {"native": ("-march=native",), "avx2": ("-march=x86-64-v3",), "baseline": ()}

@@ -108,6 +108,7 @@ def pointers(parts):
     return (ctypes.c_void_p * 2)(*(x.ctypes.data for x in parts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts, constant, reverse", CASES)
 def test_on_a_gpu(parts, constant, reverse):
     """In the emulator; the kernels for the CPU give the same."""

@@ -61,6 +61,7 @@ def run_with_gradients(cell, params, x, lengths, state, direction, out_weights, 
 RAGGED = [4, 6, 0, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "unit,opts,direction,lengths",
     [(unit, opts, 1, RAGGED) for unit, opts in CASES]
@@ -118,6 +119,7 @@ def test_no_frames(unit):
     assert all(not gradient.any() for gradient in gradients[0].values())
 
 
+@pytest.mark.slow
 def test_second_derivative_of_the_lstm_loop():
     """The gradient written by hand has the right gradient itself, as penalties on gradients need it."""
     rng = np.random.RandomState(1)
@@ -151,6 +153,7 @@ def test_lengths_not_given(unit, direction):
     np.testing.assert_allclose(last, expected_last, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["nativelstm2", "gru"])
 def test_padding_has_no_influence(unit):
     """Huge values in the padding change neither outputs nor gradients."""

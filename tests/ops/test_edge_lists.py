@@ -17,6 +17,7 @@ def scores():
     return tf.constant(x - np.log(np.exp(x).sum(-1, keepdims=True)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize("label_loop", [False, True])
 def test_ctc(label_loop, shuffled):

@@ -32,6 +32,7 @@ def _paths(scores: np.ndarray, labels: Sequence[int], blank: int, loop: bool) ->
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blank", [0, 1, 2])
 @pytest.mark.parametrize("loop", [True, False])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -60,6 +61,7 @@ def test_ctc_topology(blank: int, loop: bool, dtype: str) -> None:
         np.testing.assert_allclose(posteriors[:, b], expected, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_long_sequences_stay_finite() -> None:
     scores = tf.math.log_softmax(tf.random.stateless_normal([400, 2, 5], [1, 2]) * 30.0)
     labels = tf.constant([[0, 1, 2, 3] * 20, [1, 1, 2, 2] * 20])

@@ -56,6 +56,7 @@ def by_acceptors(function, align=soft_alignment_of_acceptors):
     return [x.numpy() for x in run()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function,topology",
     [

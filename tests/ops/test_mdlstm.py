@@ -8,15 +8,18 @@ from returnn_tf.util.lazy_tf import tf
 from tests.native.mdlstm_cases import FLIPS, SIZES, check_empty, check_padding, check_values_and_gradients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size, stable", [(SIZES[0], True), (SIZES[1], True), (SIZES[1], False), (SIZES[2], False)])
 def test_values_and_gradients(size, stable):
     check_values_and_gradients(mdlstm, size, FLIPS, stable)
 
 
+@pytest.mark.slow
 def test_padding_does_not_leak():
     check_padding(mdlstm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(0, 2, 3), (2, 0, 3), (1, 0, 0)], ids=str)
 def test_empty(size):
     check_empty(mdlstm, size)

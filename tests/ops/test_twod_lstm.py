@@ -67,6 +67,7 @@ def test_grid_and_rows_against_numpy(source, target, pooling):
     np.testing.assert_allclose(by_rows(tensors, lens, pooling), expected(arrays, lens, pooling), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source,target", [(0, 3), (3, 0)])
 def test_empty_grid(source, target):
     arrays, lens = case(source, target)
@@ -74,6 +75,7 @@ def test_empty_grid(source, target):
     np.testing.assert_array_equal(got, np.zeros([target, BATCH, N]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["last", "max", "mean"])
 def test_gradients(pooling):
     arrays, lens = case(4, 3)

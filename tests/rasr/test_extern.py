@@ -100,6 +100,7 @@ def tags(dataset, epoch=1, **arguments):
 SHUFFLED = "--*.corpus.segment-order-shuffle=true"
 
 
+@pytest.mark.slow
 def test_partitions_and_shards(folder):
     """Parts of one order: each segment once, also with several processes; with no start of RASR beyond one for each."""
     whole = tags(dataset_of(SHUFFLED), 3)

@@ -169,6 +169,7 @@ def test_dims_that_change(folder):
         tags(dataset, 2)
 
 
+@pytest.mark.slow
 def test_rasr_waits_until_its_sequences_are_needed(folder):
     """Memory stays bounded: RASR can't run ahead."""
     sequences = dataset_of("--fake.pid=pid", fail="many").sequences()

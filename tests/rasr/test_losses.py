@@ -136,6 +136,7 @@ def test_errors_of_rasr_name_layer_and_segment() -> None:
     assert text.endswith("sequences of the batch: ab, abc, a")
 
 
+@pytest.mark.slow
 def test_training_with_names_from_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The names of the sequences get into the network although no dataset delivers them as data."""
     from returnn_tf.cli.main import main

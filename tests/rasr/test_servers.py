@@ -77,6 +77,7 @@ def expected_of(log_posteriors, lengths):
     return losses, errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["iter", "layer"])
 def test_losses_do_not_depend_on_the_number_of_processes(mode, folder):
     lengths = [3, 7, 1, 5, 7]

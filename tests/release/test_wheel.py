@@ -101,6 +101,7 @@ def test_shipped_files_are_those_of_the_checkout(installed: Path) -> None:
         assert path.read_bytes() == (folder / inside).read_bytes()
 
 
+@pytest.mark.slow
 def test_an_installed_package_finds_its_files(installed: Path, tmp_path: Path) -> None:
     """Pages on errors, configs of new projects, and the folder for job managers."""
     page = CHECKOUT / "returnn_tf" / "cli" / "explain" / "nan.md"
@@ -142,6 +143,7 @@ def test_size_of_the_wheel(wheel: zipfile.ZipFile) -> None:
     assert os.path.getsize(wheel.filename) < MOST_BYTES
 
 
+@pytest.mark.slow
 def test_a_wheel_of_the_sdist_is_the_same(copy: Path, wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     with tarfile.open(build("sdist", copy, tmp_path)) as file:
         names = [name for name in file.getnames() if "tests" in Path(name).parts]
@@ -180,6 +182,7 @@ def version(folder: Path) -> str:
     return done.stdout.splitlines()[-1] + ("" if "no version from git" not in done.stderr else " told")
 
 
+@pytest.mark.slow
 def test_version_by_tag(repository: Path) -> None:
     """A release at its tag, what comes after it else; of other tags nothing is known."""
     commit = "g" + _git(repository, "rev-parse", "--short", "HEAD")

@@ -15,6 +15,8 @@ from returnn_tf.cli.main import main
 from tests.reliability import toy
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow  # each starts processes
+
 #: Short epochs, all of which is saved, and deleted as soon as possible.
 BUSY = {
     "num_epochs": 10000,

@@ -25,6 +25,8 @@ from returnn_tf.engine.training.engine import Engine
 from tests.reliability import toy
 from tests.waiting import LONG, until
 
+pytestmark = pytest.mark.slow  # each starts processes
+
 OPTIONS: dict[str, Any] = {
     "network": {"output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}},
     "extern_data": {"data": {"dim": 3}, "classes": {"dim": 2, "sparse": True}},

@@ -33,6 +33,8 @@ from returnn_tf.engine.passes.progress import PassState, Progress
 from returnn_tf.export.saved_model.loader import read_facts
 from returnn_tf.export.side_file import read_side_file
 
+pytestmark = pytest.mark.slow  # each starts processes
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _OGGZIP = ROOT / "tests" / "data" / "datasets" / "oggzip2" / "no_file_key.zip"
 _BLISS = (

@@ -15,6 +15,8 @@ from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
 from tests.reliability import toy
 
+pytestmark = pytest.mark.slow  # each starts processes
+
 SMALL, LARGE = "size=3m", "size=40m"  # two checkpoints of the toy fit into the small one, a third does not
 
 

@@ -14,6 +14,8 @@ import pytest
 from tests.reliability import horovod_runs, toy
 from tests.reliability.horovod_checks_run import CHECKS
 
+pytestmark = pytest.mark.slow  # each starts processes
+
 Results = Callable[[str], list[Any]]
 
 

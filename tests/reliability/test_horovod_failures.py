@@ -15,6 +15,8 @@ import pytest
 from returnn_tf.engine.monitoring.status_file import read_status
 from tests.reliability import horovod_runs, toy
 
+pytestmark = pytest.mark.slow  # each starts processes
+
 PATIENCE = 25  # seconds, horovod_timeout; a loaded machine may stop any process for some
 GIVEN = 180  # seconds until all have ended: within 60 on a machine that has nothing else to do
 

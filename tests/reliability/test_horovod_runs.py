@@ -9,6 +9,8 @@ import pytest
 
 from tests.reliability import horovod_runs
 
+pytestmark = pytest.mark.slow  # each starts processes
+
 
 @pytest.mark.parametrize(
     "built,mpirun,name,expected",

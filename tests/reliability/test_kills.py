@@ -22,6 +22,8 @@ from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_
 from tests.reliability import toy
 from tests.waiting import LONG
 
+pytestmark = pytest.mark.slow  # each starts processes
+
 SAVE_EVERY = 4  # steps
 FILES = 5  # of a checkpoint, the manifest last
 LINES = (

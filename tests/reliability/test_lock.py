@@ -21,6 +21,8 @@ from returnn_tf.engine.checkpoints.lock import ModelLock
 from tests.reliability import toy
 from tests.waiting import LONG, until
 
+pytestmark = pytest.mark.slow  # each starts processes
+
 PATIENCE = 0.4
 
 

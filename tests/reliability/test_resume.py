@@ -14,6 +14,8 @@ from returnn_tf.engine.learning_rate.file import read_file
 from tests.reliability import toy
 from tests.results import MEASURED
 
+pytestmark = pytest.mark.slow  # each starts processes
+
 TERM = 143
 EPOCH_STEPS = [52, 52, 53, 52]  # of the toy
 

@@ -9,6 +9,8 @@ import pytest
 from tests.reliability.job_program import submit, write_config
 from tests.reliability.sge_node import sge  # noqa: F401  a fixture
 
+pytestmark = pytest.mark.slow  # each starts processes
+
 
 @pytest.fixture
 def folder(tmp_path):

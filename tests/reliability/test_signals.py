@@ -15,6 +15,8 @@ from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_
 from tests.reliability import toy
 from tests.waiting import LONG, until
 
+pytestmark = pytest.mark.slow  # each starts processes
+
 
 def temporary(folder: pathlib.Path) -> list[str]:
     """Return what should not be left in the folder of the checkpoints after a clean end."""

@@ -16,6 +16,8 @@ from tests.reliability.job_program import ROOT, submit, write_config
 from tests.reliability.slurm_node import slurm  # noqa: F401  a fixture
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow  # each starts processes
+
 
 def _until_ready(slurm, job, folder, saved):  # noqa: F811
     slurm.until(job, ("RUNNING",), restarts=saved)

@@ -14,6 +14,8 @@ import pytest
 from tests.reliability import horovod_runs, toy
 from tests.reliability.slurm_node import slurm  # noqa: F401  a fixture
 
+pytestmark = pytest.mark.slow  # each starts processes
+
 _STEPS = 150  # of each start that is interrupted; an epoch has 140, so that each comes to another one
 _SIZE = {
     "train": {"class": "Task12AXDataset", "num_seqs": 250, "seq_ordering": "random"},

@@ -8,9 +8,13 @@ import pathlib
 import signal
 from typing import Any
 
+import pytest
+
 from returnn_tf.cli.main import main
 from tests.reliability import toy
 from tests.waiting import until
+
+pytestmark = pytest.mark.slow  # each starts processes
 
 
 def _facts(folder: pathlib.Path, capsys: Any) -> Any:

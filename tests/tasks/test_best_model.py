@@ -78,6 +78,7 @@ def test_an_epoch_begins_with_the_best_model(
     assert (told in capsys.readouterr().out) is (begins_with == 1)
 
 
+@pytest.mark.slow
 def test_the_best_model_after_an_interruption() -> None:
     """The decision is taken again with the scores in the learning-rate file."""
     run(use_last_best_model=True)
@@ -92,6 +93,7 @@ def test_the_best_model_after_an_interruption() -> None:
         np.testing.assert_array_equal(again[name], value, err_msg=name)
 
 
+@pytest.mark.slow
 def test_the_best_model_is_gone_or_has_another_network(capsys: pytest.CaptureFixture[str]) -> None:
     run(use_last_best_model=True, save_interval=2)
     out = capsys.readouterr().out
@@ -139,6 +141,7 @@ def test_a_dry_run_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert "epoch 1 score: " in out and "dev: score" in out
 
 
+@pytest.mark.slow
 def test_a_dry_run_goes_on_from_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     run(num_epochs=1)
     before = {path: path.read_bytes() for path in pathlib.Path(".").rglob("*") if path.is_file()}
@@ -173,6 +176,7 @@ def test_seq_drop_is_halved(drop: float, every: int, expected: list[float]) -> N
     assert "seq_drop" not in batch_options_from_config(config, train=False, epoch=4)
 
 
+@pytest.mark.slow
 def test_limits_of_keys_that_the_data_lacks(capsys: pytest.CaptureFixture[str]) -> None:
     """They have no effect, which is told once for each dataset; the limits of other keys count."""
     limits = {"max_seq_length": {"bpe": 75, "data": 60}, "batch_size": {"data": 300, "bpe": 3}}

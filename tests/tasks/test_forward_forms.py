@@ -191,6 +191,7 @@ SEARCH = {
 }
 
 
+@pytest.mark.slow
 def test_forwarding_with_a_search() -> None:
     """Without a search the layer gives the targets; with one, only decided layers can be written."""
     searched, forced = Collect(), Collect()
@@ -218,6 +219,7 @@ def test_priors_are_the_mean_over_all_frames(max_seqs: int, limit: int) -> None:
     assert len(lines) == 3 and all(len(line.lstrip("-").split("e")[0]) == 20 for line in lines)
 
 
+@pytest.mark.slow
 def test_priors_of_the_epoch_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     """With partition_epoch, each epoch has a part of the frames; load_epoch says which."""
     train = {**SET, "partition_epoch": 2, "seq_ordering": "default"}

@@ -76,6 +76,7 @@ def test_training_writes_all_passes_into_one_file() -> None:
         np.testing.assert_allclose(values["p"].sum(axis=1), 1, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_forward_and_search_write_too_and_keep_to_the_outputs() -> None:
     run("train", {"is_output_layer": False})
     assert hdf_files() == []
@@ -276,6 +277,7 @@ def test_in_a_loop() -> None:
         net_of({"output": {"class": "rec", "from": "data", "unit": unit}})
 
 
+@pytest.mark.slow
 def test_resumed_training(capsys: pytest.CaptureFixture[str]) -> None:
     """The log says that the file lacks the epochs before; an old file is refused before the first batch."""
     run("train", {}, num_epochs=1)

@@ -80,6 +80,7 @@ def everything(path: str) -> dict[str, np.ndarray]:
     return {**checkpoint.read(path), **checkpoint.read_state(path)}
 
 
+@pytest.mark.slow
 def test_steps_settings_and_going_on(capsys: pytest.CaptureFixture[str]) -> None:
     config = run()
     names = {epoch: os.path.basename(path) for epoch, path in find_checkpoints("net/network").items()}
@@ -148,6 +149,7 @@ del pretrain
 """
 
 
+@pytest.mark.slow
 def test_values_by_epoch_trace_nothing_anew_while_they_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     path = pathlib.Path("my.config")
     path.write_text(TEXT + VALUES_BY_EPOCH)
@@ -163,6 +165,7 @@ def test_values_by_epoch_trace_nothing_anew_while_they_stay(monkeypatch: pytest.
         assert engine.trainer.step_count == 4 * trainers[1].step_count / 2
 
 
+@pytest.mark.slow
 def test_other_data_and_settings_of_the_update_keep_the_state_of_the_optimizer() -> None:
     config = config_with(model=None, dev=None, pretrain=None, num_epochs=2)
     network, train = config.typed("network"), config.typed("train")
@@ -188,6 +191,7 @@ def test_other_data_and_settings_of_the_update_keep_the_state_of_the_optimizer()
         assert steps[0] > steps[1] == 1
 
 
+@pytest.mark.slow
 def test_parameters_of_another_shape_start_anew(capsys: pytest.CaptureFixture[str]) -> None:
     """With a warning, before the training and by the check, if no copy mode says so."""
     text = TEXT.replace('"copy_param_mode": "subset"', '"copy_param_mode": None')
@@ -214,6 +218,7 @@ del pretrain
 """
 
 
+@pytest.mark.slow
 def test_an_epoch_without_training(capsys: pytest.CaptureFixture[str]) -> None:
     """It goes through the training data like an evaluation, and changes nothing; its network needs no loss."""
     for without_loss in (False, True):
@@ -250,6 +255,7 @@ del pretrain
 """
 
 
+@pytest.mark.slow
 def test_a_network_which_depends_on_what_earlier_epochs_wrote(capsys: pytest.CaptureFixture[str]) -> None:
     """The files are complete when the next epoch begins; going on gives the same."""
     pathlib.Path("my.config").write_text(TEXT + ALIGNED)

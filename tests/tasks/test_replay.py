@@ -52,6 +52,7 @@ def failed(**changes: Any) -> str:
     return "net/m.failure-%06i" % BAD_STEP
 
 
+@pytest.mark.slow
 def test_a_failed_step_can_be_done_again(capsys):
     folder = failed()
     failure, feed = reproducer.load(folder)
@@ -63,11 +64,13 @@ def test_a_failed_step_can_be_done_again(capsys):
     assert "First value with NaN or Inf: layer log" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_command_can_be_pasted_where_paths_have_blanks(capsys):
     failed(model="my net/m", failure_params=False)
     assert "returnn-tf CONFIG ++task replay ++failure 'my net/m.failure-%06i'" % BAD_STEP in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_without_parameters_those_of_the_checkpoint_are_taken(capsys):
     folder = failed(failure_params=False)
     assert sorted(os.listdir(folder)) == ["batch.npz", "failure.json"]
@@ -88,6 +91,7 @@ def test_only_the_newest_failures_are_kept(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["m.failure-%06i" % step for step in (3, 4, 5)]
 
 
+@pytest.mark.slow
 def test_that_nothing_can_be_written_does_not_hide_the_failure(capsys):
     pathlib.Path("net").mkdir()
     pathlib.Path("net/m.failure-%06i" % BAD_STEP).write_text("a file in the way")
@@ -96,6 +100,7 @@ def test_that_nothing_can_be_written_does_not_hide_the_failure(capsys):
     assert "The batch of the failed step can't be kept" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["missing", "no json", "list", "pickle", "cut"])
 def test_a_damaged_folder_is_one_clear_error(damage):
     folder = pathlib.Path(failed())
@@ -117,6 +122,7 @@ def test_replay_needs_a_folder():
         run_task(config(task="replay"))
 
 
+@pytest.mark.slow
 def test_facts_are_plain_json():
     with open(os.path.join(failed(), "failure.json"), encoding="utf8") as file:
         assert json.load(file)["seq_tags"] == ["seq-2"]

@@ -68,6 +68,7 @@ def sanity(
     log.configure()
 
 
+@pytest.mark.slow
 def test_all_is_well(sanity: Any, tmp_path: pathlib.Path) -> None:
     """Also no file is written but the log that the config names."""
     code, results, out = sanity()
@@ -147,6 +148,7 @@ def test_other_dataset_of_other_features(sanity: Any, capsys: pytest.CaptureFixt
         sanity(DEV + "dev.update(data=%s, output_dim={**train['output_dim'], 'data': (5, 2)})\n" % wider)
 
 
+@pytest.mark.slow
 def test_learning_rate_and_scale_of_features(sanity: Any) -> None:
     """The rate which it suggests is one that learns."""
     code, results, out = sanity("for seq in seqs: seq['data'] *= 100\nlearning_rate = 50.0\n")
@@ -170,6 +172,7 @@ def test_too_few_frames(sanity: Any) -> None:
     assert results["gradients"] == "ok"
 
 
+@pytest.mark.slow
 def test_target_that_no_layer_names(sanity: Any) -> None:
     """The number of outputs then follows from the loss alone."""
     code, results, out = sanity(

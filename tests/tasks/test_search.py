@@ -101,12 +101,14 @@ def assert_same_beams(got: list[Any], expected: list[Any]) -> None:
     np.testing.assert_allclose([score for score, _ in got], [score for score, _ in expected], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file_format", ["txt", "py"])
 def test_best_hypotheses_are_those_of_the_reference(file_format: str) -> None:
     text = run(search_output_layer="decision", search_output_file_format=file_format)
     assert text == (REFERENCE / ("search_decision_%s.txt" % file_format)).read_text()
 
 
+@pytest.mark.slow
 def test_beams_are_those_of_the_reference() -> None:
     expected = (REFERENCE / "search_beam_txt.txt").read_text().splitlines()
     got = run().splitlines()
@@ -115,6 +117,7 @@ def test_beams_are_those_of_the_reference() -> None:
         assert_same_beams(ast.literal_eval(line), ast.literal_eval(reference))
 
 
+@pytest.mark.slow
 def test_beams_as_a_dict_are_those_of_the_reference() -> None:
     got, expected = run(search_output_file_format="py"), (REFERENCE / "search_beam_py.txt").read_text()
     beams = ast.literal_eval(expected)
@@ -126,6 +129,7 @@ def test_beams_as_a_dict_are_those_of_the_reference() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer, hypotheses", [("decision", 1), ("output", 3), ("enc", 1)])
 def test_lines_with_tags_and_scores(layer: str, hypotheses: int) -> None:
     """The best of each beam, or all of it; what is not the result of a search has no score."""
@@ -139,6 +143,7 @@ def test_lines_with_tags_and_scores(layer: str, hypotheses: int) -> None:
     assert_same_beams([(float(score), text) for _, score, text in rows], expected)
 
 
+@pytest.mark.slow
 def test_tabs_in_lines_with_tags(capsys: pytest.CaptureFixture[str]) -> None:
     text = run(
         search_output_layer="decision", search_output_file_format="tsv",
@@ -148,6 +153,7 @@ def test_tabs_in_lines_with_tags(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Wrote out: decision for 4 sequences, a line each: tag, log score, text" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_compressed_output_without_targets() -> None:
     run(
         eval=WITHOUT_TARGETS, search_output_file="out.gz", search_output_file_format="py", search_do_eval=False,
@@ -158,6 +164,7 @@ def test_compressed_output_without_targets() -> None:
     assert sorted(path.name for path in pathlib.Path().iterdir()) == ["net", "out.gz"]
 
 
+@pytest.mark.slow
 def test_several_layers() -> None:
     found = ast.literal_eval(run(search_output_layer=["decision", "output"], search_output_file_format="py"))
     assert list(found) == ["seq-0", "seq-1", "seq-2", "seq-3"]
@@ -166,6 +173,7 @@ def test_several_layers() -> None:
         assert entry["decision"] == entry["output"][0][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "extern_data, lines",
     [
@@ -193,6 +201,7 @@ def test_names_of_the_dataset_come_before_those_of_the_vocabulary() -> None:
     assert labels_of(other, Named, extern_data, "classes").text([1, 3]) == "1 3"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [4, None])
 def test_a_placeholder_in_a_file_is_no_name(dim: Optional[int]) -> None:
     """HDFWriter has to write names of labels, also where there are none."""
@@ -233,6 +242,7 @@ def test_bytes_and_pieces_of_words() -> None:
     assert merged.words([0, 1, 2]) == ["ab", "c"]
 
 
+@pytest.mark.slow
 def test_long_sequences_come_first_and_the_function_is_traced_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -250,6 +260,7 @@ def test_long_sequences_come_first_and_the_function_is_traced_once(
     assert "'eval' search epoch 80, finished after 4 steps" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_error_report(capsys: pytest.CaptureFixture[str]) -> None:
     pairs = [([1, 2, 3], [1, 2]), ([4, 4], [3, 1]), ([0, 1, 2, 3, 4], [1, 2]), ([2], [3])]
     seqs = [{"data": np.array(a, "int32"), "classes": np.array(b, "int32")} for a, b in pairs]
@@ -261,6 +272,7 @@ def test_error_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert "word errors" not in text  # the labels are the words
 
 
+@pytest.mark.slow
 def test_pieces_of_words_are_put_together_for_word_errors(capsys: pytest.CaptureFixture[str]) -> None:
     pairs = [([1, 2, 3], [1, 2]), ([4, 4], [3]), ([0, 1, 2, 3, 4], [2, 1, 2]), ([2], [3])]
     seqs = [{"data": np.array(a, "int32"), "classes": np.array(b, "int32")} for a, b in pairs]
@@ -274,6 +286,7 @@ def test_pieces_of_words_are_put_together_for_word_errors(capsys: pytest.Capture
     assert "decision: word errors" in out and " of 5:" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file_format", ["txt", "py"])
 @pytest.mark.parametrize("layer", ["emb", "enc"])
 def test_arrays(layer: str, file_format: str) -> None:
@@ -290,6 +303,7 @@ def test_arrays(layer: str, file_format: str) -> None:
         np.testing.assert_allclose(np.array(value), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_search_data_may_be_a_dataset() -> None:
     text = run(search_data=SETTINGS["eval"], eval=None, search_output_layer="decision")
     assert text == (REFERENCE / "search_decision_txt.txt").read_text()
@@ -371,6 +385,7 @@ ENDS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS)
 def test_the_end_label_of_the_references_is_no_error(end: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     """What the search found is exactly what was said; each reference ends with the label that ends the search."""

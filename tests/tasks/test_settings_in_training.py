@@ -59,6 +59,7 @@ def test_max_total_num_seqs(limit: Any, expected: int) -> None:
         assert sum(batch.num_seqs for batch in dataset.batches(1, **options)) == wanted
 
 
+@pytest.mark.slow
 def test_lines_of_the_log(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Memory in the lines of the steps, the dims of each layer, and what has no effect."""
     text = (

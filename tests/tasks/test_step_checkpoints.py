@@ -53,6 +53,7 @@ def stopped(**changes: Any) -> str:
     return str(info.value)
 
 
+@pytest.mark.slow
 def test_tasks_which_find_no_other_say_how_to_load_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert stopped().endswith("is saved. The same command resumes from there.")
     assert sorted(find_step_checkpoints("net/toy")) == [(1, 1)]
@@ -79,6 +80,7 @@ def test_tasks_which_find_no_other_say_how_to_load_one(capsys: pytest.CaptureFix
         run(task="eval")
 
 
+@pytest.mark.slow
 def test_epochs_are_not_trained_anew_beside_old_ones_from_within_them(capsys: pytest.CaptureFixture[str]) -> None:
     """The next run without start_epoch would go on from the old ones."""
     assert stopped(start_epoch=1).endswith("is saved. Without start_epoch the same command resumes from there.")
@@ -97,6 +99,7 @@ def test_epochs_are_not_trained_anew_beside_old_ones_from_within_them(capsys: py
     assert "Loaded net/toy.001\n" in text and "start_epoch" not in text
 
 
+@pytest.mark.slow
 def test_old_checkpoints_of_epochs_which_are_trained_anew_are_told_and_do_not_replace_the_new_ones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

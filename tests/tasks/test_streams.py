@@ -30,6 +30,7 @@ def stream(dataset: dict[str, Any], **options: Any) -> dict[str, Any]:
     return {"class": "PostprocessingDataset", "dataset": dataset, **options}
 
 
+@pytest.mark.slow
 def test_search() -> None:
     """Hypotheses in the order of the stream; one that never ends is refused."""
     expected = searching.run(search_output_layer="decision")
@@ -66,6 +67,7 @@ class _Rank(World):
         self.rank, self.size = rank, size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["stream", "corpus"])
 @pytest.mark.parametrize("shared", [[], [[2, 1]]])
 def test_each_sequence_is_read_by_one_process(dataset: str, shared: list[list[int]]) -> None:
@@ -90,6 +92,7 @@ def test_each_sequence_is_read_by_one_process(dataset: str, shared: list[list[in
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
+@pytest.mark.slow
 def test_training_on_a_stream(tmp_path: pathlib.Path) -> None:
     """The same scores as on the corpus itself, with an evaluation that is a stream, too."""
     found = []

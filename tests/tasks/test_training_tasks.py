@@ -59,6 +59,7 @@ def run(**changes: Any) -> int:
     return run_task(config)
 
 
+@pytest.mark.slow
 def test_status_tells_an_error_before_the_first_step(capsys: Any) -> None:
     """Also of a run that goes on: the status file of the one before says that it has finished."""
     run(num_epochs=1)
@@ -72,6 +73,7 @@ def test_status_tells_an_error_before_the_first_step(capsys: Any) -> None:
     assert "net/network: ended (DataError: " in text and "stored [9, 5]" in text and "dead" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_a_full_disk_is_no_mistake_of_the_config(number: int, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """Exit code 1, and nothing of the file is left."""
@@ -142,6 +144,7 @@ def test_rates_that_no_training_can_have(rate: str, message: str) -> None:
     assert all(np.isfinite(values).all() for values in last.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "interval, message",
     [
@@ -220,6 +223,7 @@ def test_names_of_several_losses(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_run_which_goes_on_ends_with_the_same_numbers() -> None:
     run(num_epochs=3)
     whole = everything(3)
@@ -237,6 +241,7 @@ def test_a_run_which_goes_on_ends_with_the_same_numbers() -> None:
         assert reproducible(data.error) == reproducible(scores[epoch].error)
 
 
+@pytest.mark.slow
 def test_a_damaged_newest_checkpoint_is_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
     run(num_epochs=2)
     path = pathlib.Path("net/network.002.data-00000-of-00001")
@@ -257,6 +262,7 @@ def test_an_epoch_without_scores_is_evaluated_when_going_on() -> None:
     assert read_file("newbob.data")[1].error["dev_score"] == pytest.approx(expected["dev_score"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_learning_rate_file_of_another_run_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     run(num_epochs=2)
     assert "newbob.data has" not in capsys.readouterr().out

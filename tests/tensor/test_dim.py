@@ -152,6 +152,7 @@ def test_with_operands_rebuilds_the_expression() -> None:
     assert derived.with_operands(replace) is (other + 1).ceildiv_right(2)
 
 
+@pytest.mark.slow
 def test_derived_dims_are_freed() -> None:
     time = SpatialDim("time")
     key = id(time + 17)

@@ -109,6 +109,7 @@ def test_averages_other_shapes_are_refused(models, capsys):
     assert "'l/W' has the shape [2, 2] in the checkpoint models/epoch.004" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_average_in_an_empty_environment(models):
     """As AverageTFCheckpointsJob runs it."""
     command = [sys.executable, str(TOOLS / "tf_avg_checkpoints.py"), "--checkpoints", "001,002"]

@@ -44,6 +44,7 @@ def test_lists_the_ops():
     assert run("--list").stdout.split() == sorted(OPS)
 
 
+@pytest.mark.slow
 def test_says_what_is_wrong(tmp_path):
     done = run("lstm", "--output", str(tmp_path / "op.so"), CXX="no-such-c++")
     assert done.returncode == 1 and "error: $CXX = 'no-such-c++' was not found" in done.stderr

@@ -68,6 +68,7 @@ def node(graph, name):
     return next((node for node in graph.node if node.name == name), None)
 
 
+@pytest.mark.slow
 def test_as_jobs_call_it(tmp_path):
     """From another folder, in an empty environment; both lists have no ":0"; the log of the config is not written."""
     command = [sys.executable, str(SCRIPT), str(tmp_path / "my.config"), "--train=0", "--eval=1", "--search=0",
@@ -106,6 +107,7 @@ def test_for_tensorboard():
     assert node(graph, "output/output_batch_major") is not None
 
 
+@pytest.mark.slow
 def test_train_flag_search_and_portable():
     """--train -1 has a placeholder, --search 1 hypotheses; --portable needs no library."""
     assert tool("--train", "-1", "--output_file", "train.meta") == 0

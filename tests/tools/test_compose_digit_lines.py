@@ -64,6 +64,7 @@ def test_labels_are_those_of_the_images(composed):
         np.testing.assert_array_equal(file["targets/data/classes"][()], labels[file["sourceImages"][()]])
 
 
+@pytest.mark.slow
 def test_same_seed_same_bytes(composed, tmp_path):
     assert run_tool(str(tmp_path / "again"), *SMALL).returncode == 0
     assert run_tool(str(tmp_path / "other"), "--seed", "2", *SMALL).returncode == 0

@@ -86,6 +86,7 @@ def _hdf():
     return "train.hdf"
 
 
+@pytest.mark.slow
 def test_plot():
     pytest.importorskip("matplotlib")
     assert dump("--type", "plot", "--endseq", "1", "--dump_prefix", "./p.") == 0

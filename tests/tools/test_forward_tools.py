@@ -147,6 +147,7 @@ def test_attention_weights(trained, search, tmp_path):
         np.testing.assert_allclose(value.reshape(value.shape[:2]), by_hand(trained[1], seq, entry["output"]), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_attention_weights_as_hdf_and_pictures(tmp_path, trained):
     pytest.importorskip("matplotlib")
     path = str(tmp_path / "w.hdf")
@@ -190,6 +191,7 @@ def test_attention_weights_outside_of_the_loop(tmp_path):
         np.testing.assert_allclose(value.sum(axis=1), 1, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_attention_weights_with_dropout(tmp_path):
     """Without dropout, training and evaluation are the same; a folder stands for the config in it."""
     found = []

@@ -45,6 +45,7 @@ def test_names_of_lstms(name):
     assert all(os.path.isabs(path) and os.path.isfile(path) for path in paths)
 
 
+@pytest.mark.slow
 def test_both_libraries_can_be_loaded():
     """In the order of RASR, after a job has moved them; what is in the cache stays."""
     code, paths = compiled("--native_op", "Chunking", "--blas_lib", "/none.so")

@@ -48,6 +48,7 @@ def test_list_of_all(capsys):
     assert "Did you mean 'dump-dataset'?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_runs_in_an_empty_environment(tmp_path):
     """From anywhere, without PATH, HOME or PYTHONPATH."""
     command = [sys.executable, str(ROOT / "tools" / "dump-dataset.py"), "{'class': 'Task12AX', 'num_seqs': 2}"]

@@ -52,6 +52,7 @@ def test_as_tensorboard_writes_them(tmp_path: Path) -> None:
         assert mine[2].plugin_data.plugin_name == other[2].plugin_data.plugin_name
 
 
+@pytest.mark.slow
 def test_without_tensorboard(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", WITHOUT, str(tmp_path)], check=True)
     assert [(entry[0], entry[1]) for entry in read(tmp_path)] == [(7, "a/b"), (8, "c")]

@@ -49,6 +49,7 @@ def _memory() -> int:
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="the system does not tell of memory")
 def test_no_memory_is_lost() -> None:
     """Of ``tf.convert_to_tensor`` 340 bytes stay for each array."""

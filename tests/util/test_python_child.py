@@ -46,6 +46,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return there
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "programs",
     [

@@ -15,6 +15,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, given, expected", CASES)
 def test_recorded(name, given, expected):
     pytest.importorskip("inflect")
@@ -23,6 +24,7 @@ def test_recorded(name, given, expected):
     assert process(given) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, given, expected",
     [

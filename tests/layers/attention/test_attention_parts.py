@@ -160,6 +160,7 @@ def assert_the_same(net: Net, version: int = 21, *, fused: bool, **settings: Any
         np.testing.assert_allclose(here[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "net,version",
     [

@@ -91,6 +91,7 @@ def loop_net(layers: dict[str, Any], moved: bool) -> Any:
     return net_of(network)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(NETS))
 def test_all_steps_at_once(name: str) -> None:
     results, params = [], None

@@ -43,6 +43,7 @@ def search_net(layers: dict[str, Any]) -> Network:
     return Network.from_config(config, search=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed, scale", [(0, 1.0), (1, 1.0), (5, 1.0), (4, 0.5)])
 def test_same_hypotheses(seed: int, scale: float) -> None:
     """With one label only, and with labels that change, where hypotheses are reordered."""
@@ -60,6 +61,7 @@ def test_same_hypotheses(seed: int, scale: float) -> None:
             np.testing.assert_array_equal(first.value[b, :n], second.value[b, :n])
 
 
+@pytest.mark.slow
 def test_relative_positions() -> None:
     """Without the vectors of the distances the hypotheses are those of plain self attention."""
     one, two = search_net({"sa": SELF}), search_net({"shift": SHIFT, "sa": {**SELF, "key_shift": "shift"}})
@@ -72,6 +74,7 @@ def test_relative_positions() -> None:
     np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.slow
 def test_relative_positions_in_place() -> None:
     """The native op, where keys and values stay in place, against histories that are copied."""
     net = search_net({"shift": SHIFT, "sa": {**SELF, "key_shift": "shift"}})

@@ -156,6 +156,7 @@ def test_no_alignment(version: int, max_approx: bool) -> None:
     _check(out, grad, feed, (losses, expected))
 
 
+@pytest.mark.slow
 def test_targets_clipped_and_collapsed() -> None:
     feed = _feed(np.array([[0, 0, 1], [0, 1, 0], [1, 0, 0]], "int32"), np.array([3, 3, 2], "int32"))
     out, grad = _run({**SOFTMAX, "loss_opts": {"auto_clip_target_len": True}}, feed)

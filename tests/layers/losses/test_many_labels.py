@@ -83,6 +83,7 @@ def test_logits_and_a_time_major_layer(fused: list[int], monkeypatch: Any) -> No
     assert_same(got, run(layer, True, others=others))
 
 
+@pytest.mark.slow
 def test_layer_of_a_loop(fused: list[int], monkeypatch: Any) -> None:
     """One that is computed for all steps at once after the loop."""
     unit = {

@@ -40,6 +40,7 @@ def test_full_softmax_outside_of_training(train: bool, full: bool) -> None:
     assert "output" in out.errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["log_uniform", "uniform", "fixed_unigram"])
 @pytest.mark.parametrize("splits", [1, 3])
 def test_many_samples(sampler: str, splits: int) -> None:
@@ -98,6 +99,7 @@ def test_in_a_loop(train: bool, full: bool, beside_a_loop: bool) -> None:
     np.testing.assert_allclose(out.losses["output/output"], wanted, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_values_in_a_loop_are_those_outside() -> None:
     opts = {"num_sampled": 20000, "sampler": "uniform"}
     layer = {

@@ -52,6 +52,7 @@ def expected(found: Any, arrays: Any, *, norm: bool, divide: bool, subtract: boo
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", [True, False])
 @pytest.mark.parametrize("divide, subtract", [(True, True), (False, False)])
 def test_expected_loss(norm: bool, divide: bool, subtract: bool) -> None:
@@ -77,6 +78,7 @@ def by_differences(net: Any, name: str, loss: str) -> np.ndarray:
     return result
 
 
+@pytest.mark.slow
 def test_gradient_of_expected_loss() -> None:
     net = risk_net(norm_scores_stop_gradient=False)
     out = net.run(feed(), with_grad=True)
@@ -85,6 +87,7 @@ def test_gradient_of_expected_loss() -> None:
     )
 
 
+@pytest.mark.slow
 def test_correction_of_the_gradient_only() -> None:
     plain = risk_net(subtract_average_loss=False).run(feed(), with_grad=True)
     corrected = risk_net().run(feed(), with_grad=True)
@@ -94,6 +97,7 @@ def test_correction_of_the_gradient_only() -> None:
     assert abs(plain.losses["output"] - corrected.losses["output"]) > 1e-3
 
 
+@pytest.mark.slow
 def test_search_score() -> None:
     network = {
         **free_loop(SEARCH),

@@ -42,6 +42,7 @@ def _search(beams: Any, known: bool) -> Any:
     return net.run(feed).layers["output"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beams", [(3, 3), (2, 3), (4, 3)])
 def test_input_projected_before_the_loop(beams: Any) -> None:
     """The same hypotheses as where the input is copied in each step, also if the beam changes within a step."""

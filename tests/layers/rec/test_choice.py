@@ -103,6 +103,7 @@ def collapsed_scores(log_probs: np.ndarray, blank: int, kind: str) -> dict[Any, 
     return {string: float(merge(scores)) for string, scores in result.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sum", "max"])
 def test_recombination_is_exact_with_a_large_beam(kind: str) -> None:
     for exact, found in scores_of_strings({"recombine": kind, "recombine_blank": 2}, {}):
@@ -156,6 +157,7 @@ def scores_of_strings(
 # --- several sources ---
 
 
+@pytest.mark.slow
 def test_all_combinations_of_two_sources() -> None:
     two = {"p2": {"class": "softmax", "n_out": 3, "from": ["data:source"]}}
     pair = {"from": ["p", "p2"], "target": None, "source_beam_sizes": [5, 3], "length_normalization": False}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
@@ -33,6 +34,7 @@ def decoded(initial_state: Any) -> Any:
     return net.run({"data": data, "data/size0": np.array([3, 2], "int32")}).layers["output"]
 
 
+@pytest.mark.slow
 def test_the_state_is_repeated_for_each_hypothesis() -> None:
     """As the layers with its tensors are: along the batch axis of the state, which is another one in the output."""
     got, expected = decoded("base:enc"), decoded({"h": "base:h", "c": "base:c"})

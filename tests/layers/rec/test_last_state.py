@@ -37,6 +37,7 @@ def test_state_after_the_last_step(moved, source, key, start):
         np.testing.assert_allclose(got[b], expected[part], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_state_of_hypotheses():
     """The h of an LSTM is its output: also with hypotheses that ended, some of them at once."""
     unit = {

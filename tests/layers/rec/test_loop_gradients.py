@@ -61,6 +61,7 @@ def _run(unit: dict[str, Any], **options: Any) -> Any:
     return net.run(feed, with_grad=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", [_UNIT, _NESTED], ids=["attention", "nested loop"])
 @pytest.mark.parametrize("moved", [True, False])
 def test_checkpoint_steps_changes_nothing(unit: dict[str, Any], moved: bool) -> None:
@@ -73,12 +74,14 @@ def test_checkpoint_steps_changes_nothing(unit: dict[str, Any], moved: bool) -> 
         np.testing.assert_allclose(again.grads[name], grad, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_swap_memory_is_accepted() -> None:
     """It changes no number."""
     plain, swapped = _run(_UNIT), _run(_UNIT, swap_memory=True)
     assert plain.total_loss == swapped.total_loss
 
 
+@pytest.mark.slow
 def test_back_prop_false_stops_at_the_loop() -> None:
     """Only the layers after the loop get gradients."""
     plain, stopped = _run(_UNIT), _run(_UNIT, back_prop=False)

@@ -78,6 +78,7 @@ UNITS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "unit,options",
     [(unit, {"feedback": i % 2 == 0}) for i, unit in enumerate(sorted(UNITS))]
@@ -202,6 +203,7 @@ def test_skip_initial(skip, first):
     np.testing.assert_allclose(out[0, 1:], [[1, 2, 3], [1, 2, 3], [3, 2, 1]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("task_in_loop", [False, True])
 def test_masked_from(moved, task_in_loop):
@@ -324,6 +326,7 @@ def test_history_cannot_be_kept(moved):
         template(loop({"class": "cum_concat"}, moved=moved))
 
 
+@pytest.mark.slow
 def test_behind_a_search():
     """Every hypothesis has a number of picked labels of its own."""
     network = {

@@ -63,6 +63,7 @@ UNITS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("unit", sorted(UNITS))
 def test_random_masks(unit, seed):
@@ -78,6 +79,7 @@ def test_random_masks(unit, seed):
         np.testing.assert_allclose(grad, step_grads[name], rtol=1e-2, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["self attention", "transformer", "history"])
 def test_only_the_picked_frames_matter(unit):
     """In a loop with another loop's values as source: as if the other frames were not there."""

@@ -55,6 +55,7 @@ def run(options, monkeypatch, native):
     return net.run(feed, with_grad=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", NETWORKS.values(), ids=NETWORKS.keys())
 def test_same_as_plain_tensorflow(options, monkeypatch):
     native, plain = (run(options, monkeypatch, native) for native in (True, False))
@@ -73,6 +74,7 @@ def test_it_is_the_native_op_that_runs(monkeypatch, unit, module, op):
     assert calls
 
 
+@pytest.mark.slow
 def test_other_activation_runs_in_plain_tensorflow(monkeypatch):
     monkeypatch.setattr(gru, "native_gru", None)
     run({"unit": "gru", "unit_opts": {"activation": "relu"}}, monkeypatch, native=True)

@@ -31,6 +31,7 @@ def tail_of(value: Any, start: int) -> list[Any]:
     return [row[max(0, start) : length] for row, length in zip(frames, LENS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["layer", "dict of layers"])
 def test_begins_where_another_ended(given: str) -> None:
     """The last frames after the state of the first ones are those of the whole sequence."""
@@ -59,6 +60,7 @@ def test_variables_as_initial_state() -> None:
     assert shapes == {"output/rec/initial_conv": (30,), "output/rec/initial_S": (12,)}
 
 
+@pytest.mark.slow
 def test_single_step_from_states() -> None:
     """One step from given states, layer by layer, is the next frame."""
     network = {
@@ -79,6 +81,7 @@ def test_single_step_from_states() -> None:
     np.testing.assert_allclose(layers["after"].value, layers["expected"].value, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moved", [False, True])
 def test_under_a_mask(moved: bool) -> None:
     """States stay in steps that are not selected: the selected frames are those of a sequence of its own."""

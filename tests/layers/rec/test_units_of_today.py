@@ -127,6 +127,7 @@ def test_gradient(unit: str, n_out: int, unit_opts: dict[str, Any]) -> None:
         assert got == pytest.approx(expected, rel=1e-5, abs=1e-6), first
 
 
+@pytest.mark.slow
 @each_unit
 def test_in_a_loop(unit: str, n_out: int, unit_opts: dict[str, Any]) -> None:
     """Step by step in a loop it computes what it computes over time, with the same last state."""
@@ -152,6 +153,7 @@ def test_in_a_loop(unit: str, n_out: int, unit_opts: dict[str, Any]) -> None:
     assert result.grads["loop/rec/back/W"].any()
 
 
+@pytest.mark.slow
 @each_unit
 def test_in_beam_search(unit: str, n_out: int, unit_opts: dict[str, Any]) -> None:
     """The scores of the hypotheses are those of their labels, given to the network: states follow their hypotheses."""

@@ -63,6 +63,7 @@ def draw_chains(frames, batch, classes, states, optional_ends, seed=1):
     return scores, rng.randint(frames // 2, frames + 1, batch), chain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalized", [False, True])
 @pytest.mark.parametrize("label_loop", [False, True])
 @pytest.mark.parametrize("size", SIZES, ids=str)

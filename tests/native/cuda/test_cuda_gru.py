@@ -13,6 +13,7 @@ def gru():
     return Kernels(build_emulated("gru/gru_cuda.cu"), "gru")
 
 
+@pytest.mark.slow
 def test_in_place(gru):
     """Gates in the memory of z, and dz in that of the gates."""
     size, lengths = (3, 4, 7), recurrences.ragged(3, 4)

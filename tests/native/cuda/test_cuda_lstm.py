@@ -13,6 +13,7 @@ def lstm():
     return Kernels(build_emulated("lstm/lstm_cuda.cu"), "lstm")
 
 
+@pytest.mark.slow
 def test_weights_in_shared_memory(lstm, monkeypatch):
     """More of them than the registers hold, in backward."""
     monkeypatch.setenv("RTF_EMULATION_SMS", "25")

@@ -85,6 +85,7 @@ def expected_h(images, k, stable=True):
     return reference.mdlstm(images.z[k], images.r[k][n:], images.r[k][:n], *sizes, images.flips[k], stable)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stable", [True, False], ids=["stable", "two_forget_gates"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -250,6 +251,7 @@ def test_too_few_multiprocessors_for_the_plan(library, monkeypatch):
         both.forward()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_sanitizers(seed):
     run_sanitized("../tests/native/cuda/sanitized_mdlstm.cu", seed=seed)

@@ -20,6 +20,7 @@ def kernels(request):
     return Kernels(build_emulated(f"{request.param}/{request.param}_cuda.cu"), request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numbers", [FLOAT, TF32, BFLOAT16, FLOAT16])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_values_and_gradients(kernels, size, numbers):

@@ -210,11 +210,13 @@ def test_nvcc(arch):
     assert "spill stores" in compile_for_gpu(KERNELS, arch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_sanitizers(sanitizer, seed):
     run_sanitized(SANITIZED, "-Wno-sign-compare", seed=seed, sanitizer=sanitizer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sanitizer, wrong, message",
     [("address,undefined", "memory", "heap-buffer-overflow"), ("thread", "race", "data race")],
