@@ -435,3 +435,36 @@ def test_rooms_add_entries_as_plug_ins_do(tmp_path, monkeypatch):
     finally:
         monkeypatch.undo()
         registry.rooms.cache_clear()
+
+
+WITHOUT_RASR = """
+import returnn_tf
+from returnn_tf.config import registry
+registry._is_there = lambda room: room != "returnn_tf.rasr"
+DATASET = {"class": "SprintCacheDataset", "data": {"data": "x"}}
+FULL_SUM = {"class": "fast_bw", "align_target": "sprint", "sprint_opts": {}, "from": "data"}
+LOSS = {"class": "softmax", "n_out": 3, "loss": "sprint", "loss_opts": {}, "from": "data"}
+for make in (
+    lambda: returnn_tf.Dataset.from_config(DATASET),
+    *(
+        lambda layer=layer: returnn_tf.Network.from_config(
+            returnn_tf.Config({"network": {"output": layer}, "extern_data": {"data": {"dim": 3}}})
+        )
+        for layer in (FULL_SUM, LOSS)
+    ),
+):
+    try:
+        make()
+    except returnn_tf.ConfigError as exc:
+        print(exc)
+"""
+
+
+def test_what_needs_a_missing_room_is_one_clear_error(tmp_path):
+    """A dataset, an option of a layer, and a loss."""
+    lines = [line for line in run(tmp_path, WITHOUT_RASR).stdout.splitlines() if not line.startswith("  ")]
+    assert len(lines) == 3
+    end = "What is for RASR needs returnn_tf.rasr, which is not part of this installation."
+    assert all(line.endswith(end) for line in lines), lines
+    names = ["'SprintCacheDataset'", "unknown program for automata 'sprint'", "unknown loss 'sprint'"]
+    assert all(name in line for name, line in zip(names, lines)), lines

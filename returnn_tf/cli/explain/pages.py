@@ -1,14 +1,19 @@
-"""The pages on errors: Markdown files beside this module, called after their topics."""
+"""The pages on errors: Markdown files beside this module and in ``explain/`` of a room, called after their topics."""
 
 from __future__ import annotations
 
+import functools
+import os
+from collections.abc import Mapping
+
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.registry import rooms
 from returnn_tf.util.shipped import texts
 
 
 def topics() -> tuple[str, ...]:
     """Return all topics, sorted."""
-    return tuple(texts(__file__, ".md"))
+    return tuple(_pages())
 
 
 def page(topic: str) -> str:
@@ -18,7 +23,7 @@ def page(topic: str) -> str:
     """
     if topic not in topics():
         raise ConfigError("explain: there is no topic %r. %s" % (topic, did_you_mean(topic, topics(), max_listed=50)))
-    return texts(__file__, ".md")[topic]
+    return _pages()[topic]
 
 
 def title(topic: str) -> str:
@@ -32,3 +37,13 @@ def pointer(topic: str) -> str:
     :param topic: topics separated by blanks
     """
     return "More: returnn-tf explain %s" % topic if topic else ""
+
+
+@functools.cache
+def _pages() -> Mapping[str, str]:
+    """Return the pages by topic, sorted."""
+    found = dict(texts(__file__, ".md"))
+    for room in rooms().values():
+        assert room.__file__ is not None
+        found.update(texts(os.path.join(os.path.dirname(room.__file__), "explain", "pages.py"), ".md"))
+    return dict(sorted(found.items()))

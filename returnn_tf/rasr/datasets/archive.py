@@ -122,7 +122,7 @@ class Archive:
 
 
 def _scan(content: mmap.mmap) -> Iterator[tuple[str, Entry]]:
-    """Find the complete entries of an archive without an index; what is none is skipped."""
+    """Scan an archive without an index for complete entries, skipping anything else."""
     position = content.find(START, HEADER_SIZE)
     while position >= 0:
         found = _entry_at(content, position)

@@ -117,7 +117,7 @@ class RasrProcess:
         return DataError("%s%s%s" % (begin, text, self._details()))
 
     def strange(self, what: str) -> DataError:
-        """Return the error for a message that is none of this version."""
+        """Return the error for a message of an unsupported protocol version."""
         return self.error(
             "RASR sends something else than expected: %s. It must import the module of this version, so its "
             "configuration must not set pymod-path and pymod-name." % what
@@ -220,7 +220,7 @@ class _Inbox:
             os.write(2, content)
 
     def _deliver(self, data: bytearray) -> None:
-        """Take the complete messages off the data, waiting until there is room for them."""
+        """Queue the complete messages of the data, waiting until there is room for them."""
         while len(data) >= 4:
             (size,) = struct.unpack_from("<i", data)
             if not 0 < size <= _MAX_MESSAGE:
@@ -259,7 +259,7 @@ class _Inbox:
             return content
 
     def discard(self) -> None:
-        """Throw away what comes from now on, so that the thread ends with the program."""
+        """Discard further data, so that the thread ends with the program."""
         with self._changed:
             self._discarded = True
             self._messages.clear()

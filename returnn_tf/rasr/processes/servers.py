@@ -120,7 +120,7 @@ class RasrServers:
         return [self._checked_automaton(tag, answer, num_classes) for tag, answer in zip(tags, answers)]
 
     def close(self) -> None:
-        """End the processes; they are started anew when something is asked again."""
+        """End the processes; the next question starts them again."""
         while self._instances:
             instance = self._instances.pop()
             try:
@@ -207,7 +207,7 @@ class RasrServers:
 
 
 class _Failures:
-    """Ends all processes when an answer was not as expected: the others may still have answers on the way."""
+    """Ends all processes after an unexpected answer: others may still have answers on the way."""
 
     def __init__(self, servers: RasrServers):
         self._servers = servers
@@ -223,7 +223,7 @@ class _Failures:
 
 
 def _shared_out(frames: Sequence[int], count: int) -> list[list[int]]:
-    """Return the rows for each of ``count`` instances: the longest first, each to the one with the least so far."""
+    """Distribute the rows over ``count`` instances, longest first, each to the least loaded instance so far."""
     parts: list[list[int]] = [[] for _ in range(count)]
     sums = [0] * count
     for row in sorted(range(len(frames)), key=lambda row: -frames[row]):
