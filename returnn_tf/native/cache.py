@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -20,6 +19,7 @@ from collections.abc import Iterator
 from typing import Optional
 
 from returnn_tf.native.errors import NativeOpError
+from returnn_tf.util.file_lock import lock
 from returnn_tf.util.trust import close_to_others, is_ours
 
 ENVIRONMENT = "RETURNN_TF_NATIVE_CACHE"
@@ -113,7 +113,7 @@ class CacheEntry:
             raise unusable(exc, self.folder) from exc
         with f:
             try:
-                fcntl.flock(f, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(f, wait=wait)
                 alone = True
             except OSError:
                 alone = False

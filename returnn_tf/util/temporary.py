@@ -18,10 +18,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, Optional
 
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
+from returnn_tf.util.file_lock import HAS_LOCKS, has_name, lock
 
 _NAME = re.compile(r"\.tmp-([0-9a-f]{8})-(\d+)-[0-9a-f]+$")
 _PAUSE = 0.02
@@ -57,7 +54,7 @@ class Temporary:
             self._handle = self._create()
             _flock(self._handle, wait_until=time.monotonic() + _CLEANING)
             # else a process elsewhere removed it before it was locked, or this file system can't tell
-            if _is_still(self.path, self._handle) or not attempts_left:
+            if has_name(self.path, self._handle) or not attempts_left:
                 break
             self._close()
         _live.add(self)
@@ -66,7 +63,7 @@ class Temporary:
         if not self._is_folder:
             return os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0), 0o666)
         os.mkdir(self.path)
-        return os.open(self.path, os.O_RDONLY) if fcntl is not None else None
+        return os.open(self.path, os.O_RDONLY) if HAS_LOCKS else None
 
     def write(self, content: bytes, *, sync: bool = True) -> None:
         """Write the content.
@@ -154,7 +151,7 @@ def exclusive(path: str, patience: float) -> Iterator[bool]:
     while True:
         handle = _open_to_lock(path)
         held = _flock(handle, wait_until=end)
-        if not held or _is_still(path, handle):
+        if not held or has_name(path, handle):
             break
         os.close(handle)  # type: ignore[arg-type]  # it was replaced meanwhile
         if time.monotonic() > end:
@@ -165,7 +162,7 @@ def exclusive(path: str, patience: float) -> Iterator[bool]:
     finally:
         if handle is not None:
             with contextlib.suppress(OSError):
-                if _is_still(path, handle) and not os.fstat(handle).st_size:
+                if has_name(path, handle) and not os.fstat(handle).st_size:
                     os.remove(path)
             os.close(handle)
 
@@ -180,23 +177,17 @@ def _open_to_lock(path: str) -> Optional[int]:
 
 def _flock(handle: Optional[int], wait_until: float = 0.0) -> bool:
     """Lock an open file or folder; return whether that has worked."""
-    while fcntl is not None and handle is not None:
+    while handle is not None:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(handle)
             return True
-        except OSError as exc:
-            if exc.errno not in (errno.EAGAIN, errno.EACCES) or time.monotonic() >= wait_until:
+        except BlockingIOError:
+            if time.monotonic() >= wait_until:
                 return False
+        except OSError:
+            return False
         time.sleep(_PAUSE)
     return False
-
-
-def _is_still(path: str, handle: Optional[int]) -> bool:
-    """Return whether the open file still has its name; True if it can't be opened here."""
-    try:
-        return handle is None or os.path.samestat(os.stat(path), os.fstat(handle))
-    except FileNotFoundError:
-        return False
 
 
 @contextlib.contextmanager
@@ -211,12 +202,11 @@ def _is_left(path: str) -> Iterator[bool]:
     try:
         with contextlib.suppress(OSError):
             handle = os.open(path, (os.O_RDONLY if os.path.isdir(path) else os.O_RDWR) | getattr(os, "O_NONBLOCK", 0))
-            if fcntl is not None:
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    is_left = True
-                except BlockingIOError:
-                    is_left = False
+            try:
+                lock(handle)
+                is_left = True
+            except BlockingIOError:
+                is_left = False
         yield is_left
     finally:
         if handle is not None:

@@ -13,19 +13,12 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Optional
 
 from returnn_tf.datasets.files.in_use import note_use
 from returnn_tf.logging.log import log
+from returnn_tf.util.file_lock import HAS_LOCKS, has_name, lock
 from returnn_tf.util.trust import is_ours
-
-fcntl: Optional[ModuleType]
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None
-
 
 LOCK = ".cache-lock"
 PART = ".cache-part"
@@ -87,7 +80,7 @@ class FileCache:
         raise CopyError("it changes all the time")
 
     def _prepare(self, copy: str) -> None:
-        if fcntl is None:
+        if not HAS_LOCKS:
             raise CopyError("this system has no file locks")
         os.makedirs(self.folder, mode=0o700 if self.private else 0o777, exist_ok=True)
         if self.private and not is_ours(self.folder):
@@ -197,8 +190,7 @@ def _write(source: str, part: str) -> int:
 def _remove(copy: str, days: float) -> bool:
     """Remove a copy unless it was used meanwhile, or a process holds the lock, which then makes it."""
     with open(copy + LOCK, "rb") as file:
-        assert fcntl is not None
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(file)
         if time.time() - os.fstat(file.fileno()).st_mtime < days * DAY:
             return False
         for path in (copy, copy + PART):
@@ -214,26 +206,18 @@ def _locked(copy: str) -> Iterator[None]:
 
     :raises CopyError: the process that holds it writes nothing for a long time
     """
-    assert fcntl is not None
     path = copy + LOCK
     waited = _Patience(copy + PART)
     while True:
         with open(path, "ab") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(file)
             except BlockingIOError:
                 waited.wait()
                 continue
-            if _is_still(path, file.fileno()):  # else it was removed together with an old copy
+            if has_name(path, file.fileno()):  # else it was removed together with an old copy
                 yield
                 return
-
-
-def _is_still(path: str, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 class _Patience:
