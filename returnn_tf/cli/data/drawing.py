@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from returnn_tf.cli.data.statistics import known_labels
 from returnn_tf.config import ConfigError
 from returnn_tf.datasets.core.data_spec import DataSpec, Example
+from returnn_tf.engine.monitoring.pictures import new_figure
 from returnn_tf.engine.support.disk_errors import not_writable
-from returnn_tf.util.installing import install_command
 
 _MOST_NAMES = 80  # more names of labels than that can't be read
 
@@ -22,16 +22,10 @@ def draw_sequence(sequence: Example, keys: list[str], specs: dict[str, DataSpec]
     :param path: file to write, .png
     :raises ConfigError: matplotlib is missing, or the file can't be written
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("drawing needs matplotlib: " + install_command("plot")) from None
     shown = [key for key in keys if sequence.data[key].ndim >= 1 and sequence.data[key].dtype.kind in "iufb"]
     if not shown:
         raise ConfigError("data dump: sequence %r has no values to draw; omit --plot" % sequence.tag)
-    figure = Figure(figsize=(12, 2.8 * len(shown)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(12, 2.8 * len(shown))
     for panel, key in zip(figure.subplots(len(shown), 1, squeeze=False)[:, 0], shown):
         _draw_key(figure, panel, sequence.data[key], specs[key])
         panel.set_ylabel(key)

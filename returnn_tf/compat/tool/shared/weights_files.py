@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.cli.data.dump import file_name
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config import DataError
 from returnn_tf.datasets import HDFWriter
+from returnn_tf.engine.monitoring.pictures import check_matplotlib, new_figure
 from returnn_tf.engine.support.atomic_files import staging
-from returnn_tf.util.installing import install_command
 
 
 class SeqWeights(NamedTuple):
@@ -61,13 +61,8 @@ class Pictures:
     """Draws ``<folder>/<tag>.<layer>.png`` for each sequence: labels from top to bottom, frames from left to right."""
 
     def __init__(self, folder: str) -> None:
-        try:
-            from matplotlib.backends.backend_agg import FigureCanvasAgg
-            from matplotlib.figure import Figure
-        except ImportError:
-            raise ConfigError("drawing needs matplotlib: " + install_command("plot")) from None
+        check_matplotlib("--output_format npy")
         self.place = folder
-        self._figure, self._canvas = Figure, FigureCanvasAgg
 
     def add(self, sequence: SeqWeights) -> None:
         """Draw a sequence: a panel for each head."""
@@ -75,8 +70,7 @@ class Pictures:
         for name, value in sequence.weights.items():
             heads = value.reshape(*value.shape[:2], -1)
             count = heads.shape[2]
-            figure = self._figure(figsize=(8, 3 * count), layout="constrained")
-            self._canvas(figure)
+            figure = new_figure(8, 3 * count)
             for head, panel in enumerate(figure.subplots(count, 1, squeeze=False)[:, 0]):
                 image = panel.imshow(heads[:, :, head], aspect="auto", interpolation="nearest", cmap="magma", vmin=0)
                 panel.set_ylabel("label" if count == 1 else "label, head %d" % head)
