@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import LayerOrNumber, LayerRef, option
-from returnn_tf.graph.aux_values import PRE_ACTIVATION
+from returnn_tf.graph.aux_values import PRE_ACTIVATION, Aux, T
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.freezing import Freezable
 from returnn_tf.graph.layer_base import SameLabels, same_labels
+from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
@@ -85,6 +86,32 @@ class LossContext:
         """Return the names of the sequences, string [batch], for a loss with ``needs_seq_tags``."""
         assert self.loss_node.seq_tags is not None
         return self.ctx.value(self.loss_node.seq_tags)
+
+    @property
+    def lowering(self) -> Lowering:
+        """Return the state of the emission of the graph."""
+        return self.ctx.lowering
+
+    @property
+    def behavior_version(self) -> int:
+        """Return the behavior version of the config."""
+        return self.ctx.behavior_version
+
+    def value(self, node: Node) -> Any:
+        """Return the values of another layer, such as an option of the loss."""
+        return self.ctx.value(node)
+
+    def aux(self, node: Node, aux: Aux[T]) -> Optional[T]:
+        """Return an auxiliary value of a layer, or None."""
+        return self.ctx.aux(node, aux)
+
+    def mask(self, data: Data, axis: int) -> Any:
+        """Return the bool mask of the valid frames of a dynamic axis, with size 1 on all other axes but batch."""
+        return self.ctx.mask(data, axis)
+
+    def masks(self, data: Data, axes: Sequence[int]) -> Any:
+        """Return `mask` of all dynamic axes among these, combined; None if no axis is dynamic."""
+        return self.ctx.masks(data, axes)
 
     def pre_activation(self, *names: str) -> Any:
         """Return the values before the activation, if the layer (or the one it copies) has one of these; else None."""
@@ -201,9 +228,9 @@ class Loss(Freezable):
     def count(self, ctx: LossContext) -> Any:
         """Return the number of frames (or sequences without time axis) that reports divide by, float scalar."""
         if self.custom_inv_norm_factor is not None:
-            return tf.cast(tf.reduce_sum(ctx.ctx.value(self.custom_inv_norm_factor)), float_dtype())
+            return tf.cast(tf.reduce_sum(ctx.value(self.custom_inv_norm_factor)), float_dtype())
         if isinstance(self.custom_norm_factor, Node):
-            return 1.0 / tf.cast(tf.reduce_sum(ctx.ctx.value(self.custom_norm_factor)), float_dtype())
+            return 1.0 / tf.cast(tf.reduce_sum(ctx.value(self.custom_norm_factor)), float_dtype())
         if self.custom_norm_factor is not None:
             return tf.constant(1.0 / self.custom_norm_factor, float_dtype())
         data = ctx.target if ctx.target_node is not None else ctx.output

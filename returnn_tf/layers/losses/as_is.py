@@ -52,7 +52,7 @@ class AsIsLoss(Loss):
         if not x.dtype.is_floating:
             x = tf.cast(x, float_dtype())
         axes = [axis for axis in ctx.output.dynamic_axes if axis != ctx.output.feature_axis]
-        mask = ctx.ctx.masks(ctx.output, axes)
+        mask = ctx.masks(ctx.output, axes)
         if mask is not None:
             x = tf.where(mask, x, tf.zeros_like(x))
         return tf.reduce_sum(x)

@@ -137,7 +137,7 @@ class CrossEntropyLoss(FramewiseLoss):
 
     def _log_probs(self, ctx: LossContext, frames: Frames) -> Any:
         output = frames.arrange(ctx.output_value)
-        before = ctx.ctx.aux(ctx.node, PRE_ACTIVATION)
+        before = ctx.aux(ctx.node, PRE_ACTIVATION)
         if self.input_type == "log_prob" or (
             self.input_type is None and before is not None and before.activation == "log_softmax"
         ):

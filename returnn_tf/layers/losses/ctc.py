@@ -157,7 +157,7 @@ class CtcLoss(Loss):
             max_approx=self.use_viterbi or self._opts.max_approx,
             normalized=not self._opts.logits_normalize,
             label_loop=label_loop,
-            keep_gradient_without_alignment=self.use_native and ctx.ctx.behavior_version < 30,
+            keep_gradient_without_alignment=self.use_native and ctx.behavior_version < 30,
         )
         if not self._opts.logits_normalize and self._opts.grad_wrt_softmax_in:
             losses += softmax_gradient(seqs.logits, lens, tf.fill(tf.shape(lens), True))

@@ -133,7 +133,7 @@ class FramewiseLoss(Loss):
         target = transpose(ctx.target_value, target_order)
         for axis, target_axis in enumerate(target_order[: outer.rank]):
             target = _fit_frames(ctx, target, axis, outer, ctx.target.dims[target_axis])
-        mask = ctx.ctx.masks(outer, outer.dynamic_axes)
+        mask = ctx.masks(outer, outer.dynamic_axes)
         if mask is not None and not ctx.target.sparse:
             target = tf.where(mask[..., None], target, tf.zeros_like(target))
         return Frames(order, data, target, ctx.target.sparse, mask)

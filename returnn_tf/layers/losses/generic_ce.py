@@ -44,7 +44,7 @@ class GenericCrossEntropyLoss(FramewiseLoss):
 
     def frame_values(self, ctx: LossContext, frames: Frames) -> Any:
         """Compute value and gradient by formula."""
-        before = ctx.ctx.aux(ctx.node, PRE_ACTIVATION) or PreActivation(ctx.output_value, None)
+        before = ctx.aux(ctx.node, PRE_ACTIVATION) or PreActivation(ctx.output_value, None)
         x, activation = before.values, before.activation
         x = frames.arrange(x)
         labels = frames.zero_padded(frames.target)

@@ -21,8 +21,8 @@ def has_many_labels(ctx: LossContext) -> bool:
 
     Not on a GPU, where it has not been measured, and not for XLA, which must know the number of frames.
     """
-    dim, lowering = ctx.output.dim, ctx.ctx.lowering
-    if dim is None or dim < MIN_LABELS or ctx.ctx.aux(ctx.node, PRODUCT) is None:
+    dim, lowering = ctx.output.dim, ctx.lowering
+    if dim is None or dim < MIN_LABELS or ctx.aux(ctx.node, PRODUCT) is None:
         return False
     needed = ctx.node in lowering.readers or lowering.check_numerics
     differentiated_twice = lowering.second_derivatives or lowering.meta_losses
@@ -32,7 +32,7 @@ def has_many_labels(ctx: LossContext) -> bool:
 
 def sums_over_frames(ctx: LossContext, frames: Frames, spec: TargetSpec) -> tuple[Any, Any]:
     """Return the sums of values and errors over the frames that are not padded; others are not computed."""
-    product = ctx.ctx.aux(ctx.node, PRODUCT)
+    product = ctx.aux(ctx.node, PRODUCT)
     assert product is not None and frames.sparse
     x, labels = transpose(product.x, frames.order), tf.cast(frames.target, tf.int32)
     mask = None if frames.mask is None else tf.broadcast_to(frames.mask, tf.shape(labels))

@@ -93,7 +93,7 @@ class ExpectedLoss(Loss):
         beam = ctx.output.beam
         if beam is None:
             raise ConfigError("Layer %r: %s" % (ctx.node.path, _NO_HYPOTHESES % ctx.output))
-        scores = ctx.ctx.lowering.beam_scores[beam.of]
+        scores = ctx.lowering.beam_scores[beam.of]
         if self.norm_scores:
             total = tf.reduce_logsumexp(scores, axis=1, keepdims=True)
             scores -= tf.stop_gradient(total) if self.norm_scores_stop_gradient else total
@@ -116,7 +116,7 @@ class ExpectedLoss(Loss):
         """Return the losses of the hypotheses, [batch * beam]."""
         values = self._inner.unreduced(ctx, error=_KINDS[self.loss_kind])
         template = self._template
-        mask = ctx.ctx.masks(template, template.dynamic_axes)
+        mask = ctx.masks(template, template.dynamic_axes)
         if mask is not None:
             values = tf.where(mask, values, tf.zeros_like(values))
         return tf.reduce_sum(values, axis=[a for a in range(template.rank) if a != template.batch_axis])

@@ -63,8 +63,8 @@ class SearchScoreLoss(Loss):
         return -tf.reshape(self._scores(ctx), [-1])
 
     def _scores(self, ctx: LossContext) -> Any:
-        decided = ctx.ctx.aux(ctx.node, DECIDED_SCORES)
+        decided = ctx.aux(ctx.node, DECIDED_SCORES)
         if decided is not None:
             return decided
         assert ctx.output.beam is not None
-        return ctx.ctx.lowering.beam_scores[ctx.output.beam.of]
+        return ctx.lowering.beam_scores[ctx.output.beam.of]

@@ -58,17 +58,17 @@ class ViaLayerLoss(Loss):
     def value(self, ctx: LossContext) -> Optional[Any]:
         """Sum over the sequences, with the error signal as gradient."""
         source = self.align_layer or self.error_signal_layer
-        losses = ctx.ctx.aux(source, OUTPUT_LOSS)
+        losses = ctx.aux(source, OUTPUT_LOSS)
         if losses is None:
             raise ConfigError(
                 "Layer %r: loss 'via_layer': the layer %r (class %r) has no loss. Name a layer such as 'fast_bw', or "
                 "an 'eval' layer with copy_output_loss_from_source_idx."
                 % (ctx.node.path, source.path, source.layer.class_name)
             )
-        signal = to_layout(ctx.ctx.value(source), source.output, ctx.output)
+        signal = to_layout(ctx.value(source), source.output, ctx.output)
         if self.align_layer is not None:
             signal = ctx.output_value - signal
-        mask = ctx.ctx.masks(ctx.output, ctx.output.dynamic_axes)
+        mask = ctx.masks(ctx.output, ctx.output.dynamic_axes)
         if mask is not None:
             signal = tf.where(mask, signal, tf.zeros_like(signal))
         signal = tf.stop_gradient(signal)
@@ -78,7 +78,7 @@ class ViaLayerLoss(Loss):
         """Return the values that the gradient is taken with respect to."""
         if not self.loss_wrt_to_act_in:
             return ctx.output_value
-        before = ctx.ctx.aux(ctx.node, PRE_ACTIVATION)
+        before = ctx.aux(ctx.node, PRE_ACTIVATION)
         wanted = self.loss_wrt_to_act_in
         if before is None or (isinstance(wanted, str) and before.activation != wanted):
             has = "no activation" if before is None else "the activation %r" % (before.activation,)

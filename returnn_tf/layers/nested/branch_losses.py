@@ -85,7 +85,7 @@ class BranchLoss(Loss):
         return "%s of the loss %s" % (part, self.name)
 
     def _get(self, ctx: LossContext, part: str) -> Optional[Any]:
-        return ctx.ctx.lowering.sub_values.get((ctx.node, self._key(part)))
+        return ctx.lowering.sub_values.get((ctx.node, self._key(part)))
 
     def value(self, ctx: LossContext) -> Optional[Any]:
         """Return the loss of the branch that was computed."""
