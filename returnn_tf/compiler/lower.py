@@ -9,6 +9,7 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.compiler.packed_layers import pack_layers
 from returnn_tf.compiler.planning.plan import Plan, loss_deps
+from returnn_tf.config import Config
 from returnn_tf.config.settings.training import DEFAULT_SEED
 from returnn_tf.config.settings.update import UpdateSettings
 from returnn_tf.graph.carried_state import CarriedState
@@ -81,6 +82,11 @@ class Lowered:
         return transpose(lens, order)
 
 
+def needs_second_derivatives(config: Optional[Config]) -> bool:
+    """Return whether a training by these settings computes gradients of the norm of the gradient."""
+    return config is not None and bool(UpdateSettings(config).maximize_grad_norm)
+
+
 def lower(
     plan: Plan,
     variables: Mapping[str, Any],
@@ -94,6 +100,7 @@ def lower(
     process_offset: int = 0,
     check_numerics: str = "",
     carried: CarriedState,
+    second_derivatives: bool = False,
 ) -> Lowered:
     """Emit the ops of some layers and of the losses.
 
@@ -103,6 +110,7 @@ def lower(
     :param process_offset: see `Lowering`
     :param check_numerics: which outputs are checked for NaN, see `returnn_tf.graph.check_numerics.option`
     :param carried: holds the states that layers carry from run to run
+    :param second_derivatives: whether gradients of the gradient will be computed, see `needs_second_derivatives`
     """
     owners = plan.loss_owners() if with_losses else {}
     needed = plan.needed([*outputs, *owners.values()], owners)
@@ -112,7 +120,7 @@ def lower(
     state.readers = Counter(dep for node in needed for dep in {*node.deps, *node.param_deps})
     state.readers.update(dep for loss in owners for dep in loss_deps(loss))
     state.differentiated = frozenset(x for node in plan.all_nodes() for x in _differentiated(node))
-    state.second_derivatives = bool(plan.config is not None and UpdateSettings(plan.config).maximize_grad_norm)
+    state.second_derivatives = second_derivatives
     pack_layers(state, needed, owners)
     for key, node in plan.extern.items():
         if node in needed:

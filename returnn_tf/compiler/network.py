@@ -13,11 +13,12 @@ from returnn_tf.compiler.feed_function import FeedFunction
 from returnn_tf.compiler.for_xla import prepare_for_xla
 from returnn_tf.compiler.initial_values import InitialValues
 from returnn_tf.compiler.kept_states import KeptStates
-from returnn_tf.compiler.lower import Lowered, lower, needed_extern_keys
+from returnn_tf.compiler.lower import Lowered, lower, needed_extern_keys, needs_second_derivatives
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.compiler.result import RunResult, layer_result
 from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.training import DEFAULT_SEED, TrainingSettings
 from returnn_tf.config.user_code import using_config
 from returnn_tf.graph import check_numerics
@@ -43,7 +44,7 @@ class _PlanAttribute:
         return plan_from_config if net is None else vars(net)["plan"]
 
     def __set__(self, net: Network, plan: Plan) -> None:
-        vars(net)["plan"] = plan
+        raise AttributeError("the plan of a network can't change; make another Network")
 
 
 class Network:
@@ -56,13 +57,15 @@ class Network:
     plan = _PlanAttribute()
 
     def __init__(self, plan: Plan, *, seed: int = DEFAULT_SEED) -> None:
-        self.plan = plan
+        vars(self)["plan"] = plan
+        #: The settings in use, which functions of the config ask for: those of the plan, or of a later epoch.
+        self.config: Optional[Config] = plan.config
         self.train = plan.train
         self.search = plan.search
         self.seed = seed
         self.noise_seed = seed  # for dropout and the like; different in each process of a distributed training
         self.param_specs: dict[str, ParamSpec] = plan.params
-        if plan.jit_compile:
+        if self.jit_compile:
             prepare_for_xla(plan.config)
         initial = InitialValues(plan, seed)
         #: The parameters that checkpoints hold.
@@ -92,6 +95,11 @@ class Network:
 
     def _repr_html_(self) -> str:
         return self.plan._repr_html_()
+
+    @property
+    def jit_compile(self) -> bool:
+        """Return whether XLA compiles the steps of training and evaluation."""
+        return self.config is not None and NetworkSettings(self.config).jit_compile
 
     # --- parameters ---
 
@@ -191,7 +199,7 @@ class Network:
         :param variables: parameter name -> anything that becomes a tensor; default: the variables of this network
         :param carried: holds the states that layers carry from run to run; default: the variables in `kept`
         """
-        with using_config(self.plan.config), using_precision(self.plan.float_dtype, self.plan.mixed_precision):
+        with using_config(self.config), using_precision(self.plan.float_dtype, self.plan.mixed_precision):
             return lower(
                 self.plan,
                 self.stored_params if variables is None else variables,
@@ -202,8 +210,9 @@ class Network:
                 step=self.global_step if step is None else step,
                 seed=self.noise_seed,
                 process_offset=self.noise_seed - self.seed,
-                check_numerics=check_numerics.option(self.plan.config),
+                check_numerics=check_numerics.option(self.config),
                 carried=self.kept if carried is None else carried,
+                second_derivatives=needs_second_derivatives(self.config),
             )
 
     def feed_function(

@@ -9,7 +9,6 @@ from typing import Optional
 from returnn_tf.compiler.planning.drawing import draw_layers
 from returnn_tf.compiler.planning.layer_table import layers_html, totals
 from returnn_tf.config import Config, ConfigError, did_you_mean
-from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.graph.carried_state import KeptSpec
 from returnn_tf.graph.freezing import read_only
 from returnn_tf.graph.loss import LossNode
@@ -52,11 +51,6 @@ class Plan:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, read_only(getattr(self, field.name)))
-
-    @property
-    def jit_compile(self) -> bool:
-        """Return whether XLA compiles the steps of training and evaluation."""
-        return self.config is not None and NetworkSettings(self.config).jit_compile
 
     @property
     def params(self) -> dict[str, ParamSpec]:

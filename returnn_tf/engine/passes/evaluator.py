@@ -37,7 +37,7 @@ class Evaluator:
         self._config = config
         self._packer = Packer()
         self._positions = positions
-        self._function = net.feed_function(self._emit, jit_compile=net.plan.jit_compile)
+        self._function = net.feed_function(self._emit, jit_compile=net.jit_compile)
 
     def step(self, feed: Mapping[str, Any]) -> StepResult:
         """Return losses and errors of one batch.

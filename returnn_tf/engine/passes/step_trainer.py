@@ -42,7 +42,7 @@ class StepTrainer:
         self.world = start(config) if world is None else world
         self.ranks = ranks_for(self.world, config, net)
         _check_meta_losses(net, config)
-        if net.plan.jit_compile and self.world.size > 1:
+        if net.jit_compile and self.world.size > 1:
             raise ConfigError("jit_compile: XLA can't exchange gradients between processes. Remove jit_compile.")
         self.updater = Updater(net, config)
         self._default_rate = LearningRateSettings(config).learning_rate
@@ -57,7 +57,7 @@ class StepTrainer:
             self._emit,
             specs=[rate, *self.ranks.signature()],
             before_trace=lambda: self.ranks.long_phase("tracing the step"),
-            jit_compile=net.plan.jit_compile,
+            jit_compile=net.jit_compile,
         )
         self._rates: dict[float, Any] = {}  # the current learning rate as tensor
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from typing import Any, Optional
 
 from numpy.typing import NDArray
@@ -118,7 +117,7 @@ class CurrentNetwork:
             return
         old = self.trainer
         state = {name: var.numpy() for name, var in old.state().items()}
-        self.net.plan = dataclasses.replace(self.net.plan, config=entry.config)  # which functions of the config ask for
+        self.net.config = entry.config
         self.trainer = StepTrainer(self.net, entry.config, self._world)
         self.evaluator = Evaluator(self.net, entry.config)
         checkpoint_params.assign_matching(self.trainer.state(), state)

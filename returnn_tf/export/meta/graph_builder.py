@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from returnn_tf.compiler.feed import batch_major_order
-from returnn_tf.compiler.lower import Lowered, lower
+from returnn_tf.compiler.lower import Lowered, lower, needs_second_derivatives
 from returnn_tf.compiler.planning.parse import scope_name
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import ConfigError
@@ -97,6 +97,7 @@ class GraphBuilder:
                 with_losses=self.losses,
                 step=self.variables.global_step.read_value(),
                 carried=self.states,
+                second_derivatives=needs_second_derivatives(self.plan.config),
             )
             if only_if is None:
                 lowered.run_updates()
