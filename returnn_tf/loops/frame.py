@@ -14,7 +14,7 @@ from returnn_tf.loops.carried import CarriedValues, state_keys
 from returnn_tf.loops.hypotheses import Hypotheses, after_step, follow_choice, normalized, steps_taken, with_early_stop
 from returnn_tf.loops.inputs import in_beam, max_steps, read_params, step_array
 from returnn_tf.loops.nodes import StepSliceLayer
-from returnn_tf.loops.outputs import StepResult, run_loop, sizes_before
+from returnn_tf.loops.outputs import StackedResult, run_loop, sizes_before
 from returnn_tf.loops.plan import LoopPlan
 from returnn_tf.loops.recompute import recomputed
 from returnn_tf.loops.step import StepEmitter
@@ -150,12 +150,12 @@ class LoopFrame:
             value.set_shape([None, *value.shape[1:]])
         return search
 
-    def _results(self) -> list[StepResult]:
+    def _results(self) -> list[StackedResult]:
         """Return what each step writes: values of layers and, in search, the entries that hypotheses continue."""
         loop, is_full = self._loop, self._loop.ending.end is None
         kinds = [(n.output.dtype, sizes_before(self._ctx.lowering, n.output, loop.beam_size)) for n in self._written]
         kinds += [] if loop.search is None else [("int32", [self._batch, loop.beam_size])]
-        return [StepResult(dtype, sizes, self._limit, is_full=is_full) for dtype, sizes in kinds]
+        return [StackedResult(dtype, sizes, self._limit, is_full=is_full) for dtype, sizes in kinds]
 
     # --- one step ---
 

@@ -23,7 +23,7 @@ def run_loop(go_on: Callable[..., Any], body: Callable[..., Any], start: Sequenc
     return tf.while_loop(go_on, body, tuple(start), maximum_iterations=limit)
 
 
-class StepResult:
+class StackedResult:
     """What a loop writes in each step, in one array that is stacked at its end.
 
     :param dtype: of an entry

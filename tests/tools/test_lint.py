@@ -55,6 +55,12 @@ BROKEN: list[tuple[str, dict[str, str], list[str]]] = [
         {"util/__init__.py": "import returnn_tf.util.a", "util/a.py": '["python", "-m", "returnn_tf.util.a"]'},
         ["returnn_tf.util.a is imported before"],
     ),
+    (
+        "class_names",
+        {"util/a.py": "class A: pass\nclass _B: pass", "util/b.py": "class _B: pass\n\nclass A: pass"},
+        ["b.py:3 defines a class A, as"],
+    ),
+    ("class_names", {"util/a.py": "class A: pass", "compat/b.py": "class A: pass"}, []),
     ("imports_in_functions", {"util/a.py": "def f():\n  import tensorflow\n  import json"}, ["a.py:3 imports json"]),
     ("imports_for_type_checkers", {"util/a.py": "if TYPE_CHECKING: x\nfrom . import x"}, ["a.py:1", "a.py:2"]),
     (

@@ -36,6 +36,19 @@ def one_log(package: Package) -> Iterator[str]:
                     )
 
 
+def class_names(package: Package) -> Iterator[str]:
+    """A public class has a name that no other one has; `compat` repeats names of RETURNN."""
+    places: dict[str, list[str]] = {}
+    for module in package.modules.values():
+        if module.folder != "compat":
+            for node in module.tree.body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places.setdefault(node.name, []).append("%s:%d" % (module.path, node.lineno))
+    for name, found in places.items():
+        for place in found[1:]:
+            yield "%s defines a class %s, as %s does" % (place, name, found[0])
+
+
 def settings(package: Package) -> Iterator[str]:
     """Nowhere ``config.int("num_epochs", 5)``, ``config["num_epochs"]`` or ``"num_epochs" in config``.
 

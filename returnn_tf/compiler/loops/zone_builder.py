@@ -10,7 +10,7 @@ from returnn_tf.compiler.loops.analysis import Zone, Zones
 from returnn_tf.compiler.planning.builder import NetworkBuilder
 from returnn_tf.compiler.planning.checks import located
 from returnn_tf.compiler.planning.parse import LayerSpec
-from returnn_tf.compiler.planning.results import StepResult
+from returnn_tf.compiler.planning.results import InnerResult
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import OptionError
 from returnn_tf.graph.layer_base import LayerBase
@@ -84,7 +84,7 @@ class ZoneBuilder(NetworkBuilder):
         #: Those of layers with an unknown source, of which the error does not speak.
         self.vague: list[ConfigError] = []
         self._own_sink: list[Node] = []
-        self._own_results: list[StepResult] = []
+        self._own_results: list[InnerResult] = []
         self._index: Optional[Node] = None
 
     @property
@@ -96,7 +96,7 @@ class ZoneBuilder(NetworkBuilder):
         return self.parent.sink
 
     @property
-    def step_results(self) -> Optional[list[StepResult]]:
+    def step_results(self) -> Optional[list[InnerResult]]:
         """Return the list for results within the step of this loop, or of one around it; None if there is none."""
         assert self.parent is not None
         return self._own_results if self.zone is Zone.STEP else self.parent.step_results

@@ -13,7 +13,7 @@ from returnn_tf.graph.node import Node
 
 
 @dataclasses.dataclass(frozen=True)
-class StepResult:
+class InnerResult:
     """A layer inside of a layer in the step of a loop, of which the values for all steps are a result.
 
     :param is_output: whether it is one by is_output_layer
@@ -44,7 +44,7 @@ class Results(Names):
         """Add a layer whose value, or whose loss, is a result of the network."""
         if self.step_results is not None:
             if is_output or with_loss:
-                self.step_results.append(StepResult(spec, node, is_output, with_loss))
+                self.step_results.append(InnerResult(spec, node, is_output, with_loss))
             return
         if is_output:
             self.state.outputs[spec.path] = node

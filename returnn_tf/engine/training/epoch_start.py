@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from returnn_tf.engine.pretrain.schedule import EpochNetwork
 from returnn_tf.engine.training.best_model import best_epoch, load_best
-from returnn_tf.engine.training.set_up import Run
+from returnn_tf.engine.training.set_up import TrainingRun
 
 
-def entry_of(run: Run, epoch: int) -> EpochNetwork:
+def entry_of(run: TrainingRun, epoch: int) -> EpochNetwork:
     """Return network and settings of an epoch that begins now; they may depend on what earlier ones wrote."""
     planned = run.schedule.at(epoch)
     if not planned.same_network(run.current.entry):
@@ -18,7 +18,7 @@ def entry_of(run: Run, epoch: int) -> EpochNetwork:
     return entry
 
 
-def return_to_best(run: Run, epoch: int) -> None:
+def return_to_best(run: TrainingRun, epoch: int) -> None:
     """Load the best model so far, if ``use_last_best_model`` says so.
 
     :param epoch: the one to be trained

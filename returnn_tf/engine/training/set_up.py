@@ -1,4 +1,4 @@
-"""Set-up of a training: from a config to a `Run`, whose components are open, checked and loaded."""
+"""Set-up of a training: from a config to a `TrainingRun`, whose components are open, checked and loaded."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class HandedOverState:
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """Components of a training.
 
     :param world: the processes which train together
@@ -129,7 +129,7 @@ def set_up(
     world: World,
     build_graph: Optional[BuildGraph] = None,
     handed_over: Optional[HandedOverState] = None,
-) -> Run:
+) -> TrainingRun:
     """Make the components of a training.
 
     The order is a contract: mistakes are found before anything takes long, and before anything is written or deleted.
@@ -192,7 +192,7 @@ def set_up(
         resume.load(current)
         _warn_of_dumps(resume, current)
         resume.check_ranks(data, current)
-        return Run(
+        return TrainingRun(
             config, world, callbacks, schedule, resume, last_epoch, data, reports, current, saver, status, boundary,
             resources.pop_all(),
         )  # fmt: skip

@@ -18,7 +18,7 @@ from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
 from returnn_tf.engine.support.scores import Scores
 from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.engine.training.callbacks import TrainedStep
-from returnn_tf.engine.training.set_up import Run
+from returnn_tf.engine.training.set_up import TrainingRun
 from returnn_tf.engine.update.update_guard import skipped_text
 from returnn_tf.logging.log import log
 
@@ -31,7 +31,7 @@ class TrainingPass:
     :param rate: the learning rate of the epoch
     """
 
-    def __init__(self, run: Run, phase: str, progress: Progress, rate: float) -> None:
+    def __init__(self, run: TrainingRun, phase: str, progress: Progress, rate: float) -> None:
         self._run = run
         self._trainer = run.current.trainer
         self._phase = phase
