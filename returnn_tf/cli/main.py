@@ -88,7 +88,7 @@ def _failed_in_config(place: str, exc: Exception) -> int:
 
 
 def _failed_import_or_file(exc: Exception) -> int:
-    """Tell what is missing: a package, memory to load one, a file or space for one; return the exit code."""
+    """Report what is missing: a package, memory to load one, a file or space for one; return the exit code."""
     if isinstance(exc, ModuleNotFoundError):
         if exc.name in ("numpy", "h5py"):
             return _failed(

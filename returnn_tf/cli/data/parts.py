@@ -76,7 +76,7 @@ class Parts:
         return [os.path.join(self.folder, name) for name in sorted(os.listdir(self.folder)) if name.endswith(".hdf")]
 
     def note(self, number: int, epoch: int, *, ends_epoch: bool) -> None:
-        """Note of which epoch of a stream a part is, and whether that ends with it."""
+        """Record the epoch of a stream to which a part belongs, and whether the part ends it."""
         self._stream[str(number)] = [epoch, ends_epoch]
         self._write()
 

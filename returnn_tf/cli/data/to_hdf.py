@@ -58,7 +58,7 @@ def run(args: list[str]) -> int:
 
 
 def _progress(done: int, total: Any) -> None:
-    """Tell on a terminal how many parts are complete.
+    """Report on a terminal the number of complete parts.
 
     :param total: None if that is unknown
     """

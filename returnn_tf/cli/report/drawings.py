@@ -148,7 +148,7 @@ def draw_confusion(counts: NDArray[Any], names: Sequence[str]) -> str:
 
 
 def _frames(axis: Any) -> None:
-    """Let an axis have ticks at whole numbers only."""
+    """Restrict the ticks of an axis to whole numbers."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(integer=True))

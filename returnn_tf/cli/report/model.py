@@ -153,7 +153,7 @@ def _with_values(network: dict[str, Any], paths: Sequence[str]) -> dict[str, Any
 def sequences(model: Model, count: int) -> list[SeqReport]:
     """Run the network on sequences spread evenly over the dataset, one by one, as in evaluation.
 
-    :param count: at most so many
+    :param count: maximum number of sequences
     """
     net = model.net
     targets = [loss.target.path for loss in net.plan.losses if loss.target is not None]

@@ -183,7 +183,7 @@ def _reduced(layer: WeightsLayer, value: Any, lens: Mapping[int, Any]) -> tuple[
 
 
 def _pooled(x: Any, most: int) -> Any:
-    """Return means of blocks of the last two axes, so that each has at most so many."""
+    """Average-pool the last two axes to a maximum number of entries."""
     for axis in (1, 2):
         size = tf.shape(x)[axis]
         block = tf.maximum(-(-size // most), 1)

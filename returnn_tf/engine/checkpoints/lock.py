@@ -40,7 +40,7 @@ class ModelLock:
         self._token = uuid.uuid4().hex
         self._held = False
         self._released = threading.Event()
-        self._changing = threading.Lock()  # the file: a beat on a slow disk must not make it anew after the release
+        self._changing = threading.Lock()  # the file: a beat on a slow disk must not create it again after the release
 
     def acquire(self, *, make_folder: bool = False) -> None:
         """Take the lock, unless it is already held or the folder does not exist yet.

@@ -61,7 +61,7 @@ class MetaGraphs:
         return self._build is not None and not self._failed
 
     def expect(self, plan: Plan, prefixes: Iterable[str]) -> None:
-        """Note checkpoints of a network which lack the file. It is built with the next one, or by `finish`."""
+        """Record checkpoints of a network which lack the file. It is built with the next one, or by `finish`."""
         if self.wanted:
             with self.lock:
                 self._of(plan).waiting += prefixes

@@ -164,7 +164,7 @@ class HorovodWorld(World):
             raise lost from exc
 
     def committed(self) -> None:
-        """Let Horovod check whether hosts have joined or left."""
+        """Check through Horovod whether hosts have joined or left."""
         if self.elastic_state is not None:
             self.elastic_state.check_host_updates()
 

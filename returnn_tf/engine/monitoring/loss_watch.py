@@ -39,7 +39,7 @@ class LossWatch:
     def step(self, net: Network, result: StepResult) -> None:
         """Add a step, and look at the losses now and then.
 
-        :param net: the network, to be watched anew if it is another one
+        :param net: the network; another one than before starts a new watch
         """
         if self._warned or not result.finite or not result.own:
             return

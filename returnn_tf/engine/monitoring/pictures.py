@@ -77,7 +77,7 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def whole_epochs(axis: Any) -> None:
-    """Let an axis have ticks at whole numbers only, also where it shows a single one."""
+    """Restrict the ticks of an axis to whole numbers, also where it shows a single one."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

@@ -22,7 +22,7 @@ class Dump:
 
     @contextlib.contextmanager
     def opened(self, phase: str, steps_done: int) -> Iterator[None]:
-        """Take the values of the pass within the context.
+        """Open the sinks for the values of a pass.
 
         :param steps_done: steps of this pass that an earlier run did, whose values are lost
         """

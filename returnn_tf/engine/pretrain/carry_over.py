@@ -81,7 +81,7 @@ def _regions(old: list[Any], new: list[Any]) -> list[Region]:
 
 
 def misfit_text(transfer: Transfer, before: str, now: str) -> Optional[str]:
-    """Return a warning about parameters that start anew though no copy mode says so; None without any.
+    """Return a warning about parameters that are initialised again though no copy mode says so; None without any.
 
     :param before: name of the old network
     :param now: name of the new network

@@ -25,7 +25,7 @@ Planned = list[tuple[EpochNetwork, Plan]]
 def planned_networks(schedule: NetworkSchedule, first: int, last: int) -> Planned:
     """Return the distinct networks of these epochs with their training plans, checking each transition.
 
-    Warns of parameters that start anew because they have another shape.
+    Warns of parameters that are initialised again because they have another shape.
 
     :raises ConfigError: names the step and the problem in its network
     """

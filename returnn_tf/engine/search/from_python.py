@@ -111,7 +111,7 @@ def search(
     :param epoch: of the dataset, for its order
     :param batch_size: frames of a batch
     :param max_seqs: sequences of a batch
-    :param num_seqs: only the first so many
+    :param num_seqs: number of sequences, from the first; default: all
     :raises ConfigError: the network does not search, or has no such layer
     """
     if not net.search:

@@ -48,7 +48,7 @@ class Labels:
 
 
 class Bytes(Labels):
-    """Converts bytes to text: UTF-8, with a sign in place of what is none."""
+    """Decodes UTF-8, replacing invalid bytes."""
 
     def __init__(self) -> None:
         super().__init__(_BYTES)

@@ -107,7 +107,7 @@ class TrainingRun:
             sinks.abort()
 
     def expect_graphs(self) -> None:
-        """Let the files ``.meta`` be written beside checkpoints of an earlier run, which was killed before it did."""
+        """Schedule the files ``.meta`` that an earlier run was killed before writing beside its checkpoints."""
         if self.saver.graphs.wanted:
             lacking = meta_graphs.lacking(find_checkpoints(str(self.saver.model)))
             same = [

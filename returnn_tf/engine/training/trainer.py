@@ -193,7 +193,7 @@ def _trained(epochs: Mapping[int, EpochData]) -> dict[int, EpochData]:
 
 @contextlib.contextmanager
 def _interrupts(stop: StopRequest) -> Iterator[None]:
-    """Take the first Ctrl-C as a request to finish the step and save; a second one interrupts at once.
+    """Handle the first Ctrl-C as a request to finish the step and save; a second one interrupts at once.
 
     Unlike the command line, nothing ends the process: it belongs to somebody else.
     """
