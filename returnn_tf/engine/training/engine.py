@@ -15,9 +15,9 @@ from returnn_tf.engine.passes.progress import Progress
 from returnn_tf.engine.passes.scored_pass import PassResult
 from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.pretrain.learning_rates import rate_of_epoch
-from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.engine.pretrain.schedule import EpochNetwork, NetworkSchedule
 from returnn_tf.engine.support.signals import Stopped, StopRequest
-from returnn_tf.engine.training.epoch_start import entry_of, return_to_best
+from returnn_tf.engine.training.best_model import best_epoch, load_best
 from returnn_tf.engine.training.set_up import HandedOverState, set_up
 from returnn_tf.engine.training.step_boundary import EndRequested
 from returnn_tf.engine.training.training_pass import TrainingPass
@@ -124,8 +124,8 @@ class Engine:
         run = self.run
         begun, done, position = run.resume.begun_of(epoch), run.resume.done(epoch), run.resume.position(epoch)
         if begun is None:
-            return_to_best(run, epoch)
-        entry = entry_of(run, epoch)
+            self._return_to_best(epoch)
+        entry = self._entry_of(epoch)
         if run.current.enter(entry):
             self.trainer.ranks.broadcast(self.trainer)
         first_step = self.trainer.step_count if begun is None else begun.first_step
@@ -170,6 +170,30 @@ class Engine:
         if results:
             self.run.reports.evaluated(epoch, results)
         return results
+
+    def _return_to_best(self, epoch: int) -> None:
+        """Load the best model so far, if ``use_last_best_model`` says so.
+
+        :param epoch: the one to be trained
+        """
+        run = self.run
+        best = best_epoch(run.config, run.learning_rates, run.schedule, epoch)
+        if best is None:
+            return
+        if run.world.is_chief:
+            run.saver.wait()
+            load_best(run.config, self.trainer, best, epoch)
+        self.trainer.ranks.broadcast(self.trainer)
+
+    def _entry_of(self, epoch: int) -> EpochNetwork:
+        """Return network and settings of an epoch that begins now; they may depend on what earlier ones wrote."""
+        run, planned = self.run, self.schedule.at(epoch)
+        if not planned.same_network(run.current.entry):
+            run.end_dumps(complete=True)
+        entry = run.schedule.renewed(epoch)
+        if not entry.same_settings(planned):
+            run.data.forget_started()
+        return entry
 
     def _evaluated(self, name: str, epoch: int, batches: Any) -> PassResult:
         """Compute the scores of a dataset.
