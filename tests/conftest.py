@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("RETURNN_TF_META_GRAPH", "0")  # 0.2 s for each of hundreds of trainings; tests/jobs has them
+os.environ.setdefault("RETURNN_TF_META_GRAPH", "0")  # 0.2 s for hundreds of trainings; tests/compat/jobs has them
 
 # A script which starts the suite in the background has it ignore Ctrl-C, as would all that the tests start
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

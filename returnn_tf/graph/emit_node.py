@@ -17,7 +17,7 @@ from returnn_tf.graph.node import Node
 from returnn_tf.graph.user_views import user_views
 from returnn_tf.ops.frames.pad import fit_dims
 from returnn_tf.ops.mixed_precision import full
-from returnn_tf.tensor import Data, size_tags
+from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -36,7 +36,7 @@ def emit_node(state: Lowering, node: Node) -> None:
     """
     packing = state.packing_of(node)
     ctx = EmitContext(node, state, may_reduce=True, packing=packing)
-    with tf.name_scope(op_scope(node.path)), size_tags.using_lengths(ctx.lens):
+    with tf.name_scope(op_scope(node.path)), user_views().knowing_lengths(ctx.lens):
         try:
             value = node.layer.emit(ctx)
             if packing is not None:

@@ -7,7 +7,7 @@ from typing import Any
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.builder import Builder
 from returnn_tf.graph.node import Node
-from returnn_tf.tensor import AxisDesc, Data, Dim, resolve_axes, resolve_axis
+from returnn_tf.tensor import AxisDesc, Data, Dim, DimKind, resolve_axes, resolve_axis
 from returnn_tf.tensor.axes import axes_of
 
 
@@ -72,6 +72,7 @@ class PlannedAxes:
     def need_static(self, dim: Dim, what: str) -> int:
         """Return the static size of a dim."""
         if dim.size is None:
-            merged = " Were frames merged into it, e.g. by merge_dims of T and F?" if dim.is_feature_dim() else ""
+            merged = " Were frames merged into it, e.g. by merge_dims of T and F?"
+            merged = merged if dim.kind is DimKind.FEATURE else ""
             raise self.error("%s must have a static size, but %s is dynamic.%s" % (what, dim, merged))
         return dim.size

@@ -5,6 +5,7 @@ Without one, such code sees the tensors of its sources and TensorFlow; what else
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any, Callable
@@ -13,6 +14,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.registry import missing_rooms, of_rooms
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
+from returnn_tf.tensor import Dim
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -59,6 +61,11 @@ class UserViews:
     def template_of(self, value: Any) -> Any:
         """Return the template of a view of a tensor; anything else as it is."""
         return value
+
+    def knowing_lengths(self, lookup: Callable[[Dim], Any]) -> contextlib.AbstractContextManager[None]:
+        """Let code find the lengths of dims by this function within the context."""
+        del lookup
+        return contextlib.nullcontext()
 
     def asked_mode(self, layer: Any) -> bool:
         """Return whether code has asked the view of its layer for the mode, so that others may need other sources."""

@@ -7,12 +7,11 @@ the lowering, looked up by dim, and those of a derived dim are computed from its
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Optional
+from typing import Any, Optional
 
-from returnn_tf.tensor import size_tags
 from returnn_tf.tensor.dim_arithmetic import DimArithmetic
 from returnn_tf.tensor.dim_expr import DimExpr, terms_of
-from returnn_tf.tensor.dim_kind import DimKind, DimTypes
+from returnn_tf.tensor.dim_kind import DimKind
 from returnn_tf.tensor.dim_text import brief_name
 
 
@@ -33,8 +32,6 @@ class Dim(DimArithmetic):
     """
 
     __slots__ = ("__weakref__", "auto", "description", "expr", "kind", "labels_of", "same_as", "size")
-
-    Types: ClassVar[type[DimTypes]] = DimTypes
 
     def __init__(
         self,
@@ -82,44 +79,6 @@ class Dim(DimArithmetic):
         """Return the static size, or None; the name configs use."""
         return self.size
 
-    def is_batch_dim(self) -> bool:
-        """Return `is_batch`; the name configs use."""
-        return self.is_batch
-
-    def is_feature_dim(self) -> bool:
-        """Return whether the kind is feature."""
-        return self.kind is DimKind.FEATURE
-
-    def is_spatial_dim(self) -> bool:
-        """Return whether the kind is spatial; the name configs use."""
-        return self.kind is DimKind.SPATIAL
-
-    # --- lengths as tensors, for configs ---
-
-    @property
-    def dyn_size(self) -> Any:
-        """Return the lengths, int32 [batch]; None if the dim is static, and while no ops are built."""
-        return size_tags.lengths_of(self.declared()) if self.is_dynamic else None
-
-    def set_tag_on_size_tensor(self, x: Any, batch: Any = None) -> Any:
-        """Let lengths define this dim for the axis that gets them by ``size_placeholder``; return them.
-
-        If they are those of another dim already, this dim is declared to be that one.
-        """
-        del batch
-        other = Dim.get_tag_from_size_tensor(x)
-        if other is None:
-            size_tags.set_tag(x, self)
-        elif other is not self:
-            self.declare_same_as(other)
-        return x
-
-    @staticmethod
-    def get_tag_from_size_tensor(x: Any) -> Optional[Dim]:
-        """Return the dim that lengths belong to, or None."""
-        dim: Optional[Dim] = size_tags.dim_of(x)
-        return size_tags.tag_of(x) if dim is None else dim
-
     # --- equality ---
 
     def agrees_with(self, other: Dim, *, strict: bool = False) -> bool:
@@ -156,14 +115,6 @@ class Dim(DimArithmetic):
         while dim.same_as is not None:
             dim = dim.same_as
         return dim.with_operands(Dim.declared)
-
-    def is_equal(self, other: Dim, **options: Any) -> bool:
-        """Return whether both are one dim, or agree in size where one was made up for a number; for configs.
-
-        :param options: further ways to be equal; all of them are covered by the rules for dims that were made up
-        """
-        one, two = self.declared(), other.declared()
-        return one.agrees_with(two) or (one.is_batch and two.is_batch)
 
     # --- text ---
 

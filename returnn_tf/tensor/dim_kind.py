@@ -14,13 +14,3 @@ class DimKind(enum.Enum):
     #: The steps of a loop, for layers of the loop that are computed for all steps at once: names such as "T" or
     #: "spatial" never denote it, so that a layer refers to the same axes inside and outside of the loop.
     LOOP = "loop"
-
-
-class DimTypes:
-    """The kinds by the names that configs use: ``Dim.Types.Spatial``."""
-
-    Batch = DimKind.BATCH
-    Spatial = DimKind.SPATIAL
-    Time = DimKind.SPATIAL
-    Feature = DimKind.FEATURE
-    Unspecified = DimKind.SPATIAL

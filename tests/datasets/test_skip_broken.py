@@ -78,7 +78,7 @@ def test_sequences(caplog):
 
 def test_chunking_function():
     def chunks(dataset, seq_idx_start, **_):
-        return [(position, 0, dataset.get_seq_length(position)["data"]) for position in (0, 2, 3)]
+        return [(position, 0, dataset.lengths(position)["data"]) for position in (0, 2, 3)]
 
     dataset = _make(broken=[2], knows_lengths=True, chunking=chunks)
     assert [tag for batch in dataset.batches(1, batch_size=50) for tag in batch.seq_tags] == ["seq-0", "seq-3"]

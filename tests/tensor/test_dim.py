@@ -107,9 +107,9 @@ def test_constants() -> None:
 
 def test_declare_same_as() -> None:
     a, b, c = SpatialDim("a"), SpatialDim("b"), FeatureDim("c", 4)
-    assert not a.is_equal(b)
+    assert a.declared() is a
     a.declare_same_as(b)
-    assert a.is_equal(b) and (a + 1).is_equal(b + 1) and not a.is_equal(c)
+    assert a.declared() is b and (a + 1).declared() is b + 1 and not a.declared().agrees_with(c)
     sized = FeatureDim("sized")
     c.declare_same_as(sized)  # the one with a size is the definition, whatever the order
     assert sized.declared() is c
@@ -118,9 +118,8 @@ def test_declare_same_as() -> None:
 
 
 def test_names_of_configs() -> None:
-    dim = Dim(kind=Dim.Types.Feature, description="x", dimension=3)
+    dim = Dim(kind=DimKind.FEATURE, description="x", dimension=3)
     assert (dim.kind, dim.dimension, dim.description) == (DimKind.FEATURE, 3, "x")
-    assert dim.is_feature_dim() and not dim.is_spatial_dim() and batch_dim.is_batch_dim()
 
 
 @pytest.mark.parametrize(

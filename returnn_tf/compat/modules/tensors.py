@@ -6,6 +6,7 @@ from typing import Any, Optional
 
 from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.compat.views.data_view import DataView
+from returnn_tf.compat.views.names_of_dims import Types, dim_of_lengths
 from returnn_tf.tensor import Data as _Data
 from returnn_tf.tensor import Dim as _Dim
 from returnn_tf.tensor import (
@@ -35,16 +36,6 @@ __all__ = [
 ]
 
 
-class _Types:
-    """The kinds of dims."""
-
-    Unspecified = None
-    Batch = DimKind.BATCH
-    Spatial = DimKind.SPATIAL
-    Time = DimKind.SPATIAL
-    Feature = DimKind.FEATURE
-
-
 class _IsDim(type):
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, _Dim)
@@ -56,8 +47,8 @@ class Dim(metaclass=_IsDim):
     :param others: values known at run time only, such as dyn_size; not used
     """
 
-    Types = _Types
-    get_tag_from_size_tensor = staticmethod(_Dim.get_tag_from_size_tensor)
+    Types = Types
+    get_tag_from_size_tensor = staticmethod(dim_of_lengths)
 
     def __new__(cls, kind: Any = None, description: str = "", dimension: Optional[int] = None, **others: Any) -> Any:
         """Return a dim of ours."""

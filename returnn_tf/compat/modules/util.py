@@ -11,11 +11,11 @@ from typing import Any, Optional
 import numpy as np
 
 from returnn_tf.compat.imports.stand_ins import register_compat
+from returnn_tf.compat.numbers_dict import NumbersDict
 from returnn_tf.config import ConfigError
 from returnn_tf.config.user_files import load_user_file
 from returnn_tf.datasets.core.safe_files import read_text
 from returnn_tf.datasets.files import local_copy
-from returnn_tf.util.numbers_dict import NumbersDict
 
 register_compat(__name__, "returnn.util.basic", "Util")
 register_compat(__name__, "returnn.util")

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Callable
 
 from returnn_tf.compat.helpers.names import HELPERS
 from returnn_tf.compat.helpers.tf1_names import Tf1Names
+from returnn_tf.compat.views import (
+    names_of_dims,  # noqa: F401  adds them
+    size_tags,
+)
 from returnn_tf.compat.views.data_view import DataView
 from returnn_tf.compat.views.layer_view import LayerView, PlannedLayerView
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.user_views import UserViews
+from returnn_tf.tensor import Dim
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -45,6 +51,10 @@ class Views(UserViews):
     def template_of(self, value: Any) -> Any:
         """Return the template of a `DataView`; anything else as it is."""
         return value.template if isinstance(value, DataView) else value
+
+    def knowing_lengths(self, lookup: Callable[[Dim], Any]) -> contextlib.AbstractContextManager[None]:
+        """Let ``dim.dyn_size`` find the lengths by this function within the context."""
+        return size_tags.using_lengths(lookup)
 
     def asked_mode(self, layer: LayerView) -> bool:
         """Return whether code has asked the network of its layer for the mode."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional
 
-from returnn_tf.tensor import Dim, size_tags
+from returnn_tf.compat.views import size_tags
+from returnn_tf.tensor import Dim
 from returnn_tf.util.lazy_tf import tf
 
 

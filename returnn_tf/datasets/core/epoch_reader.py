@@ -1,23 +1,19 @@
-"""What all epochs of datasets have: sequences by position, those that are broken, and names for chunking functions."""
+"""What all epochs of datasets have: sequences by position, and those that are broken."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Optional
-
-from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.datasets.core.together import Together
 from returnn_tf.logging.log import log
-from returnn_tf.util.numbers_dict import NumbersDict
 
 _MOST_LISTED = 100  # broken sequences
 
 
 class EpochReader:
-    """The sequences of one epoch by position; also what a user's chunking function receives as ``dataset``.
+    """The sequences of one epoch by position; also what a user's chunking function receives, or a view of it.
 
     Positions are asked for in ascending order by and large; what `release` has dropped is not asked for again.
 
@@ -137,31 +133,3 @@ class EpochReader:
 
     def close(self) -> None:
         """Free what reading needs; called once at the end of the epoch, also if it is left early."""
-
-    # the names that chunking functions use
-
-    def is_less_than_num_seqs(self, seq_idx: int) -> bool:
-        """Return `has`."""
-        return self.has(seq_idx)
-
-    def get_seq_length(self, seq_idx: int) -> NumbersDict:
-        """Return `lengths`."""
-        return NumbersDict(self.lengths(seq_idx))
-
-    def get_tag(self, seq_idx: int) -> str:
-        """Return `tag`."""
-        return self.tag(seq_idx)
-
-    def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
-        """Return one array of a sequence, [time, ...]."""
-        return self.sequence(seq_idx).data[key]
-
-    def get_data_keys(self) -> Sequence[str]:
-        """Return the data keys of this epoch."""
-        return list(self.keys)
-
-    def load_seqs(self, start: int, end: int) -> None:
-        """Read ahead the sequences at the positions start..end-1."""
-        for position in range(start, end):
-            if self.has(position):
-                self.sequence(position)

@@ -7,12 +7,13 @@ from typing import Any, Optional
 
 from numpy.typing import NDArray
 
+from returnn_tf.compat.numbers_dict import NumbersDict
+from returnn_tf.compat.user_datasets.epoch_view import EpochView
 from returnn_tf.compat.user_datasets.interface import DatasetInterface
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.epoch_reader import EpochReader
 from returnn_tf.datasets.core.share import Chosen
-from returnn_tf.util.numbers_dict import NumbersDict
 
 
 class DatasetView(DatasetInterface):
@@ -165,7 +166,7 @@ class DatasetView(DatasetInterface):
         """Load the sequences start..end-1, and drop those before."""
         self._opened.release(start)
         self._start = start
-        self._opened.load_seqs(start, end)
+        EpochView(self._opened).load_seqs(start, end)
 
     def _checked(self, seq_idx: int) -> EpochReader:
         if seq_idx < self._start:

@@ -11,6 +11,7 @@ from returnn_tf.compat.modules.layers.host import Host
 from returnn_tf.compat.modules.layers.layer_base import LayerBase
 from returnn_tf.compat.modules.layers.scratch import ScratchGraph
 from returnn_tf.compat.modules.layers.variables import VariableRecorder
+from returnn_tf.compat.views import size_tags
 from returnn_tf.compat.views.data_view import DataView
 from returnn_tf.compat.views.layer_view import LayerView
 from returnn_tf.compat.views.network_view import NetworkView
@@ -23,7 +24,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.tensor import Data, Dim, DimKind, batch_dim, size_tags
+from returnn_tf.tensor import Data, Dim, DimKind, batch_dim
 from returnn_tf.util.lazy_tf import tf
 
 #: Of the options that every layer has, those that such classes see.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import shown
+from returnn_tf.config.registry import of_rooms
 from returnn_tf.datasets.core.batches.chunking import Chunking
 from returnn_tf.datasets.core.per_key import is_int, per_key
 
@@ -124,13 +125,18 @@ def _plain_slices(
         position += 1
 
 
+def _itself(epoch: Any) -> Any:
+    return epoch
+
+
 def _function_slices(epoch: Any, keys: list[str], chunking: Chunking, recurrent_net: bool) -> Iterator[Slice]:
     """Iterate over the result of a user's chunking function.
 
     Its items are (position, start, end), with start and end as int or dict by key.
     """
     assert chunking.function is not None
-    parts = chunking.function(dataset=epoch, seq_idx_start=0, recurrent_net=recurrent_net, used_data_keys=list(keys))
+    dataset = of_rooms("returnn_tf.epochs", _itself)(epoch)
+    parts = chunking.function(dataset=dataset, seq_idx_start=0, recurrent_net=recurrent_net, used_data_keys=list(keys))
     if not isinstance(parts, Iterable):
         raise DataError("the chunking function must yield (position, start, end), but returns %s" % shown(parts))
     for part in parts:

@@ -18,7 +18,7 @@ from returnn_tf.cli.main import main
 from returnn_tf.export.meta import graph_files
 from tests.export.meta_session import MetaSession, inputs
 
-SCRIPT = Path(__file__).parents[2] / "tools" / "compile_tf_graph.py"
+SCRIPT = Path(__file__).parents[3] / "tools" / "compile_tf_graph.py"
 CONFIG = """
 use_tensorflow = True
 device, log, log_verbosity = "gpu", ["./returnn.log"], 5

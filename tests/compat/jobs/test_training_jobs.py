@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from returnn_tf.datasets import Dataset
-from tests.jobs.manager import (
+from tests.compat.jobs.manager import (
     ROOT,
     STAGED,
     Job,

@@ -13,7 +13,7 @@ import pytest
 from returnn_tf.cli.main import main
 from returnn_tf.config import ConfigError, DataError
 
-from .test_compat_modules import load
+from .test_modules import load
 
 LEXICON = """<?xml version="1.0" encoding="utf8"?>
 <lexicon>

@@ -16,10 +16,10 @@ from returnn_tf.cli.main import main
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.learning_rate.file import EpochData, update_file
 
-OUTPUTS = Path(__file__).parents[1] / "data" / "outputs"
+OUTPUTS = Path(__file__).parents[2] / "data" / "outputs"
 BEST = json.loads((OUTPUTS / "best_epoch.json").read_text())["get_best_model_epoch_tool"]
 CLEANUP = json.loads((OUTPUTS / "cleanup_old_models.json").read_text())["cases"]
-TOOLS = Path(__file__).parents[2] / "tools"
+TOOLS = Path(__file__).parents[3] / "tools"
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from returnn_tf._version import __version__, shown_version
 from returnn_tf.cli.main import main
 from returnn_tf.config import Config, ConfigError
 
-CHECKOUT = pathlib.Path(__file__).parents[2]
+CHECKOUT = pathlib.Path(__file__).parents[3]
 ROOT = CHECKOUT / "i6"
 #: Scripts of a checkout that jobs do not know.
 OWN_TOOLS = {"compose_digit_lines.py", "make_digits_hdf.py", "submit.py"}

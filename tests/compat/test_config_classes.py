@@ -15,8 +15,7 @@ from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.checkpoints.of_network import load_checkpoint, save_checkpoint
 from returnn_tf.graph.registry import LAYERS, LOSSES
-
-from .nets import EXTERN_DATA, LENS, feed
+from tests.layers.nets import EXTERN_DATA, LENS, feed
 
 _TABLES = ("_entries", "_spelled", "_places")
 CLASSES = pathlib.Path(__file__).parent / "config_classes.py"

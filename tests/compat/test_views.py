@@ -12,8 +12,7 @@ from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import ConfigError
 from returnn_tf.tensor import Data, FeatureDim, SpatialDim, batch_dim
 from returnn_tf.util.lazy_tf import tf
-
-from .nets import LENS, config_of, feed, net_of, run, template
+from tests.layers.nets import LENS, config_of, feed, net_of, run, template
 
 TIME, STATIC, FEATURE = SpatialDim("time"), SpatialDim("s", 2), FeatureDim("f", 3)
 

@@ -12,7 +12,7 @@ import pytest
 from returnn_tf.cli.main import main
 from returnn_tf.datasets import Dataset
 
-RECORDED = Path(__file__).parents[1] / "data" / "datasets" / "hdf"
+RECORDED = Path(__file__).parents[2] / "data" / "datasets" / "hdf"
 CONVERT = "{'class': 'TaskNumberBaseConvertDataset', 'input_base': 8, 'output_base': 2, 'num_seqs': 5, %s}"
 CASES = {
     "tool_12ax": ["{'class': 'Task12AXDataset', 'num_seqs': 4}"],

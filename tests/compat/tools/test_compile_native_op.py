@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from returnn_tf.cli.main import main
 from returnn_tf.native.sources import OPS
 
-TOOL = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "tools", "compile_native_op.py")
+TOOL = str(Path(__file__).parents[3] / "tools" / "compile_native_op.py")
 
 
 def run(*args, **environment):

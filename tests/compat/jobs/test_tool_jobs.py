@@ -17,7 +17,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.datasets import Dataset
-from tests.jobs.manager import ROOT, config_text, environment
+from tests.compat.jobs.manager import ROOT, config_text, environment
 
 DATA: dict[str, Any] = {"class": "Task12AXDataset", "num_seqs": 3, "fixed_random_seed": 1}
 NETWORK = {

@@ -18,7 +18,7 @@ from typing import Any, Optional
 from returnn_tf.cli.main import main
 from returnn_tf.logging.log import log
 
-CHECKOUT = pathlib.Path(__file__).parents[2]
+CHECKOUT = pathlib.Path(__file__).parents[3]
 ROOT = CHECKOUT / "i6"
 #: What a worker keeps of the environment of its user.
 _KEPT = ("CUDA_VISIBLE_DEVICES", "HOME", "PWD", "TMP", "TMPDIR", "USER")

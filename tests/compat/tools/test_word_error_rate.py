@@ -12,7 +12,7 @@ import pytest
 from returnn_tf.cli.main import main
 from returnn_tf.datasets.core.safe_files import read_text_dict
 
-CASES = json.loads((Path(__file__).parents[1] / "data" / "outputs" / "word_error_rate.json").read_text())
+CASES = json.loads((Path(__file__).parents[2] / "data" / "outputs" / "word_error_rate.json").read_text())
 HYPS = "{'seq-0': 'a b', 'seq-1': 'c'}"
 CONFIG = """
 import numpy

@@ -14,7 +14,7 @@ from returnn_tf.cli.main import main
 from returnn_tf.compat.tool.registry import TOOLS
 from returnn_tf.compat.tool.shared.arguments import parse
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SCRIPTS = {
     path.name: match.group(1)
     for path in sorted((ROOT / "tools").glob("*.py"))
