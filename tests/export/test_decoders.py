@@ -13,9 +13,12 @@ import returnn_tf
 from returnn_tf.config import Config
 from tests.export.decoders import build, cut, outputs, run
 
-pytestmark = pytest.mark.skipif(
-    not (shutil.which("make") and shutil.which("g++") and shutil.which("cc")), reason="needs make and C compilers"
-)
+pytestmark = [
+    pytest.mark.slow,  # compiles the programs
+    pytest.mark.skipif(
+        not (shutil.which("make") and shutil.which("g++") and shutil.which("cc")), reason="needs make and C compilers"
+    ),
+]
 
 BLSTM = {
     "fw": {"class": "rec", "unit": "lstm", "n_out": 6, "from": "data"},
@@ -109,7 +112,6 @@ def meta_graph(folder, facts):
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("portable", [False, True], ids=["native", "portable"])
 def test_c_forwards_ragged_batches(c_decoder, tmp_path, portable):
     net = make_network(BLSTM, {"data": {"dim": 5}})
@@ -122,7 +124,6 @@ def test_c_forwards_ragged_batches(c_decoder, tmp_path, portable):
     assert_same(outputs(program, cut(batch, LENGTHS)), expected(net, batch, LENGTHS))
 
 
-@pytest.mark.slow
 def test_c_carries_the_states_of_a_language_model(c_decoder, tmp_path):
     """Blocks of two words, with the states handed in and out, give what whole sentences do."""
     net = make_network(LM, {"data": {"dim": 11, "sparse": True}})
@@ -137,7 +138,6 @@ def test_c_carries_the_states_of_a_language_model(c_decoder, tmp_path):
     assert_same(outputs(program, cut(batch, LENGTHS)), expected(net, batch, LENGTHS))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("portable", [False, True], ids=["native", "portable"])
 def test_cpp_forwards_ragged_batches(cpp_decoder, tmp_path, portable):
     """In the order in which RASR loads a graph: libraries, graph, all initialisers, checkpoint."""
@@ -151,7 +151,6 @@ def test_cpp_forwards_ragged_batches(cpp_decoder, tmp_path, portable):
     assert_same(found, expected(net, batch, LENGTHS))
 
 
-@pytest.mark.slow
 def test_cpp_keeps_the_states_of_a_language_model(cpp_decoder, tmp_path):
     """In variables of the graph, which ``update_ops`` set and the program resets for each batch of sentences."""
     layers = {
@@ -172,7 +171,6 @@ def hypotheses(lines):
 
 
 #: max_seq_len of the network -> numbers of labels that are found
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "counts"), [(15, [3, 2, 4]), (3, [3, 2, 3]), (2, [2, 2, 2]), ("max_len_from('base:enc')", [5, 2, 4])]
 )

@@ -17,6 +17,8 @@ from returnn_tf.native.toolchain import find_toolchain
 from returnn_tf.util.lazy_tf import tf
 from tests.native import reference
 
+pytestmark = pytest.mark.slow  # compiles a program with TensorFlow
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOOL = os.path.join(os.path.dirname(os.path.dirname(HERE)), "tools", "compile_native_op.py")
 FRAMES, BATCH, UNITS = 5, 3, 7
@@ -82,7 +84,6 @@ def run(program, library, saved_graph):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
 def test_decoder(program, library, saved_graph, weights):
     done = run(program, library, saved_graph)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -93,7 +94,6 @@ def test_decoder(program, library, saved_graph, weights):
     np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_without_the_op_the_graph_cannot_be_loaded(program, saved_graph, tmp_path):
     (tmp_path / "none.so").write_text("no library")
     done = run(program, str(tmp_path / "none.so"), saved_graph)

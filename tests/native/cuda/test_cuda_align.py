@@ -9,6 +9,8 @@ from tests.native import align_reference as reference
 from tests.native.cuda.align_calls import Calls
 from tests.native.cuda.build import HERE, SANITIZERS, SOURCES, build_emulated, compile_for_gpu, run_sanitized
 
+pytestmark = pytest.mark.slow  # compiles kernels for the emulator
+
 KERNELS = ("chain", "viterbi", "acceptor", "acceptor_best", "transducer")
 # frames, batch, classes, labels; numbers of states beside the lanes of a warp and on them
 SIZES = [(1, 1, 2, 1), (6, 5, 3, 3), (13, 4, 17, 7), (25, 6, 5, 8), (40, 3, 33, 16), (9, 4, 40, 16)]
@@ -63,7 +65,6 @@ def draw_chains(frames, batch, classes, states, optional_ends, seed=1):
     return scores, rng.randint(frames // 2, frames + 1, batch), chain
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("normalized", [False, True])
 @pytest.mark.parametrize("label_loop", [False, True])
 @pytest.mark.parametrize("size", SIZES, ids=str)

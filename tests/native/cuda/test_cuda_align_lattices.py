@@ -7,6 +7,8 @@ from tests.native import align_reference as reference
 from tests.native.cuda.align_calls import Calls
 from tests.native.cuda.build import build_emulated
 
+pytestmark = pytest.mark.slow  # compiles kernels for the emulator
+
 LATTICES = ("acceptor", "acceptor_best", "transducer")
 TRANSDUCERS = [(1, 1, 1, 2), (5, 7, 4, 6), (4, 9, 15, 3), (4, 20, 16, 40), (3, 6, 40, 5), (3, 0, 2, 3), (0, 2, 2, 3)]
 
@@ -31,7 +33,6 @@ def draw_transducer(batch, frames, n_labels, classes, seed=1):
     return scores, lens, rng.randint(1, classes, (batch, n_labels)), label_lens
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("label_takes_frame", [False, True])
 @pytest.mark.parametrize("normalized", [False, True])
 @pytest.mark.parametrize("size", TRANSDUCERS, ids=str)

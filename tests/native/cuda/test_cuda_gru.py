@@ -7,13 +7,14 @@ from tests.native.cuda import recurrences
 from tests.native.cuda.build import build_emulated
 from tests.native.cuda.recurrences import FLOAT, Kernels
 
+pytestmark = pytest.mark.slow  # compiles kernels for the emulator
+
 
 @pytest.fixture(scope="module")
 def gru():
     return Kernels(build_emulated("gru/gru_cuda.cu"), "gru")
 
 
-@pytest.mark.slow
 def test_in_place(gru):
     """Gates in the memory of z, and dz in that of the gates."""
     size, lengths = (3, 4, 7), recurrences.ragged(3, 4)

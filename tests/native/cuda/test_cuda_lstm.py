@@ -7,13 +7,14 @@ from tests.native.cuda import recurrences
 from tests.native.cuda.build import build_emulated
 from tests.native.cuda.recurrences import FLOAT, TF32, Kernels, check
 
+pytestmark = pytest.mark.slow  # compiles kernels for the emulator
+
 
 @pytest.fixture(scope="module")
 def lstm():
     return Kernels(build_emulated("lstm/lstm_cuda.cu"), "lstm")
 
 
-@pytest.mark.slow
 def test_weights_in_shared_memory(lstm, monkeypatch):
     """More of them than the registers hold, in backward."""
     monkeypatch.setenv("RTF_EMULATION_SMS", "25")

@@ -8,6 +8,8 @@ from tests.native.cuda import mdlstm_calls as calls
 from tests.native.cuda.build import build_emulated as build
 from tests.native.cuda.build import compile_for_gpu, run_sanitized
 
+pytestmark = pytest.mark.slow  # compiles kernels for the emulator
+
 SOURCE = "mdlstm/mdlstm_cuda.cu"
 FLIPS = [(False, False), (True, True), (False, True), (True, False)]
 SMS = 16
@@ -85,7 +87,6 @@ def expected_h(images, k, stable=True):
     return reference.mdlstm(images.z[k], images.r[k][n:], images.r[k][:n], *sizes, images.flips[k], stable)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stable", [True, False], ids=["stable", "two_forget_gates"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -251,7 +252,6 @@ def test_too_few_multiprocessors_for_the_plan(library, monkeypatch):
         both.forward()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_sanitizers(seed):
     run_sanitized("../tests/native/cuda/sanitized_mdlstm.cu", seed=seed)

@@ -9,6 +9,8 @@ from tests.native.cuda import recurrences
 from tests.native.cuda.build import SANITIZERS, build_emulated, compile_for_gpu, run_sanitized
 from tests.native.cuda.recurrences import BFLOAT16, FLOAT, FLOAT16, TF32, Kernels, check
 
+pytestmark = pytest.mark.slow  # compiles kernels for the emulator
+
 # time, batch, units; beside the tiles of the kernels (8 and 16 sequences, 8 and 16 units) and on them
 SIZES = [(1, 1, 1), (4, 3, 5), (5, 9, 37), (3, 17, 16), (3, 8, 33), (2, 16, 64)]
 
@@ -20,7 +22,6 @@ def kernels(request):
     return Kernels(build_emulated(f"{request.param}/{request.param}_cuda.cu"), request.param)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("numbers", [FLOAT, TF32, BFLOAT16, FLOAT16])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_values_and_gradients(kernels, size, numbers):

@@ -8,6 +8,8 @@ import pytest
 
 from tests.native.cuda.build import HERE, SANITIZERS, build_emulated, compile_for_gpu, run_sanitized
 
+pytestmark = pytest.mark.slow  # compiles kernels for the emulator
+
 SANITIZED = os.path.join(HERE, "sanitized_kernels.cu")
 KERNELS = os.path.join(HERE, "kernels_of_the_tests.cu")
 
@@ -210,13 +212,11 @@ def test_nvcc(arch):
     assert "spill stores" in compile_for_gpu(KERNELS, arch)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_sanitizers(sanitizer, seed):
     run_sanitized(SANITIZED, "-Wno-sign-compare", seed=seed, sanitizer=sanitizer)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "sanitizer, wrong, message",
     [("address,undefined", "memory", "heap-buffer-overflow"), ("thread", "race", "data race")],

@@ -11,6 +11,8 @@ from tests.native.cuda.align_calls import Calls
 from tests.native.cuda.build import SOURCES, build_emulated
 from tests.native.cuda.recurrences import Kernels, check
 
+pytestmark = pytest.mark.slow  # compiles kernels for the emulator
+
 HEADERS = "common/cuda/recurrence_%s.h"
 #: what, header, text, what takes its place
 MUTATIONS = [
