@@ -6,16 +6,15 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from returnn_tf.compiler.loops.step_network import plan_step_network
-from returnn_tf.compiler.planning.build_state import BuildState
-from returnn_tf.compiler.planning.builder import NetworkBuilder
 from returnn_tf.compiler.planning.checks import check_param_names, share_extra_params
-from returnn_tf.compiler.planning.extra import ExtraNetworks
-from returnn_tf.compiler.planning.extra_names import SEARCH_PREFIX, split_extra
+from returnn_tf.compiler.planning.compilation import Compilation
+from returnn_tf.compiler.planning.layer_options import owners_of
 from returnn_tf.compiler.planning.notes import remarks, unknown_targets, unneeded_mistakes
+from returnn_tf.compiler.planning.parse import SEARCH_PREFIX, split_extra
 from returnn_tf.compiler.planning.plan import Plan
+from returnn_tf.compiler.planning.planner import Place, Planner
 from returnn_tf.compiler.planning.reuse import decide_all, open_params, with_inner
-from returnn_tf.compiler.planning.reuse_option import owners_of
+from returnn_tf.compiler.planning.scope import Scope
 from returnn_tf.config import Config
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.graph.params.reuse import ReuseLevel
@@ -49,33 +48,37 @@ def plan_network(
     :param config: the `Config` of the network, for functions defined in it
     :raises ConfigError: with the path of the layer, what is wrong and how to fix it
     """
-    state = BuildState(extern_data, behavior_version, train, search, default_target, evaluate, whole_loops)
-    state.empty_data_keys = dict(empty_data_keys or {})
-    builder = NetworkBuilder(network, state, plan_step_network)
-    builder.extra_network = ExtraNetworks(builder)
-    builder.build()
-    if state.loop_losses and not search:
-        for name in searched_layers:
-            builder.extra_network(SEARCH_PREFIX).resolve(name, "search_train_network_layers")
-    _declare_a_batch_size(builder, state)
-    _finish(state)
-    order = {name: position for position, name in enumerate(builder.specs)}
-    state.losses.sort(key=lambda loss: order.get(_top_layer(loss.name), 0))
+    compilation = Compilation(
+        network,
+        extern_data,
+        empty_data_keys=empty_data_keys,
+        default_target=default_target,
+        behavior_version=behavior_version,
+        train=train,
+        search=search,
+        evaluate=evaluate,
+        whole_loops=whole_loops,
+    )
+    planner = _plan_layers(compilation, searched_layers)
+    _declare_a_batch_size(compilation)
+    _finish(compilation)
+    order = {name: position for position, name in enumerate(planner.scope.specs)}
+    compilation.losses.sort(key=lambda loss: order.get(_top_layer(loss.name), 0))
     plan = Plan(
-        state.nodes,
-        state.outputs,
-        state.losses,
-        state.extern,
-        state.extern_data,
+        compilation.nodes,
+        compilation.results.outputs(),
+        compilation.losses,
+        compilation.extern,
+        compilation.extern_data,
         behavior_version,
         train,
         search,
         config,
     )
     planned = {node.path for node in plan.all_nodes()}
-    mistakes = unneeded_mistakes(state.all_specs(), planned, state.extern_data) + remarks(plan.all_nodes())
-    mistakes += unknown_targets(state.all_specs(), state.extern_data, _own_target(default_target))
-    plan = dataclasses.replace(plan, mistakes=mistakes, omitted_losses=list(state.omitted_losses))
+    mistakes = unneeded_mistakes(compilation.all_specs(), planned, compilation.extern_data) + remarks(plan.all_nodes())
+    mistakes += unknown_targets(compilation.all_specs(), compilation.extern_data, _own_target(default_target))
+    plan = dataclasses.replace(plan, mistakes=mistakes, omitted_losses=list(compilation.omitted_losses))
     check_param_names(list(plan.nodes))
     plan = _without_dead_layers(plan)
     share_extra_params(list(plan.all_nodes()))
@@ -85,6 +88,21 @@ def plan_network(
     for loss in plan.losses:
         loss.loss.freeze()
     return plan
+
+
+def _plan_layers(compilation: Compilation, searched_layers: Sequence[str]) -> Planner:
+    """Plan all layers that outputs and losses need, and return the planner of the main network."""
+    layers = {name: spec for name, spec in compilation.specs.items() if split_extra(name) is None}
+    place = Place(compilation.nodes, compilation.results, compilation.search)
+    planner = Planner(compilation, Scope(layers, extern=compilation.extern_data), place)
+    planner.plan()
+    for name, spec in compilation.specs.items():
+        if split_extra(name) is not None and planner.is_wanted(spec):
+            planner.resolve(name, spec.where)
+    if compilation.loop_losses and not compilation.search:
+        for name in searched_layers:
+            planner.extra_network(SEARCH_PREFIX).resolve(name, "search_train_network_layers")
+    return planner
 
 
 def _own_target(target: str) -> str:
@@ -99,30 +117,34 @@ def _top_layer(name: str) -> str:
     return top if extra is None else extra[1]
 
 
-def _finish(state: BuildState) -> None:
+def _finish(compilation: Compilation) -> None:
     """Plan the losses and the layers that provide parameters; either may add layers with more of both."""
     done: set[ReuseLevel] = set()
     while True:
-        state.finish_losses()
-        levels = {level for *_, param in open_params(with_inner(state.nodes)) for level in param.levels} - done
-        if not levels and not state.late_owners:
+        compilation.plan_losses()
+        levels = {level for *_, param in open_params(with_inner(compilation.nodes)) for level in param.levels} - done
+        if not levels and not compilation.late_owners:
             break
         for level in levels:
             list(owners_of(level))
         done |= levels
-        for user, find in state.late_owners:
+        for user, find in compilation.late_owners:
             owner = find()
-            if owner is not None and owner in state.nodes and owner not in user.param_deps:
+            if owner is not None and owner in compilation.nodes and owner not in user.param_deps:
                 user.param_deps.append(owner)
-        state.late_owners.clear()
-    decide_all(state.nodes)
+        compilation.late_owners.clear()
+    decide_all(compilation.nodes)
 
 
-def _declare_a_batch_size(builder: NetworkBuilder, state: BuildState) -> None:
+def _declare_a_batch_size(compilation: Compilation) -> None:
     """Declare the first input with a batch axis as the source of the batch size, for layers with one but no input."""
-    keys = [key for key, data in state.extern_data.items() if data.batch_axis is not None]
-    if keys and not set(keys) & set(state.extern) and any(node.output.batch_axis is not None for node in state.nodes):
-        builder.extern_node(keys[0])
+    keys = [key for key, data in compilation.extern_data.items() if data.batch_axis is not None]
+    if (
+        keys
+        and not set(keys) & set(compilation.extern)
+        and any(node.output.batch_axis is not None for node in compilation.nodes)
+    ):
+        compilation.extern_node(keys[0])
 
 
 def _freeze_params(plan: Plan) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from returnn_tf.config import ConfigError
-from returnn_tf.graph.builder import Builder
+from returnn_tf.graph.network_planner import NetworkPlanner
 from returnn_tf.graph.node import Node
 from returnn_tf.tensor import AxisDesc, Data, Dim, DimKind, resolve_axes, resolve_axis
 from returnn_tf.tensor.axes import axes_of
@@ -14,10 +14,10 @@ from returnn_tf.tensor.axes import axes_of
 class PlannedAxes:
     """The axes of the sources of a layer, and what it needs of them."""
 
-    def __init__(self, node: Node, builder: Builder) -> None:
+    def __init__(self, node: Node, planner: NetworkPlanner) -> None:
         self.node = node
-        self.builder = builder
-        self.behavior_version = builder.behavior_version
+        self.planner = planner
+        self.behavior_version = planner.behavior_version
 
     def error(self, message: str, *, topic: str = "") -> ConfigError:
         """Return an error to raise; the compiler prepends layer path, class and sources.
@@ -28,11 +28,11 @@ class PlannedAxes:
 
     def axis(self, data: Data, desc: AxisDesc) -> int:
         """Return the index of the one axis that matches."""
-        return resolve_axis(data, desc, behavior_version=self.behavior_version, names=self.builder.dim_names)
+        return resolve_axis(data, desc, behavior_version=self.behavior_version, names=self.planner.dims.names)
 
     def axes(self, data: Data, desc: Any) -> list[int]:
         """Return the indices of all axes that match; each name must match, except those of groups and "T?"."""
-        return resolve_axes(data, desc, behavior_version=self.behavior_version, names=self.builder.dim_names)
+        return resolve_axes(data, desc, behavior_version=self.behavior_version, names=self.planner.dims.names)
 
     def has_axis(self, data: Data, desc: AxisDesc) -> bool:
         """Return whether a known name or a dim means an axis."""

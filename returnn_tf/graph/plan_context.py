@@ -10,9 +10,9 @@ from typing import Any, Optional
 from returnn_tf.config.option_checks import axis_size
 from returnn_tf.config.option_types import fits_type
 from returnn_tf.config.options import log_inert
-from returnn_tf.graph.builder import Builder
 from returnn_tf.graph.carried_state import KeptSpec
 from returnn_tf.graph.layer_base import LayerBase
+from returnn_tf.graph.network_planner import NetworkPlanner
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.graph.params.init_names import LayerInExpression
 from returnn_tf.graph.params.reuse import OpenParam, ReuseLevel
@@ -21,7 +21,6 @@ from returnn_tf.graph.registry import LOSSES
 from returnn_tf.ops.initial_values import Constant, Drawn, FromTensorFlow
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.tensor import Data, Dim, DimKind
-from returnn_tf.tensor.dim_binding import bind
 from returnn_tf.tensor.precision import float_dtype
 
 #: Numbers in one parameter: 16 GiB of float32. A larger one is a mistake in the config.
@@ -31,11 +30,11 @@ _MAX_PARAM_SIZE = 2**32
 class PlanContext(PlannedAxes):
     """The context passed to `Layer.template`."""
 
-    def __init__(self, node: Node, builder: Builder) -> None:
-        super().__init__(node, builder)
-        self.search = builder.search
-        self.in_step = builder.in_step
-        self.loop_dim = builder.loop_dim
+    def __init__(self, node: Node, planner: NetworkPlanner) -> None:
+        super().__init__(node, planner)
+        self.search = planner.search
+        self.in_step = planner.in_step
+        self.loop_dim = planner.loop_dim
 
     def log_inert(self, name: str, reason: str) -> None:
         """Log once that an option of the layer has no effect."""
@@ -73,7 +72,7 @@ class PlanContext(PlannedAxes):
         layer = self.node.layer
         if not layer.target_names:
             return None
-        dim = self.builder.target_data(self.node, layer.target_names[0]).dim
+        dim = self.planner.target_data(self.node, layer.target_names[0]).dim
         if dim is None:
             return None
         loss = LOSSES.find(layer.loss)
@@ -100,17 +99,25 @@ class PlanContext(PlannedAxes):
         """
         if declared is None:
             return definition
-        result = bind(self.builder, self.node, self.node.replaced_dims, declared, definition)
+        deps = self._known_templates()
+        result = self.planner.dims.bind(self.node.path, declared, definition, deps, self.node.replaced_dims)
         if definition in self.node.replaced_dims:
             self.depend_on_dim(self.node.replaced_dims[definition])
         return result
+
+    def knows_dim(self, dim: Dim) -> bool:
+        """Return whether something other than this layer defines the lengths of a dim."""
+        return self.planner.dims.known(self.node.path, dim, self._known_templates())
+
+    def _known_templates(self) -> list[Data]:
+        return [dep.output for dep in self.node.deps if dep.planned]
 
     def name_dim(self, dim: Dim, name: str, *, passed: bool = False) -> None:
         """Give a dim of the output a name that axes can be named by; see `DimNames.add`.
 
         :param name: with "%s" for the name of this layer
         """
-        self.builder.dim_names.add(dim, name.replace("%s", self.node.path.rpartition("/")[2]), passed=passed)
+        self.planner.dims.names.add(dim, name.replace("%s", self.node.path.rpartition("/")[2]), passed=passed)
 
     # --- parameters ---
 
@@ -151,9 +158,9 @@ class PlanContext(PlannedAxes):
             updater_opts=layer.updater_opts,
             device=layer.param_device,
         )
-        levels = self.builder.outer_reuse
+        levels = self.planner.outer_reuse
         if layer.reuse_params is not None:
-            levels = (ReuseLevel(layer.reuse_params, self.node, self.builder, self.node.scope), *levels)
+            levels = (ReuseLevel(layer.reuse_params, self.node, self.planner.owner_of_params, self.node.scope), *levels)
         if levels:
             self.node.params[name] = OpenParam(spec, levels)
             return
@@ -214,7 +221,7 @@ class PlanContext(PlannedAxes):
         """
         if dim.size is not None:
             return
-        node = self.builder.node_with_dim(self.node, dim)
+        node = self.planner.node_with_dim(self.node, dim)
         if node is not None:
             if node is not self.node:
                 self.depend(node)
@@ -243,11 +250,11 @@ class PlanContext(PlannedAxes):
         :param loop_dim: the step axis inside, if it differs from the one here
         """
         scope = self.node.scope if scope is None else scope
-        return self.depend(self.builder.subnetwork(self.node, network, inputs, scope, loop_dim))
+        return self.depend(self.planner.subnetwork(self.node, network, inputs, scope, loop_dim))
 
     def implicit(self, name: str, layer: LayerBase, sources: Sequence[Node]) -> Node:
         """Plan a layer that the config does not name, e.g. the concatenation of several sources."""
-        return self.depend(self.builder.implicit_layer(self.node, name, layer, sources))
+        return self.depend(self.planner.implicit_layer(self.node, name, layer, sources))
 
     def sub_output(self, name: str, data: Data) -> None:
         """Declare a further output, reached in configs as ``<layer>/<name>``; `emit` sets it by ``set_sub_output``."""

@@ -31,7 +31,7 @@ class SourceLayer(Layer):
         if self.sources:
             raise ctx.error("takes no sources: 'from' must be [].")
         if ctx.node.extern_key is None:
-            inner = self.inner = ctx.depend(ctx.builder.extern_node(self.data_key))
+            inner = self.inner = ctx.depend(ctx.planner.extern_node(self.data_key))
             return inner.output
         return ctx.node.output
 

@@ -7,60 +7,80 @@ the axis is then cut or extended to its size.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
 
 from returnn_tf.config import ConfigError
+from returnn_tf.tensor.data import Data
 from returnn_tf.tensor.dim import Dim
 from returnn_tf.tensor.dim_names import DimNames
 
-#: The `Node` of a layer, of a higher floor.
-Owner = Any
 
+class DeclaredDims:
+    """The dims that the user declared for one network, and what they turned out to be.
 
-class DeclaredDims(Protocol):
-    """The part of the compiler that knows the dims of the network."""
-
-    dim_names: DimNames
-
-    def bind_dim(self, declared: Dim, definition: Dim) -> None:
-        """Replace the declared dim by its definition from now on."""
-
-    def take_dim(self, owner: Owner, dim: Dim) -> None:
-        """Register that a layer defines the lengths of a dim."""
-
-    def knows_dim(self, owner: Owner, dim: Dim) -> bool:
-        """Return whether something other than this layer defines the lengths of a dim."""
-
-    def resolve_dim(self, dim: Dim) -> Dim:
-        """Return the definition of a declared dim, or the dim itself."""
-
-
-def bind(dims: DeclaredDims, owner: Owner, replaced: dict[Dim, Dim], declared: Dim, definition: Dim) -> Dim:
-    """Bind a dim that the user declared to the one that a layer inferred.
-
-    :param replaced: gets the declared dim by the inferred one if it takes its place in the output
-    :return: the dim for the layer to continue with
-    :raises ConfigError: the sizes differ
+    :param inputs: the templates of the inputs, by data key
     """
-    declared = dims.resolve_dim(declared)
-    if declared is definition:
+
+    def __init__(self, inputs: Mapping[str, Data]) -> None:
+        self.names = DimNames()
+        self._inputs = inputs
+        self._definitions: dict[Dim, Dim] = {}
+        #: Declared dims whose lengths a layer defines -> its path; a layer of a loop is planned several times.
+        self._owners: dict[Dim, str] = {}
+
+    def resolve(self, dim: Dim) -> Dim:
+        """Return the definition of a declared dim, or the dim itself."""
+        while True:
+            before, dim = dim, dim.declared()
+            dim = self._definitions.get(dim, dim).with_operands(self.resolve)
+            if dim is before:
+                return dim
+
+    def known(self, path: str, dim: Dim, deps: Sequence[Data]) -> bool:
+        """Return whether something other than a layer defines the lengths of a dim.
+
+        :param path: of the layer
+        :param deps: the templates of what the layer needs
+        """
+        if dim.size is not None or dim.is_batch:
+            return True
+        if any(dim in data.dims for data in self._inputs.values()):
+            return True
+        if dim in self._owners:
+            return self._owners[dim] != path
+        if dim.expr is not None:
+            return all(self.known(path, operand, deps) for operand in dim.expr.args)
+        return any(dim in data.dims for data in deps)
+
+    def bind(self, path: str, declared: Dim, definition: Dim, deps: Sequence[Data], replaced: dict[Dim, Dim]) -> Dim:
+        """Bind a dim that the user declared to the one that a layer inferred.
+
+        :param path: of the layer
+        :param deps: the templates of what the layer needs
+        :param replaced: gets the declared dim by the inferred one if it takes its place in the output
+        :return: the dim for the layer to continue with
+        :raises ConfigError: the sizes differ
+        """
+        declared = self.resolve(declared)
+        if declared is definition:
+            return definition
+        known = self.known(path, declared, deps)
+        if known and declared.size != definition.size:
+            raise ConfigError("the declared dim %s does not match, the result has %s there." % (declared, definition))
+        if declared.size is not None:
+            return declared
+        if known:
+            replaced[definition] = declared
+            return definition
+        if definition.size is not None and definition.auto:
+            definition = Dim(declared.kind, definition.size, declared.description)
+        elif declared.expr is None and _is_made_up(definition) and not self.known(path, definition, deps):
+            self._owners[declared] = path
+            return declared  # the layer made up its dim, so the user's own serves as well
+        if self.resolve(definition) is not declared:
+            self._definitions[declared] = definition
+        self.names.add(definition, declared.description)
         return definition
-    known = dims.knows_dim(owner, declared)
-    if known and declared.size != definition.size:
-        raise ConfigError("the declared dim %s does not match, the result has %s there." % (declared, definition))
-    if declared.size is not None:
-        return declared
-    if known:
-        replaced[definition] = declared
-        return definition
-    if definition.size is not None and definition.auto:
-        definition = Dim(declared.kind, definition.size, declared.description)
-    elif declared.expr is None and _is_made_up(definition) and not dims.knows_dim(owner, definition):
-        dims.take_dim(owner, declared)
-        return declared  # the layer made up its dim, so the user's own serves as well
-    dims.bind_dim(declared, definition)
-    dims.dim_names.add(definition, declared.description)
-    return definition
 
 
 def _is_made_up(dim: Dim) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config
-from returnn_tf.compiler.planning import build_state
+from returnn_tf.compiler.planning import compilation
 from returnn_tf.config import Config
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
@@ -130,13 +130,13 @@ def test_nothing_of_a_plan_can_be_set(name: str) -> None:
 def test_each_network_is_parsed_once(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often a step network is planned until the dims of ``prev:`` settle."""
     calls: list[str] = []
-    parse = build_state.parse_network
+    parse = compilation.parse_network
 
     def counted(network: Any, path: str, *args: Any) -> Any:
         calls.append(path)
         return parse(network, path, *args)
 
-    monkeypatch.setattr(build_state, "parse_network", counted)
+    monkeypatch.setattr(compilation, "parse_network", counted)
     unit: dict[str, Any] = {"output": {"class": "linear", "activation": "tanh", "n_out": 3, "from": "prev:output"}}
     for _ in range(depth - 1):
         inner = {"class": "rec", "from": "base:data", "unit": unit}

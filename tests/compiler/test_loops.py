@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from returnn_tf.compiler.loops.analysis import Links, Zone, find_zones
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config
+from returnn_tf.compiler.planning.zones import Links, Zone, find_zones
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.util.lazy_tf import tf
 from tests.feeds import random_feed

@@ -333,7 +333,7 @@ _EXECUTES = {
     "datasets/core/safe_files.py": "restricted to plain containers, strings and numbers",
     "engine/distributed/world.py": "results of the other ranks of the same training, over Horovod",
     "layers/math/eval_code.py": "code in configs",
-    "compiler/loops/max_steps.py": "code in configs",
+    "compiler/planning/loop_termination.py": "code in configs",
     "ops/activations.py": "code in configs",
     "ops/initializers.py": "code in configs",
 }

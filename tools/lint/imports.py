@@ -66,7 +66,7 @@ INNER_FLOORS: dict[str, list[list[str]]] = {
     "compiler": [
         ["feed", "for_xla", "planning"],
         ["packed_layers", "result"],
-        ["feed_function", "initial_values", "kept_states", "loops", "lower", "requested"],
+        ["feed_function", "initial_values", "kept_states", "lower", "requested"],
         ["inner_weights", "plan_network"],
         ["plan_config"],
         ["network"],

@@ -6,8 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from returnn_tf.compiler.planning.extra_names import is_extra
-from returnn_tf.compiler.planning.parse import describe_place
+from returnn_tf.compiler.planning.parse import describe_place, is_extra
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.tensor import Data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
@@ -22,6 +23,9 @@ ERROR_TOPIC = "options"
 STRUCTURAL = ("class", "from")
 _SCOPE_SPECIAL = ":(){}&+-*'\" ,"
 _SCOPE_FIRST = "_-\\/"
+#: The prefix of the extra network that searches.
+SEARCH_PREFIX = "extra.search:"
+_EXTRA = re.compile(r"(extra(?:\.[^:/]+)?:)(.+)", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,3 +201,14 @@ def scope_name(layer_name: str) -> str:
 def join_scope(scope: str, name: str) -> str:
     """Join two parameter scopes; either may be empty."""
     return "%s/%s" % (scope, name) if scope and name else scope or name
+
+
+def split_extra(ref: str) -> Optional[tuple[str, str]]:
+    """Return (prefix, name of the layer) of a name such as ``extra.search:output``; None for any other name."""
+    found = _EXTRA.fullmatch(ref)
+    return None if found is None else (found[1], found[2])
+
+
+def is_extra(path: str) -> bool:
+    """Return whether a layer with this path is of an extra network."""
+    return split_extra(path) is not None

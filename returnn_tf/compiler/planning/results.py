@@ -1,80 +1,68 @@
-"""The results of a network: values of layers, and losses."""
+"""The results of a network, or of the step of a loop: values of layers, and losses."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection
 
-from returnn_tf.compiler.planning.names import Names
-from returnn_tf.compiler.planning.parse import LayerSpec, has_loss
-from returnn_tf.compiler.planning.plan_loss import plan_loss
-from returnn_tf.graph.loss import LossNode
+from returnn_tf.compiler.planning.parse import LayerSpec
+from returnn_tf.graph.network_planner import NetworkPlanner
 from returnn_tf.graph.node import Node
 
 
 @dataclasses.dataclass(frozen=True)
-class InnerResult:
-    """A layer inside of a layer in the step of a loop, of which the values for all steps are a result.
+class Result:
+    """A layer whose value or loss is a result.
 
-    :param is_output: whether it is one by is_output_layer
-    :param with_loss: whether it has a loss
+    :param planner: of its network; resolves the names in the options of the loss
+    :param is_output: whether its value is a result
+    :param with_loss: whether its loss is computed
     """
 
+    planner: NetworkPlanner
     spec: LayerSpec
     node: Node
     is_output: bool
     with_loss: bool
 
 
-class Results(Names):
-    """A level of a network that collects the results."""
+class Results:
+    """The results of a network, or those within the step of a loop, which has to bring them out."""
 
-    def _counts_loss(self, spec: LayerSpec) -> bool:
-        """Return whether the loss of a layer is computed: in a loop only to train or evaluate."""
-        if self.in_step or self.loop_dim is not None:
-            return self.state.loop_losses and not self.search and has_loss(spec, False)
-        return has_loss(spec, self.search)
+    def __init__(self) -> None:
+        self.entries: list[Result] = []
 
-    def register(self, spec: LayerSpec, node: Node, *, is_result: bool) -> None:
-        """Register the loss of a planned layer, and its value if it is a result."""
-        is_output = is_result or bool(spec.options.get("is_output_layer"))
-        self.add_result(spec, node, is_output=is_output, with_loss=self._counts_loss(spec))
+    def add(self, result: Result) -> None:
+        """Add a layer, if there is something to compute."""
+        if result.is_output or result.with_loss:
+            self.entries.append(result)
 
-    def add_result(self, spec: LayerSpec, node: Node, *, is_output: bool, with_loss: bool) -> None:
-        """Add a layer whose value, or whose loss, is a result of the network."""
-        if self.step_results is not None:
-            if is_output or with_loss:
-                self.step_results.append(InnerResult(spec, node, is_output, with_loss))
-            return
-        if is_output:
-            self.state.outputs[spec.path] = node
-        if with_loss:
-            self.state.open_losses.append((self, node, spec))
+    def outputs(self) -> dict[str, Node]:
+        """Return the layers whose values are results, by path."""
+        return {result.spec.path: result.node for result in self.entries if result.is_output}
 
-    def hide_results(self, nodes: Sequence[Node]) -> None:
-        """Implement `Builder.hide_results`."""
-        for path in [path for path, node in self.state.outputs.items() if node in nodes]:
-            del self.state.outputs[path]
-        if self.step_results is not None:
-            self.step_results[:] = [result for result in self.step_results if result.node not in nodes]
+    def hide(self, nodes: Collection[Node]) -> None:
+        """Drop layers, as they may not be computed."""
+        self.entries = [result for result in self.entries if result.node not in nodes]
 
-    def layers_with_loss(self, start: int) -> list[Node]:
-        """Implement `Builder.layers_with_loss`."""
-        of_step = [result.node for result in self.step_results or () if result.with_loss]
-        nodes = set(self.sink[start:])
-        return [node for node in [*(node for _, node, _ in self.state.open_losses), *of_step] if node in nodes]
+    def nodes_with_loss(self) -> list[Node]:
+        """Return the layers whose losses are to be planned."""
+        return [result.node for result in self.entries if result.with_loss]
 
-    def take_losses(self, start: int) -> list[LossNode]:
-        """Implement `Builder.take_losses`; the targets may add further layers, with further losses."""
-        found: list[LossNode] = []
-        while True:
-            nodes = set(self.sink[start:])
-            taken = [entry for entry in self.state.open_losses if entry[1] in nodes]
-            if not taken:
-                return found
-            self.state.open_losses = [entry for entry in self.state.open_losses if entry[1] not in nodes]
-            found += [plan_loss(*entry, train=self.state.train) for entry in taken]
+    def take_losses(self, nodes: Collection[Node]) -> list[Result]:
+        """Return the layers with a loss among some nodes; from now on they count as layers without one."""
+        taken = [result for result in self.entries if result.with_loss and result.node in nodes]
+        self._clear_losses(taken)
+        return taken
 
-    def add_loss(self, loss: LossNode) -> None:
-        """Implement `Builder.add_loss`."""
-        self.state.losses.append(loss)
+    def take_next_loss(self) -> list[Result]:
+        """Return the first layer with a loss, if there is one; from now on it counts as a layer without one."""
+        taken = [result for result in self.entries if result.with_loss][:1]
+        self._clear_losses(taken)
+        return taken
+
+    def _clear_losses(self, taken: list[Result]) -> None:
+        self.entries = [
+            dataclasses.replace(result, with_loss=False) if any(result is other for other in taken) else result
+            for result in self.entries
+        ]

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Optional, Union
 
 from returnn_tf.compiler.planning.checks import located
+from returnn_tf.compiler.planning.layer_options import owner_of
 from returnn_tf.compiler.planning.parse import join_scope
-from returnn_tf.compiler.planning.reuse_option import owner_of
 from returnn_tf.config import ConfigError, did_you_mean, nearest_name
 from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
 from returnn_tf.graph.params.custom import trace_custom

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Iterable
 from typing import Any, Optional
 
-from returnn_tf.compiler.loops.analysis import reachable
+from returnn_tf.compiler.planning.zones import reachable
 from returnn_tf.config import ConfigError
 from returnn_tf.export.meta.names import op_name
 from returnn_tf.export.steps.loops import StepLoop

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any, Callable, Optional, Protocol
+from typing import Any, Callable, Optional
 
 from returnn_tf.graph.node import Node, ParamSpec
 
@@ -30,25 +30,18 @@ class Reuse:
     shape: Optional[tuple[Any, ...]] = None
 
 
-class FindsOwner(Protocol):
-    """A network, as far as ``reuse_params`` needs it."""
-
-    def owner_of_params(self, ref: str, where: str) -> Node:
-        """Return the layer whose parameters a name refers to."""
-
-
 @dataclasses.dataclass(frozen=True)
 class ReuseLevel:
     """The option of a layer, or of a `rec` layer around it, whose parameters are all below one scope.
 
     :param owner: the layer with the option
-    :param network: resolves the names in it
+    :param find_owner: returns the layer that a name in it refers to; the second argument is the start of an error
     :param scope: scope of the parameters; their names in the option are relative to it
     """
 
     reuse: Reuse
     owner: Node
-    network: FindsOwner
+    find_owner: Callable[[str, str], Node]
     scope: str
 
 

@@ -55,7 +55,7 @@ class FramewiseStatisticsLayer(Layer):
             raise ctx.error(
                 "the source %r must be a softmax layer with 'target', which has the labels." % self.source.path
             )
-        target = ctx.depend(ctx.builder.target_node(ctx.node, self.source.layer.target_names[0]))
+        target = ctx.depend(ctx.planner.target_node(ctx.node, self.source.layer.target_names[0]))
         if not target.output.sparse:
             raise ctx.error("the target %r of the source must be labels, but it is %s." % (target.path, target.output))
         if not 0 <= self.sil_label_idx < (data.dim or math.inf):

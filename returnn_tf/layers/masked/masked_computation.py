@@ -131,10 +131,10 @@ class MaskedComputationLayer(Layer):
         network = unit_network(
             self.unit, outside, own_data=True, owner=lambda name: "base:" + name, where="the option 'unit'"
         )
-        before = len(ctx.builder.sink)
+        before = len(ctx.planner.sink)
         inner = ctx.subnetwork(network, inputs, loop_dim=loop_dim)
         prefix = ctx.node.path + "/"
-        self._unit_nodes = [node for node in ctx.builder.sink[before:] if node.path.startswith(prefix)]
+        self._unit_nodes = [node for node in ctx.planner.sink[before:] if node.path.startswith(prefix)]
         self._unit_sources = [inputs["data"]] if "data" in inputs else []
         return inner
 
@@ -211,7 +211,7 @@ class MaskedComputationLayer(Layer):
         all_masked = frames.is_loop or self.in_spatial_dim is not None
         for name in unit_references(self.unit, own_data=True) if all_masked else ():
             copy = {"output": {"class": "copy", "from": "base:" + name}}
-            node = ctx.builder.subnetwork(ctx.node, copy, {}, ctx.node.scope)
+            node = ctx.planner.subnetwork(ctx.node, copy, {}, ctx.node.scope)
             if frames in node.output.dims:
                 pack = PackLayer(frames, packed)
                 inputs[_key(name)] = ctx.implicit("packed " + name, pack, [node, self.mask])

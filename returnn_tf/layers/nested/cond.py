@@ -96,12 +96,12 @@ class CondLayer(Layer):
             losses.append(of_branch)
         self._share_params(ctx)
         ctx.node.inner = self._nodes[0] + self._nodes[1]
-        ctx.builder.hide_results(ctx.node.inner)
+        ctx.planner.hide_results(ctx.node.inner)
         #: The outputs by name: "" is the layer itself, others are its parts, as far as they are used.
         self._outputs = {"": BranchOutput.of(ctx, *results)}
         self._losses = branch_losses(ctx.node, results, losses)
         for loss in self._losses:
-            ctx.builder.add_loss(loss)
+            ctx.planner.add_loss(loss)
         #: The states of the layers inside, in the step of a loop: (layer, its key, key here).
         self._states = list(self._carry_states(ctx))
         return results[0].output
@@ -114,7 +114,7 @@ class CondLayer(Layer):
                 return None
             self._outputs[name] = BranchOutput.of(ctx, found[0], found[1])
             ctx.sub_output(name, found[0].output)
-        return ctx.builder.sub_output(ctx.node, name)
+        return ctx.planner.sub_output(ctx.node, name)
 
     def sub_names(self) -> list[str]:
         """Return the names of the parts that both branches have."""
@@ -137,11 +137,11 @@ class CondLayer(Layer):
     def _plan_condition(self, ctx: PlanContext) -> Node:
         """Return the layer of the condition; one given as a dict is computed before the branches."""
         if isinstance(self.condition, str):
-            node = ctx.depend(ctx.builder.resolve(self.condition, "Layer %r" % ctx.node.path))
+            node = ctx.depend(ctx.planner.resolve(self.condition, "Layer %r" % ctx.node.path))
         else:
             unit = unit_network(self.condition, lambda ref: "base:" + ref, where="the option 'condition'")
             layer = {**unit["output"], "name_scope": self.condition.get("name_scope")}
-            sink, deps = ctx.builder.sink, list(ctx.node.deps)
+            sink, deps = ctx.planner.sink, list(ctx.node.deps)
             copied = ctx.subnetwork({"condition": layer, "output": {"class": "copy", "from": "condition"}}, {})
             sink.remove(copied)
             ctx.node.deps = deps
@@ -156,22 +156,22 @@ class CondLayer(Layer):
 
     def _plan_branch(self, ctx: PlanContext, name: str) -> tuple[Node, list[Node], list[LossNode]]:
         """Return (the layer of a branch, all nodes computed only in this branch, the losses of these)."""
-        sink = ctx.builder.sink
+        sink = ctx.planner.sink
         before = len(sink)
         deps = list(ctx.node.deps)
         given = getattr(self, name)
         network = unit_network(given, lambda ref: "base:" + ref, where="the option %r" % name)
         # The name_scope of a branch is seen from around this layer.
         around = isinstance(given, Mapping) and given.get("name_scope") is not None
-        result = ctx.subnetwork(network, {}, scope=ctx.builder.scope if around else None)
-        with_loss = ctx.builder.layers_with_loss(before)
+        result = ctx.subnetwork(network, {}, scope=ctx.planner.param_scope if around else None)
+        with_loss = ctx.planner.layers_with_loss(before)
         if with_loss and ctx.in_step:
             raise ctx.error(
                 "%s: layer %r has a loss, which is not supported in a branch that each step of a loop decides on. Make "
                 "the layer a part of both branches, by is_output_layer, and give the loss to a copy of this part."
                 % (name, with_loss[0].path)
             )
-        losses = ctx.builder.take_losses(before)
+        losses = ctx.planner.take_losses(before)
         prefix = ctx.node.path + "/"
         nodes = [node for node in sink[before:] if node.path.startswith(prefix)]
         sink[before:] = [node for node in sink[before:] if node not in nodes]

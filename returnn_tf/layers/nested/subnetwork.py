@@ -86,7 +86,7 @@ class SubnetworkLayer(ConcatInputLayer):
 
     def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
         """Return an inner layer."""
-        return ctx.builder.nested_node(ctx.node, name)
+        return ctx.planner.nested_node(ctx.node, name)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit nothing: the inner layers were emitted as part of the plan."""

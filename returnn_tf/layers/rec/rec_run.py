@@ -43,7 +43,7 @@ class StepNetworkRun:
     is_fused = False
 
     def __init__(self, ctx: PlanContext) -> None:
-        self._inner = ctx.depend(ctx.builder.step_network(ctx.node))
+        self._inner = ctx.depend(ctx.planner.step_network(ctx.node))
         self.output = self._inner.output
 
     def emit(self, ctx: EmitContext) -> Any:

@@ -149,7 +149,7 @@ class ChoiceLayer(Layer):
         self.samples = bool(self.scheduled_sampling) and not self.search and not ctx.search and bool(self.target)
         if self.cheating or self.samples:
             if not self.cheating or len(self.sources) == 1:
-                self.truths = [ctx.depend(ctx.builder.target_node(ctx.node, t)) for t in self.target_names]
+                self.truths = [ctx.depend(ctx.planner.target_node(ctx.node, t)) for t in self.target_names]
             else:
                 raise ctx.error("cheating needs a single source, but there are %d." % len(self.sources))
         return self._search_template(ctx)
@@ -194,7 +194,7 @@ class ChoiceLayer(Layer):
         templates = []
         self._in_step = ctx.loop_dim is None  # where the loop determines its end step by step
         for target in self.target_names:
-            node = ctx.depend(ctx.builder.target_node(ctx.node, target))
+            node = ctx.depend(ctx.planner.target_node(ctx.node, target))
             data, time = node.output, node.output.time_axis
             if time is None:
                 raise ctx.error("the target %r %s has no time axis." % (target, data))
@@ -239,7 +239,7 @@ class ChoiceLayer(Layer):
         size = ctx.need_static(dim, "the number of labels")
         if self.n_out is not None and self.n_out != size:
             raise ctx.error("n_out is %d, but the source %s has scores for %d labels." % (self.n_out, source, size))
-        labels = ctx.builder.target_data(ctx.node, target).sparse_dim if target else None
+        labels = ctx.planner.target_data(ctx.node, target).sparse_dim if target else None
         if labels is None or labels.size != size:
             labels = ctx.new_feature(size, "%s:labels" % ctx.node.path)
         data = source.without_axes([source.feature_axis] if source.feature_axis is not None else [])

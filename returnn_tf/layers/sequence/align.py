@@ -105,11 +105,11 @@ class FastBaumWelchLayer(Layer):
         if self.align_target == "sprint":
             where = "Layer %r (class 'fast_bw')" % ctx.node.path
             AUTOMATON_SERVERS.get(self.align_target, where).check(self.sprint_opts, where)
-            self.seq_tags = ctx.depend(ctx.builder.extern_node(SEQ_TAG))
+            self.seq_tags = ctx.depend(ctx.planner.extern_node(SEQ_TAG))
         elif self.sprint_opts:
             raise ctx.error("sprint_opts is for align_target 'sprint', not %r. Remove it." % self.align_target)
         elif self.align_target != "staircase":
-            self.labels = ctx.depend(ctx.builder.target_node(ctx.node, self.align_target_key or "classes"))
+            self.labels = ctx.depend(ctx.planner.target_node(ctx.node, self.align_target_key or "classes"))
             _check_labels(ctx, data, self.labels.output, self.align_target_key or "classes")
         return data
 

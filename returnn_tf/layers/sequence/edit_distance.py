@@ -67,7 +67,7 @@ class _WithReference(Layer):
     def _reference(self, ctx: PlanContext) -> Node:
         if not isinstance(self.target, str):
             raise ctx.error("target must name the layer or data key with the reference, got %r." % (self.target,))
-        node = ctx.depend(ctx.builder.target_node(ctx.node, self.target))
+        node = ctx.depend(ctx.planner.target_node(ctx.node, self.target))
         _check_labels(ctx, "target", node.output)
         return node
 

@@ -68,7 +68,7 @@ class LossLayer(Layer):
             other = LossLayer()
             other.loss_, other.loss_opts_, other.target_ = self.loss_, self.loss_opts_, self.target_
             other.use_error = name == "error"
-            self._parts[name] = ctx.builder.implicit_layer(self.node, name, other, self.sources)
+            self._parts[name] = ctx.planner.implicit_layer(self.node, name, other, self.sources)
         return self._parts[name]
 
     def sub_names(self) -> Sequence[str]:
@@ -83,14 +83,14 @@ class LossLayer(Layer):
         infos = declared_options(cls)
         for name, value in (self.loss_opts_ or {}).items():
             if infos[name].refs and value is not None:
-                value = map_strings(infos[name], value, lambda ref: ctx.depend(ctx.builder.target_node(ctx.node, ref)))
+                value = map_strings(infos[name], value, lambda ref: ctx.depend(ctx.planner.target_node(ctx.node, ref)))
             setattr(loss, infos[name].attribute, value)
         target: Optional[Node] = None
         if loss.needs_target or (loss.takes_target and self.target_):
-            target = ctx.depend(ctx.builder.target_node(ctx.node, self.target_ or "classes"))
+            target = ctx.depend(ctx.planner.target_node(ctx.node, self.target_ or "classes"))
         ctx.single_source()
         loss.check(LossPlanContext(self.source, target, ctx.behavior_version))
-        seq_tags = ctx.depend(ctx.builder.extern_node(SEQ_TAG)) if loss.needs_seq_tags else None
+        seq_tags = ctx.depend(ctx.planner.extern_node(SEQ_TAG)) if loss.needs_seq_tags else None
         return LossNode(ctx.node.path, loss, target, ctx.node, seq_tags=seq_tags)
 
     def emit(self, ctx: EmitContext) -> Any:

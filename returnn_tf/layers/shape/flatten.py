@@ -186,7 +186,7 @@ class UnflattenNdLayer(ConcatInputLayer):
                 raise ctx.error("declare_same_sizes_as: layer %r has no time axis." % same.path)
             return dim
         declared: Optional[Dim] = self.out_dims[index] if self.out_dims is not None else None
-        if declared is not None and declared.size is None and ctx.builder.node_with_dim(self.node, declared):
+        if declared is not None and declared.size is None and ctx.planner.node_with_dim(self.node, declared):
             ctx.depend_on_dim(declared)
             return declared
         return ctx.bind(declared, ctx.new_spatial(None, "%%s:unflatten-nd:%d" % index))

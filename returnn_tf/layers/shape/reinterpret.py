@@ -134,14 +134,14 @@ class ReinterpretDataLayer(ConcatInputLayer):
             if old.is_batch and not dim.is_batch and self._has_size(ctx, dim):
                 raise ctx.error("set_dim_tags: the batch axis can't become %s, whose size is known." % dim)
             if dim.is_dynamic and not dim.is_batch:
-                if ctx.builder.node_with_dim(self.node, dim) is not None:
+                if ctx.planner.node_with_dim(self.node, dim) is not None:
                     ctx.depend_on_dim(dim)
                 self.renamed.append((old, dim))
             data = data.with_dim(axis, dim)
         return data
 
     def _has_size(self, ctx: PlanContext, dim: Dim) -> bool:
-        return dim.size is not None or ctx.builder.knows_dim(self.node, dim)
+        return dim.size is not None or ctx.knows_dim(dim)
 
     def _with_labels(self, ctx: PlanContext, data: Data) -> Data:
         dim = data.sparse_dim

@@ -70,7 +70,7 @@ class SplitDimsLayer(ConcatInputLayer):
         return unknown[0] if unknown else None
 
     def _is_known(self, ctx: PlanContext, part: Any) -> bool:
-        return isinstance(part, Dim) and ctx.builder.knows_dim(self.node, part)
+        return isinstance(part, Dim) and ctx.knows_dim(part)
 
     def _rest_dim(self, ctx: PlanContext, dim: Dim, known_dims: list[Dim]) -> Dim:
         """Return the size that remains for the open part."""

@@ -79,14 +79,14 @@ class ConfigLayer(Layer):
 
         def find(name: str) -> Node:
             if name not in self._nodes:
-                self._nodes[name] = ctx.depend(ctx.builder.resolve(name, "Layer %r" % ctx.node.path))
+                self._nodes[name] = ctx.depend(ctx.planner.resolve(name, "Layer %r" % ctx.node.path))
                 scratch.provide(self._nodes[name])
             return self._nodes[name]
 
         def find_target(name: str) -> Node:
             key = "target " + name
             if key not in self._nodes:
-                self._nodes[key] = ctx.depend(ctx.builder.target_node(ctx.node, name))
+                self._nodes[key] = ctx.depend(ctx.planner.target_node(ctx.node, name))
                 scratch.provide(self._nodes[key])
             return self._nodes[key]
 

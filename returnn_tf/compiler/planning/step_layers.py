@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from returnn_tf.compiler.loops.analysis import Links, Zone, Zones, find_zones, reachable
-from returnn_tf.compiler.loops.varying import varying_layers
 from returnn_tf.compiler.planning.parse import LayerSpec, has_loss
+from returnn_tf.compiler.planning.zones import Links, Zone, Zones, find_zones, reachable, varying_layers
 from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer, asks_for_state
 from returnn_tf.layers.rec.unstack import RecUnstackLayer
 from returnn_tf.layers.shared.nested import has_inner_prev

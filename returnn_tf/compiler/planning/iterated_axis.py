@@ -6,14 +6,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from returnn_tf.compiler.loops.step_layers import StepLayers
-from returnn_tf.compiler.planning.builder import NetworkBuilder
 from returnn_tf.compiler.planning.parse import LayerSpec
+from returnn_tf.compiler.planning.step_layers import StepLayers
 from returnn_tf.config.option_values import map_values
+from returnn_tf.graph.network_planner import NetworkPlanner
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.rec.unstack import RecUnstackLayer, unstacked_axis
 from returnn_tf.tensor import Dim
+
+ERROR_TOPIC = "loops"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +34,7 @@ class IteratedAxis:
     known: bool = True
 
 
-def knows_axis(owner: Node, parent: NetworkBuilder, specs: Mapping[str, LayerSpec]) -> bool:
+def knows_axis(owner: Node, parent: NetworkPlanner, specs: Mapping[str, LayerSpec]) -> bool:
     """Return whether the option ``axis`` of a loop names an axis with known lengths, so that nothing else ends it."""
     layer: Any = owner.layer  # a RecLayer
     dim = layer.axis
@@ -43,7 +45,7 @@ def knows_axis(owner: Node, parent: NetworkBuilder, specs: Mapping[str, LayerSpe
     return _unstacked_dim(specs, parent, owner) is dim
 
 
-def iterated_axis(owner: Node, parent: NetworkBuilder, layers: StepLayers) -> IteratedAxis:
+def iterated_axis(owner: Node, parent: NetworkPlanner, layers: StepLayers) -> IteratedAxis:
     """Return the axis that a loop runs over.
 
     Its dim is the option ``axis`` if that is given. The lengths are those of that dim if they are known, else those of
@@ -96,14 +98,14 @@ def _dim_of_target(ctx: PlanContext, layers: StepLayers) -> Optional[Dim]:
     """Return the time dim of size_target, else of the target, if there is one in this mode."""
     layer: Any = ctx.node.layer
     for name in [layer.size_target, *layer.target_names]:
-        data = None if name is None else ctx.builder.target_data(ctx.node, name)
+        data = None if name is None else ctx.planner.target_data(ctx.node, name)
         if data is not None and data.time_dim is not None:
             ctx.depend_on_dim(data.time_dim)  # a search may use nothing else of the target
             return data.time_dim
     return None
 
 
-def _is_known(dim: Dim, owner: Node, parent: NetworkBuilder) -> bool:
+def _is_known(dim: Dim, owner: Node, parent: NetworkPlanner) -> bool:
     """Return whether something planned so far, or an input, gives the lengths of a dim."""
     if dim.size is not None or parent.node_with_dim(owner, dim) is not None:
         return True
@@ -111,12 +113,12 @@ def _is_known(dim: Dim, owner: Node, parent: NetworkBuilder) -> bool:
     return bool(operands) and all(_is_known(operand, owner, parent) for operand in operands)
 
 
-def _unstacked_dim(specs: Mapping[str, LayerSpec], parent: NetworkBuilder, owner: Node) -> Optional[Dim]:
+def _unstacked_dim(specs: Mapping[str, LayerSpec], parent: NetworkPlanner, owner: Node) -> Optional[Dim]:
     """Return the outer axis whose frames a layer of the loop takes one by one, or None."""
     ctx = PlanContext(owner, parent)
     for spec in sorted(specs.values(), key=lambda spec: not spec.options.get("declare_rec_time")):
         if issubclass(spec.cls, RecUnstackLayer) and spec.sources and str(spec.sources[0]).startswith("base:"):
             data = parent.resolve(spec.sources[0][len("base:") :], spec.where).output
-            axis = map_values(spec.options.get("axis"), Dim, parent.state.resolve_dim)
+            axis = map_values(spec.options.get("axis"), Dim, parent.dims.resolve)
             return data.dims[unstacked_axis(ctx, data, axis)]
     return None

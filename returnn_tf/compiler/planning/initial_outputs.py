@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from returnn_tf.compiler.loops.analysis import Zone
-from returnn_tf.compiler.loops.zone_builder import ZoneBuilder
 from returnn_tf.compiler.planning.checks import LayerError
 from returnn_tf.compiler.planning.parse import LayerSpec
+from returnn_tf.compiler.planning.scope import Scope
+from returnn_tf.compiler.planning.zones import Zone
 from returnn_tf.config import did_you_mean
+from returnn_tf.graph.network_planner import NetworkPlanner
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.masked.masked_computation import MaskedComputationLayer
@@ -18,14 +20,20 @@ from returnn_tf.loops.plan import InitialOutput
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
 
+ERROR_TOPIC = "loops"
+
 _CONSTANTS = {"zeros": 0, "ones": 1}
 _FORMS = "a number, 'zeros', 'ones', 'var', 'apply(0)' or a layer such as 'base:enc'"
 
 
-def plan_initial_output(builder: ZoneBuilder, spec: LayerSpec, node: Node) -> InitialOutput:
+def plan_initial_output(
+    planner: NetworkPlanner, scope: Scope, zones: Mapping[str, Zone], spec: LayerSpec, node: Node
+) -> InitialOutput:
     """Plan the initial output of a layer; "var" declares a parameter.
 
-    :param builder: plans the zone of the layer
+    :param planner: plans the zone of the layer
+    :param scope: of the step network
+    :param zones: the zones of its layers
     :raises LayerError: labels without an initial output, or an unknown form
     """
     given: Any = spec.options.get("initial_output")
@@ -54,40 +62,42 @@ def plan_initial_output(builder: ZoneBuilder, spec: LayerSpec, node: Node) -> In
         if given == "var":
             name = "init_%s_var" % spec.name.rpartition("/")[2]
             if name not in node.params:
-                ctx = PlanContext(node, builder)
+                ctx = PlanContext(node, planner)
                 ctx.param(name, (ctx.need_feature(node.output, "the output"),), 0.0)
             return InitialOutput(param=(node, name))
         if given == "apply(0)":
             if isinstance(node.layer, ChoiceLayer):
                 raise LayerError("%s: initial_output: a choice has no 'apply(0)'. Give a label, e.g. 0." % spec.where)
-            return _on_zeros(builder, node, state)
-        return InitialOutput(node=_layer(builder, spec, given, node.output))
+            return _on_zeros(planner, node, state)
+        return InitialOutput(node=_layer(planner, scope, zones, spec, given, node.output))
     raise LayerError("%s: initial_output must be %s, not %r." % (spec.where, _FORMS, given))
 
 
-def _on_zeros(builder: ZoneBuilder, node: Node, state: Any) -> InitialOutput:
+def _on_zeros(planner: NetworkPlanner, node: Node, state: Any) -> InitialOutput:
     """Return the layer itself on sources of zeros, with the layers inside it, if any."""
     if isinstance(node.layer, MaskedComputationLayer):
         return InitialOutput(state=lambda ctx: state(type(ctx)(node, ctx.lowering)))
-    inner = [other for other in builder.sink if other.path.startswith(node.path + "/")]
+    inner = [other for other in planner.sink if other.path.startswith(node.path + "/")]
     if not inner:
         return InitialOutput(apply=node)
     unit = UnitOnZeros([*inner, node], node, node.sources, None)
     return InitialOutput(state=lambda ctx: unit.emit(ctx, node.output.without_axes(node.output.loop_axes)))
 
 
-def _layer(builder: ZoneBuilder, spec: LayerSpec, name: str, output: Data) -> Node:
+def _layer(
+    planner: NetworkPlanner, scope: Scope, zones: Mapping[str, Zone], spec: LayerSpec, name: str, output: Data
+) -> Node:
     """Return the layer that provides the value; its axes must be among those of the output."""
     for _ in range(spec.name.count("/")):  # of a layer in a subnetwork: as seen from the loop
         name = name[len("base:") :] if name.startswith("base:") else spec.name
-    inside = builder.any_name(name[len("prev:") :] if name.startswith("prev:") else name)
-    if inside is not None and (name.startswith("prev:") or builder.loop.zones.zones.get(inside) is not Zone.BEFORE):
+    inside = scope.layer_of(name[len("prev:") :] if name.startswith("prev:") else name)
+    if inside is not None and (name.startswith("prev:") or zones.get(inside) is not Zone.BEFORE):
         raise LayerError(
             "%s: initial_output: %r has no value before the first step, as it is computed in the loop. Use %s."
             % (spec.where, name, _FORMS)
         )
     try:
-        node = builder.resolve(name, spec.where)
+        node = planner.resolve(name, spec.where)
     except LayerError as exc:
         hint = did_you_mean(name, [*_CONSTANTS, "var", "apply(0)"]) if ":" not in name else ""
         raise LayerError("%s\n  (initial_output must be %s. %s)" % (exc, _FORMS, hint)) from None

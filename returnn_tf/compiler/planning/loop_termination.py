@@ -1,17 +1,29 @@
-"""The limit of a loop: max_seq_len, a number or an expression of the lengths of layers; or max_seq_len_via, a layer."""
+"""The end of a loop: its layer ``end``, and the limit of its steps.
+
+The limit is max_seq_len, a number or an expression of the lengths of layers; or max_seq_len_via, a layer.
+"""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
-from returnn_tf.compiler.planning.builder import NetworkBuilder
 from returnn_tf.compiler.planning.checks import LayerError
+from returnn_tf.compiler.planning.iterated_axis import IteratedAxis
+from returnn_tf.compiler.planning.step_layers import StepLayers
+from returnn_tf.compiler.planning.zones import reachable
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.graph.network_planner import NetworkPlanner
 from returnn_tf.graph.node import Node
+from returnn_tf.layers.search.choice import ChoiceLayer
+from returnn_tf.loops.nodes import LoopLengthLayer
+from returnn_tf.loops.plan import Ending
 from returnn_tf.util.lazy_tf import tf
+
+ERROR_TOPIC = "loops"
 
 _LENGTH = "max_len_from"
 #: The names that the code may use.
@@ -19,8 +31,81 @@ _NAMES = (_LENGTH, "tf", "min", "max")
 _FORM = "such as \"max_len_from('base:encoder') * 2\""
 
 
+class LoopTermination:
+    """When a loop ends.
+
+    The layers that limit it are part of the network even where they have no effect, as in training.
+
+    :param owner: the `rec` layer
+    :param parent: plans the enclosing network
+    :param layers: of the step network
+    :param axis: the axis that the loop runs over
+    :param find_outer: returns the layer outside of the loop that a name means; the second argument begins an error
+    :raises ConfigError: the options max_seq_len and max_seq_len_via are wrong
+    """
+
+    def __init__(
+        self,
+        owner: Node,
+        parent: NetworkPlanner,
+        layers: StepLayers,
+        axis: IteratedAxis,
+        find_outer: Callable[[str, str], Node],
+    ) -> None:
+        self._owner, self._layers, self._axis = owner, layers, axis
+        #: The nodes outside that the number of steps depends on.
+        self.length_deps: list[Node] = []
+        self._limit = _plan_limit(owner, find_outer)
+        if self._limit is None:
+            return
+        for node in self._limit.nodes:
+            self.length_deps.append(node)
+            owner.depend(node)
+        if not layers.has_end and not axis.known:
+            # Then it is the number of steps of all sequences.
+            layer = LoopLengthLayer(axis.time_dim, self._limit.steps)
+            length = parent.implicit_layer(owner, "length", layer, self._limit.nodes)
+            self.length_deps.append(length)
+            owner.depend(length)
+
+    def ending(self, end: Optional[Node], inner: Sequence[Node]) -> Ending:
+        """Return when the loop ends.
+
+        :param end: the layer "end", if it decides
+        :param inner: the layers of the step
+        :raises LayerError: "end" has another shape, does not know the hypotheses, or the loop may never end
+        """
+        layer: Any = self._owner.layer  # a RecLayer
+        include_eos = bool(layer.include_eos)
+        if end is None:
+            return Ending(None, include_eos, None, None)
+        if end.output.dtype != "bool" or end.output.rank > (0 if end.output.batch_axis is None else 1):
+            raise LayerError("Layer %r: 'end' must be a bool per sequence, it is %s." % (end.path, end.output))
+        self._check_end(end, [n for n in inner if isinstance(n.layer, ChoiceLayer) and n.layer.searches])
+        if self._limit is None and self._axis.source_dim is None:
+            raise LayerError(
+                "Layer %r: a loop that ends by its layer 'end' needs the option max_seq_len, so that it always "
+                "terminates. Give a number or e.g. \"max_len_from('base:encoder')\"." % self._owner.path
+            )
+        return Ending(end, include_eos, None if self._limit is None else self._limit.steps, self._axis.time_dim)
+
+    def _check_end(self, end: Node, choices: Sequence[Node]) -> None:
+        """Check that in search the end distinguishes hypotheses."""
+        if not choices:
+            return
+        names = {name for name, spec in self._layers.specs.items() if issubclass(spec.cls, ChoiceLayer)}
+        found = reachable(["end"], lambda name: [*self._layers.links[name].now, *self._layers.links[name].prev])
+        if not found & names:
+            raise LayerError(
+                "Layer %r: 'end' does not depend on the choice %r, so it can't tell which hypothesis ends. Make it "
+                "depend on the label, e.g. 'end': {'class': 'compare', 'from': %r, 'value': 0}, or, if the number of "
+                "steps is known, give the loop a source or the option 'axis' instead of 'end'."
+                % (end.path, choices[-1].path, choices[-1].path.rpartition("/")[2])
+            )
+
+
 @dataclasses.dataclass(frozen=True)
-class Limit:
+class _Limit:
     """The maximum number of steps.
 
     :param steps: function of the `EmitContext` that returns it, int32 scalar
@@ -31,11 +116,11 @@ class Limit:
     nodes: list[Node]
 
 
-def plan_limit(owner: Node, parent: NetworkBuilder) -> Optional[Limit]:
+def _plan_limit(owner: Node, find_outer: Callable[[str, str], Node]) -> Optional[_Limit]:
     """Plan the options max_seq_len and max_seq_len_via of a loop; None without them.
 
     :param owner: the `rec` layer
-    :param parent: plans the enclosing network
+    :param find_outer: returns the layer outside of the loop that a name means; the second argument begins an error
     :raises ConfigError: both are given, or one is wrong
     """
     layer: Any = owner.layer
@@ -49,24 +134,16 @@ def plan_limit(owner: Node, parent: NetworkBuilder) -> Optional[Limit]:
                 "%s: max_seq_len_via must name a layer with a single whole number, but %r is %s."
                 % (where, node.path, node.output)
             )
-        return Limit(lambda ctx: tf.cast(ctx.value(node), tf.int32), [node])
+        return _Limit(lambda ctx: tf.cast(ctx.value(node), tf.int32), [node])
     if layer.max_seq_len is None:
         return None
     nodes: list[Node] = []
 
     def resolve(ref: str) -> Node:
-        nodes.append(_outer_layer(ref, parent, "%s: max_seq_len" % where))
+        nodes.append(find_outer(ref, "%s: max_seq_len" % where))
         return nodes[-1]
 
-    return Limit(plan_max_steps(layer.max_seq_len, resolve, where), nodes)
-
-
-def _outer_layer(ref: str, parent: NetworkBuilder, where: str) -> Node:
-    """Return a layer outside of the loop. Its name may have the prefix "base:", as seen from within the loop."""
-    if ref.startswith("base:"):
-        found = None if parent.parent is None else parent.parent.find(ref[len("base:") :], where)
-        return parent.resolve(ref[len("base:") :], where) if found is None else found
-    return parent.resolve(ref, where)
+    return _Limit(plan_max_steps(layer.max_seq_len, resolve, where), nodes)
 
 
 def plan_max_steps(given: Any, resolve: Callable[[str], Node], where: str) -> Callable[[Any], Any]:

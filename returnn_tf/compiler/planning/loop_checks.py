@@ -1,14 +1,19 @@
-"""Warnings about loops that can be computed, but are hardly intended."""
+"""Checks of loops, and warnings about those that can be computed, but are hardly intended."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
-from returnn_tf.compiler.loops.step_layers import StepLayers
+from returnn_tf.compiler.planning.checks import LayerError
 from returnn_tf.compiler.planning.parse import LayerSpec
+from returnn_tf.compiler.planning.step_layers import StepLayers
 from returnn_tf.config import nearest_name
+from returnn_tf.graph.node import Node
 from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.logging.log import log
+
+ERROR_TOPIC = "loops"
 
 
 def warn_of_loop(path: str, layers: StepLayers) -> None:
@@ -46,3 +51,32 @@ def _searches(layers: StepLayers, spec: LayerSpec) -> bool:
 def _warn(text: str) -> None:
     """Warn once, though a network is planned several times."""
     log.warn(text)
+
+
+def check_kept_states(nodes: Sequence[Node], *, nested: bool) -> None:
+    """Check that layers which keep a state from batch to batch do so once in a batch, not in each step.
+
+    :param nodes: of a step
+    :param nested: whether the loop is in the step of another one
+    """
+    for node in nodes:
+        if node.kept and (nested or not node.loop_states):
+            raise LayerError(
+                "Layer %r: a state can't be kept from batch to batch here, as the layer starts over in each step "
+                "of a loop. Set its initial_state to 'zeros'." % node.path
+            )
+
+
+def constrained_nodes(nodes: Sequence[Node], *, nested: bool) -> list[tuple[Node, str]]:
+    """Return which options constrain the outputs of layers of a step.
+
+    :param nested: whether the loop is in the step of another one
+    """
+    options = ("darc1", "spatial_smoothing")
+    found = [(n, name) for n in nodes for name in options if getattr(n.layer, name)]
+    if found and nested:
+        raise LayerError(
+            "Layer %r: %s is not supported in a loop that runs in the step of another loop. Use it on a layer of "
+            "the outer loop, or outside." % (found[0][0].path, found[0][1])
+        )
+    return found

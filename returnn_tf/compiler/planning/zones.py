@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Callable, TypeVar
+from typing import Any, Callable, TypeVar
+
+from returnn_tf.layers.shared.nested import varies
 
 T = TypeVar("T")
 
@@ -108,3 +110,13 @@ def _reason(name: str, links: Mapping[str, Links], forced: set[str]) -> str:
                 seen.add(other)
                 todo.append([*chain, ref])
     raise AssertionError("no cycle through %r" % name)
+
+
+def varying_layers(network: Mapping[str, Any], links: Mapping[str, Links]) -> list[str]:
+    """Return the layers with a memory or the step index, and those referenced by ``prev:``.
+
+    :param network: layer name -> its options
+    :param links: the references of each
+    """
+    prevs = {name for of in links.values() for name in of.prev}
+    return [name for name, options in network.items() if name in prevs or varies(options)]

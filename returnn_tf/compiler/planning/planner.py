@@ -1,0 +1,862 @@
+"""Plans networks: orders the layers by their dependencies and infers every template. No TensorFlow.
+
+A network may have loops, whose units are networks again; so `Planner` and `LoopPlanner` need each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Optional
+
+from returnn_tf.compiler.planning.checks import LayerError, check_source_dtypes, cycle_error, located, with_beam
+from returnn_tf.compiler.planning.code_references import code_references
+from returnn_tf.compiler.planning.compilation import Compilation
+from returnn_tf.compiler.planning.iterated_axis import IteratedAxis, iterated_axis, knows_axis
+from returnn_tf.compiler.planning.layer_options import set_options
+from returnn_tf.compiler.planning.loop_checks import (
+    check_kept_states,
+    constrained_nodes,
+    warn_of_loop,
+)
+from returnn_tf.compiler.planning.loop_termination import LoopTermination
+from returnn_tf.compiler.planning.losses import plan_loss
+from returnn_tf.compiler.planning.parse import (
+    LayerSpec,
+    describe_place,
+    has_loss,
+    is_on,
+    join_scope,
+    scope_name,
+    split_extra,
+)
+from returnn_tf.compiler.planning.results import Result, Results
+from returnn_tf.compiler.planning.rounds import MAX_ROUNDS, Round, RoundResult, guess
+from returnn_tf.compiler.planning.scope import ExtraScope, Scope
+from returnn_tf.compiler.planning.step_layers import StepLayers
+from returnn_tf.compiler.planning.sub_output import SubOutputLayer
+from returnn_tf.compiler.planning.zone_transfer import ZoneTransfer
+from returnn_tf.compiler.planning.zones import Zone
+from returnn_tf.config import ConfigError, did_you_mean, nearest_name
+from returnn_tf.config.options import OptionError, declared_options, log_inert
+from returnn_tf.graph.batch_norm import declare_batch_norm_option
+from returnn_tf.graph.constraints import check_output_constraints
+from returnn_tf.graph.hidden_state import recurrent_node
+from returnn_tf.graph.layer_base import LayerBase
+from returnn_tf.graph.loss import LossNode
+from returnn_tf.graph.network_planner import NetworkPlanner
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.params.reuse import ReuseLevel
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.layers.rec.state import carried_state_of
+from returnn_tf.layers.search.loop_search import loop_search
+from returnn_tf.logging.log import log
+from returnn_tf.loops.frame import LoopRunLayer
+from returnn_tf.loops.nodes import StepIndexLayer
+from returnn_tf.loops.plan import Ending, LoopPlan, PreviousValue
+from returnn_tf.tensor import Beam, Data, Dim
+from returnn_tf.tensor.expected_dims import check_dims
+
+ERROR_TOPIC = "sources"
+
+#: Marks of layers: being planned, and planned.
+_OPEN, _DONE = "open", "done"
+#: Limit of nested networks: each level takes some frames of Python's stack.
+_MAX_DEPTH = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where the layers of a network are computed; a nested network is where its layer is.
+
+    :param sink: collects the planned nodes in the order of their computation
+    :param results: collects the layers whose values or losses are wanted
+    :param in_step: whether in the step of a loop
+    :param loop_dim: the step axis, for layers of a loop that are computed for all steps at once
+    :param outer_reuse: ``reuse_params`` of the `rec` layers around, the innermost first
+    :param rounds: the rounds of the loops around, the innermost first
+    :param depth: how many networks are around
+    """
+
+    sink: list[Node]
+    results: Results
+    search: bool
+    in_step: bool = False
+    loop_dim: Optional[Dim] = None
+    outer_reuse: tuple[ReuseLevel, ...] = ()
+    rounds: tuple[Round, ...] = ()
+    depth: int = 0
+
+    @property
+    def in_loop(self) -> bool:
+        """Return whether the layers belong to a loop, in a step or for all steps at once."""
+        return self.in_step or self.loop_dim is not None
+
+    def inside(self, path: str) -> Place:
+        """Return the place of the network in a layer.
+
+        :raises LayerError: it is nested too deep
+        """
+        if self.depth == _MAX_DEPTH:
+            raise LayerError("Layer %r: networks are nested more than %d levels deep." % (path, _MAX_DEPTH))
+        return dataclasses.replace(self, depth=self.depth + 1)
+
+
+class Planner(NetworkPlanner):
+    """Plans one network dict, or those layers of the unit of a loop that are in one zone.
+
+    :param scope: the names of the layers
+    :param param_scope: scope of the parameters
+    :param parent: plans the network around
+    :param owner: the layer that contains the network
+    :param inputs: data key -> node, for nested networks
+    :param zone: the loop and its zone
+    :param main: of an extra network: plans the main one
+    """
+
+    def __init__(
+        self,
+        compilation: Compilation,
+        scope: Scope,
+        place: Place,
+        *,
+        param_scope: str = "",
+        parent: Optional[Planner] = None,
+        owner: Optional[Node] = None,
+        inputs: Optional[Mapping[str, Node]] = None,
+        zone: Optional[tuple[LoopPlanner, Zone]] = None,
+        main: Optional[Planner] = None,
+    ) -> None:
+        self.compilation = compilation
+        self.scope = scope
+        self.place = place
+        self.parent = parent
+        self._owner = owner
+        self._inputs = inputs
+        self._zone = zone
+        self._main = main
+        self._extra_networks: dict[str, Planner] = {}
+        self._nodes: dict[str, Node] = {}
+        self._marks: dict[str, str] = {}
+        self.behavior_version = compilation.behavior_version
+        self.dims = compilation.dims
+        self.param_scope = param_scope
+        self.sink = place.sink
+        self.search = place.search
+        self.in_step = place.in_step
+        self.loop_dim = place.loop_dim
+        self.outer_reuse = place.outer_reuse
+
+    # --- which layers, in which order ---
+
+    def plan(self) -> None:
+        """Plan the output layers, the layers with losses, and all that these need."""
+        for name in self._roots():
+            self.node(name)
+        if not self.search:
+            specs = self.scope.specs.values()
+            omitted = [s.path for s in specs if has_loss(s, False) and not self._counts_loss(s)]
+            self.compilation.omitted_losses.update(dict.fromkeys(omitted))
+
+    def _roots(self) -> list[str]:
+        roots = []
+        for name, spec in self.scope.specs.items():
+            if self.is_wanted(spec) or (name == "output" and self.parent):
+                roots.append(name)
+        if not roots:
+            raise ConfigError(
+                "%s has no output: name a layer 'output', or give one a loss or is_output_layer=True."
+                % ("network" if not self.scope.path else "The network inside of layer %r" % self.scope.path)
+            )
+        return roots
+
+    def is_wanted(self, spec: LayerSpec) -> bool:
+        """Return whether a layer is planned even if no other layer needs it."""
+        if not self.search and is_on(spec, "only_on_search"):
+            return False
+        is_output = spec.options.get("is_output_layer") or (spec.name == "output" and not self.parent)
+        return bool(is_output) or self._counts_loss(spec)
+
+    def _counts_loss(self, spec: LayerSpec) -> bool:
+        """Return whether the loss of a layer is computed: in a loop only to train or evaluate."""
+        if self.place.in_loop:
+            return self.compilation.loop_losses and not self.search and has_loss(spec, False)
+        return has_loss(spec, self.search)
+
+    def node(self, name: str) -> Node:
+        """Return the planned layer of this network; plan it and its dependencies first if necessary."""
+        if name in self._nodes:
+            return self._nodes[name]
+        stack: list[tuple[str, Iterator[str]]] = [self._enter(name)]
+        while stack:
+            current, rest = stack[-1]
+            for dep in rest:
+                mark = self._marks.get(dep)
+                if mark == _OPEN:
+                    raise self._cycle([n for n, _ in stack], dep)
+                if mark is None:
+                    stack.append(self._enter(dep))
+                    break
+            else:
+                stack.pop()
+                self._plan_layer(self.scope.specs[current])
+                self._marks[current] = _DONE
+        return self._nodes[name]
+
+    def _enter(self, name: str) -> tuple[str, Iterator[str]]:
+        if self._marks.get(name) == _OPEN:
+            raise self._cycle([name], name)
+        spec = self.scope.specs[name]
+        if spec.error is not None:
+            raise spec.error
+        self._marks[name] = _OPEN
+        names = list(spec.references())
+        if spec.options.get("target") and spec.options.get("n_out") is None and spec.options.get("out_dim") is None:
+            target = spec.options.get("target")  # its template gives the output size
+            names += [t for t in (target if isinstance(target, (list, tuple)) else [target]) if isinstance(t, str)]
+        return name, iter([own for own in map(self._own_layer, names) if own is not None])
+
+    def _cycle(self, open_names: list[str], again: str) -> LayerError:
+        return cycle_error(self.scope.path, open_names, again, in_loop=self.place.in_loop)
+
+    def _own_layer(self, ref: str) -> Optional[str]:
+        """Return the layer that this planner plans for a reference, or None."""
+        name = self.scope.layer_of(ref)
+        if name is None or self._zone is None:
+            return name
+        loop, zone = self._zone
+        return name if loop.zones.get(name) is zone else None
+
+    # --- names ---
+
+    def resolve(self, ref: str, where: str) -> Node:
+        """Return the node of a name, which may be in this network, an input, or in a network around or beside it."""
+        if self._zone is not None:
+            found = self._zone[0].resolve(self, self._zone[1], ref, where)
+            if found is not None:
+                return found
+        if self._main is not None and self.scope.is_shared(ref):
+            return self._main.resolve(self.scope.own_name(ref), where)
+        ref = self.scope.own_name(ref)
+        if ref.startswith("base:"):
+            if self.parent is None:
+                raise LayerError(
+                    "%s: %r refers to the outer network, but this network is not nested in a layer." % (where, ref)
+                )
+            return self.parent.resolve(ref[len("base:") :], where)
+        if ref.startswith("prev:"):
+            return self._prev_of_loop_around(ref, where)
+        extra = split_extra(ref)
+        if extra is not None and self.parent is None:
+            return self.extra_network(extra[0]).resolve(extra[1], where)
+        name = self._own_layer(ref)
+        if name is not None:
+            node = self.node(name)
+            rest = ref[len(name) + 1 :] if ref.startswith(name + "/") else ""
+            return self._part_of(node, rest, where) if rest else node
+        if ref == "data" or ref.startswith("data:"):
+            return self._input(ref.partition(":")[2] or "data", where)
+        raise self._unknown_layer(ref, where)
+
+    def _unknown_layer(self, ref: str, where: str) -> LayerError:
+        extern = self.compilation.extern_data
+        hint = "Write 'data:%s' for the data key." % ref
+        read = extern.get("data")
+        if ref in extern and extern[ref].sparse and read is not None and not read.sparse:
+            hint = "Write 'data:%s' for the data key with these labels, or 'data' for the features." % ref
+        if ref not in self.scope.input_keys():
+            hint = self.compilation.key_hint(ref, self.scope.known_names())
+        if self.parent is not None and (ref in self.parent.scope.specs or split_extra(ref) is not None):
+            hint = "Write 'base:%s' for the outer layer." % ref
+        return LayerError("%s: there is no layer %r. %s" % (where, ref, hint))
+
+    def _prev_of_loop_around(self, ref: str, where: str) -> Node:
+        """Return ``prev:x`` for a network that is nested in the step of a loop."""
+        if self.place.in_loop and self.parent is not None and self._owner is not None:
+            if self._owner.layer.steps_with_loop:
+                name = self.scope.name_outside(ref[len("prev:") :], self.parent.scope, where)
+                return self.parent.resolve("prev:" + name, where)
+        if self.place.in_loop:
+            raise LayerError(
+                "%s: %r needs the previous step, but the network that it is in is not computed in each step. Name "
+                "a layer of the loop instead: 'base:%s' means that of the network around." % (where, ref, ref)
+            )
+        raise LayerError(
+            "%s: %r needs the previous step of a loop, but this network is not in a 'rec' layer." % (where, ref),
+            topic="loops",
+        )
+
+    def try_resolve(self, ref: str, where: str) -> Optional[Node]:
+        """Return the node of a name that nothing needs in this mode, or None if there is a mistake in the layer."""
+        planners: list[Planner] = [self]
+        while planners[-1].parent is not None:
+            planners.append(planners[-1].parent)
+        before = [dict(planner._marks) for planner in planners]
+        try:
+            return self.resolve(ref, where)
+        except ConfigError:
+            for planner, marks in zip(planners, before):
+                for name in [n for n, mark in planner._marks.items() if mark == _OPEN and n not in marks]:
+                    del planner._marks[name]
+            return None
+
+    def find(self, ref: str, where: str) -> Optional[Node]:
+        """Return the node of a layer of this network, or None if it has no such layer."""
+        return None if self._own_layer(ref) is None else self.resolve(ref, where)
+
+    def find_around(self, ref: str, where: str) -> Node:
+        """Return a layer for an option of a loop here; "base:" may begin the name, as seen from within the loop."""
+        if ref.startswith("base:"):
+            ref = ref[len("base:") :]
+            found = None if self.parent is None else self.parent.find(ref, where)
+            return self.resolve(ref, where) if found is None else found
+        return self.resolve(ref, where)
+
+    def _knows(self, ref: str) -> bool:
+        return self.scope.is_shared(ref) or self._own_layer(ref) is not None
+
+    def _part_of(self, node: Node, name: str, where: str) -> Node:
+        found: Optional[Node] = node.layer.sub_node(PlanContext(node, self), name)
+        if found is None and name in node.sub_outputs:
+            found = self.sub_output(node, name)
+        if found is None:
+            raise LayerError(
+                "%s: layer %r has no part %r. %s" % (where, node.path, name, did_you_mean(name, node.layer.sub_names()))
+            )
+        return found
+
+    def _input(self, key: str, where: str) -> Node:
+        if self._inputs is not None and key in self._inputs:
+            return self._inputs[key]
+        if self._inputs is not None and key == "data":
+            raise LayerError("%s: the nested network has no input 'data', since the layer has no sources." % where)
+        around = self.parent
+        extern = self.compilation.extern_data
+        while around is not None and key not in extern:
+            if key in around.scope.registered:
+                return around.node(around.scope.registered[key])
+            around = around.parent
+        if key not in extern:
+            hint = self.compilation.key_hint(key, self.scope.input_keys())
+            raise LayerError("%s: there is no data key %r in extern_data. %s" % (where, key, hint))
+        return self.extern_node(key)
+
+    def owner_of_params(self, ref: str, where: str) -> Node:
+        """Return the layer whose parameters a name in ``reuse_params`` refers to."""
+        name = self.scope.layer_of(ref)
+        if self._zone is not None and name is not None and not ref.startswith("base:"):
+            loop, zone = self._zone
+            home = loop.zones.get(name)
+            if home is not None and home is not zone:
+                return loop.planners[home].owner_of_params(ref, where)
+        if ref.startswith("base:") and self.parent is not None:
+            return self.parent.owner_of_params(ref[len("base:") :], where)
+        own = self._own_layer(ref)
+        if own is None or own == ref:
+            return self.resolve(ref, where)
+        inside = self.compilation.inner.get(self.node(own))
+        return self.resolve(ref, where) if inside is None else inside.owner_of_params(ref[len(own) + 1 :], where)
+
+    def target_node(self, owner: Node, target: str) -> Node:
+        """Return the layer of this name, here or in a network around, else the data key."""
+        where = describe_place(owner.path, owner.layer.class_name)
+        if target.startswith(("layer:", "base:", "data:")):
+            return self.resolve(target, where)
+        planner = self._planner_of_target(target)
+        if planner is not None:
+            return planner.resolve(target, where)
+        if target not in self.compilation.extern_data:
+            known = [*self.scope.specs, *self.compilation.extern_data]
+            raise LayerError(
+                "%s: the target %r is neither a layer nor a data key. %s"
+                % (where, target, self.compilation.key_hint(target, known)),
+                topic="targets",
+            )
+        return self.extern_node(target)
+
+    def target_data(self, owner: Node, target: str) -> Data:
+        """Return the template of a target without counting a data key as used."""
+        key: Optional[str] = target
+        if target.startswith("data:"):
+            key = target[len("data:") :]
+        elif target.startswith(("layer:", "base:")) or self._planner_of_target(target) is not None:
+            key = None
+        if key in self.compilation.extern_data:
+            return self.compilation.extern_data[key]
+        return self.target_node(owner, target).output
+
+    def _planner_of_target(self, target: str) -> Optional[Planner]:
+        """Return the planner of the innermost network with a layer of this name, or None."""
+        planner: Optional[Planner] = self
+        while planner is not None and not planner._knows(target):
+            planner = planner.parent
+        return planner
+
+    def extern_node(self, key: str) -> Node:
+        """Return the input node of a data key; that of the names of the sequences need not be declared."""
+        return self.compilation.extern_node(key)
+
+    def node_with_dim(self, owner: Node, dim: Dim) -> Optional[Node]:
+        """Return a planned layer or input with this dim, preferring what the layer needs anyway."""
+        used_inputs = sorted(self.compilation.extern.values(), key=lambda node: node.extern_key != "data")
+        candidates = owner.deps + list((self._inputs or {}).values()) + used_inputs
+        planner: Optional[Planner] = self
+        while planner is not None:
+            candidates += [node for node in planner._nodes.values() if node is not owner]
+            planner = planner.parent
+        for node in candidates:
+            if node.planned and dim in node.output.dims:
+                return node
+        extern = self.compilation.extern_data
+        key = next((key for key, data in extern.items() if dim in data.dims), None)
+        return None if key is None else self.extern_node(key)
+
+    # --- planning one layer ---
+
+    def _plan_layer(self, spec: LayerSpec) -> None:
+        node = Node(spec.path, spec.cls(), self._param_scope_of(spec))
+        with located(spec.path, str(spec.cls.class_name), node):
+            node.sources = [self.resolve(s if isinstance(s, str) else s[0], spec.where) for s in spec.sources]
+            node.deps = list(dict.fromkeys(node.sources))
+            set_options(self, node, spec)
+            self._depend_on_code(node, spec)
+            self._infer(node)
+        layer = node.layer
+        if self.parent is None and layer.initial_output is not None:
+            if layer.iterates_unit or not layer.gives_initial_output():
+                log_inert(spec.where, "initial_output", "the layer is not in a loop")
+        self._nodes[spec.name] = node
+        if self._zone is None:  # of a loop, the values for all steps count
+            self.add_result(spec, node, is_output=self.scope.is_result(spec), with_loss=self._counts_loss(spec))
+
+    def _param_scope_of(self, spec: LayerSpec) -> str:
+        given: Optional[str] = spec.options.get("name_scope")
+        if given is None or declared_options(spec.cls)["name_scope"].inert:
+            return join_scope(self.param_scope, scope_name(spec.name))
+        if given.startswith("/"):
+            return given.strip("/")
+        return join_scope(self.param_scope, given.strip("/"))
+
+    def _depend_on_code(self, node: Node, spec: LayerSpec) -> None:
+        """Add the layers that code in the options asks for; in a search, such code need not use the targets."""
+        for ref in code_references(spec.options):
+            if self.search and "data:" in ref:
+                continue
+            with contextlib.suppress(LayerError):  # the code may ask for it only if it exists
+                node.depend(self.resolve(ref, spec.where))
+
+    def _infer(self, node: Node) -> None:
+        """Infer the template of one node, with the changes by the base options."""
+        layer = node.layer
+        node.in_search = self.search
+        ctx = PlanContext(node, self)
+        node.replaced_dims.clear()
+        node.own_output = None
+        node.output = self._template(ctx)
+        check_source_dtypes(node)
+        if not layer.ends_search:
+            node.output = with_beam(node)
+        if node.replaced_dims:
+            node.own_output = node.output
+            node.output = node.output.map_dims(lambda dim: node.replaced_dims.get(dim, dim))
+        if layer.size_target:
+            node.output = self._with_lengths_of(node, layer.size_target)
+        if layer.batch_norm and not layer.normalizes_batch:
+            declare_batch_norm_option(ctx, layer.batch_norm)
+        check_output_constraints(ctx, node.output)
+        index = layer.copy_output_loss_from_source_idx
+        if index is not None and not 0 <= index < len(node.sources):
+            raise ctx.error(
+                "copy_output_loss_from_source_idx is %d, but there are %d sources." % (index, len(node.sources))
+            )
+        if layer.out_shape is not None:
+            if not any(a_round.half_known(node) for a_round in self.place.rounds if not a_round.strict):
+                check_dims(node.output, layer.out_shape, self.dims.resolve)
+        self.sink.append(node)
+
+    def _template(self, ctx: PlanContext) -> Data:
+        """Return the layer's own template, or a guess while a loop around does not know all sources yet."""
+        node = ctx.node
+        tolerant = [a_round for a_round in self.place.rounds if a_round.tolerates(node)]
+        try:
+            return node.layer.template(ctx)
+        except OptionError:
+            raise
+        except ConfigError as exc:
+            if not tolerant:
+                raise
+            tolerant[-1].record(node, exc)
+            node.params.clear()
+            node.owned.clear()
+            return guess(ctx)
+
+    def _with_lengths_of(self, node: Node, target: str) -> Data:
+        other = self.target_data(node, target)
+        data = node.output
+        if data.time_axis is None or other.time_dim is None:
+            raise ConfigError(
+                "size_target %r: both need a time axis; the output is %s, the target %s." % (target, data, other)
+            )
+        node.depend(self.target_node(node, target))
+        return data.with_dim(data.time_axis, other.time_dim)
+
+    # --- layers within layers, and networks beside this one ---
+
+    def subnetwork(
+        self,
+        owner: Node,
+        network: dict[str, Any],
+        inputs: dict[str, Node],
+        scope: str,
+        loop_dim: Optional[Dim] = None,
+    ) -> Node:
+        """Plan a nested network and return its output layer."""
+        place = self.place.inside(owner.path)
+        if loop_dim is not None:
+            place = dataclasses.replace(place, loop_dim=loop_dim)
+        specs = self.compilation.parse(network, owner.path)
+        names = Scope(specs, owner.path, inputs, self.compilation.extern_data)
+        planner = Planner(self.compilation, names, place, param_scope=scope, parent=self, owner=owner, inputs=inputs)
+        if "output" not in specs:
+            raise LayerError(
+                "Layer %r: the nested network has no layer 'output'. %s" % (owner.path, did_you_mean("output", specs))
+            )
+        self.compilation.inner[owner] = planner
+        planner.plan()
+        return planner.node("output")
+
+    def step_network(self, owner: Node) -> Node:
+        """Plan the network that is the unit of a `rec` layer and return its output for all steps."""
+        return LoopPlanner(owner, self).plan()
+
+    def nested_node(self, owner: Node, name: str) -> Optional[Node]:
+        """Return a layer of the nested network of ``owner``."""
+        planner = self.compilation.inner.get(owner)
+        return None if planner is None else planner.find(name, "Layer %r" % owner.path)
+
+    def implicit_layer(self, owner: Node, name: str, layer: LayerBase, sources: Sequence[Node]) -> Node:
+        """Plan a layer that the config does not name."""
+        node = Node("%s/%s" % (owner.path, name), layer, join_scope(owner.scope, scope_name(name)))
+        node.sources = list(sources)
+        node.deps = list(dict.fromkeys(sources))
+        with located(node.path, layer.class_name, node):
+            self._infer(node)
+        return node
+
+    def sub_output(self, owner: Node, name: str) -> Node:
+        """Return a node for a further output of a layer."""
+        path = "%s/%s" % (owner.path, name)
+        for node in self.sink:
+            if node.path == path:
+                return node
+        layer = SubOutputLayer(sub_name=name)
+        node = Node(path, layer, owner.scope, sources=[owner], deps=[owner])
+        node.output, node.in_search = owner.sub_outputs[name], owner.in_search
+        self.sink.append(node)
+        return node
+
+    def extra_network(self, prefix: str) -> Planner:
+        """Return the planner of an extra network of the same dict.
+
+        :param prefix: of the names, e.g. ``extra.search:``
+        """
+        if self._main is not None:
+            return self._main.extra_network(prefix)
+        if prefix not in self._extra_networks:
+            _warn_of_misspelt_search(prefix)
+            search = self.search or "search" in prefix[:-1].split(".")
+            specs, extern = self.compilation.specs, self.compilation.extern_data
+            scope = ExtraScope(prefix, specs, extern, searches=search != self.search)
+            place = dataclasses.replace(self.place, search=search)
+            self._extra_networks[prefix] = Planner(self.compilation, scope, place, main=self)
+        return self._extra_networks[prefix]
+
+    # --- results ---
+
+    def add_result(self, spec: LayerSpec, node: Node, *, is_output: bool, with_loss: bool) -> None:
+        """Add a layer whose value, or whose loss, is a result of the network."""
+        self.place.results.add(Result(self, spec, node, is_output, with_loss))
+
+    def hide_results(self, nodes: Sequence[Node]) -> None:
+        """Take layers out of the results of the network, as they may not be computed."""
+        self.place.results.hide(nodes)
+
+    def layers_with_loss(self, start: int) -> list[Node]:
+        """Return the layers with a loss among those in the sink from an index on."""
+        nodes = set(self.sink[start:])
+        return [node for node in self.place.results.nodes_with_loss() if node in nodes]
+
+    def take_losses(self, start: int) -> list[LossNode]:
+        """Plan the losses of the layers in the sink from an index on, and take them out of the network's losses."""
+        found: list[LossNode] = []
+        while True:  # the targets may add further layers, with further losses
+            taken = self.place.results.take_losses(set(self.sink[start:]))
+            if not taken:
+                return found
+            found += [plan_loss(result, train=self.compilation.train) for result in taken]
+
+    def add_loss(self, loss: LossNode) -> None:
+        """Add a loss to those of the network."""
+        self.compilation.losses.append(loss)
+
+
+def _warn_of_misspelt_search(prefix: str) -> None:
+    """Log if a part of the prefix looks like ``search`` misspelt: the network would not search."""
+    for part in prefix[:-1].split(".")[1:]:
+        if part != "search" and nearest_name(part, ["search"], cutoff=0.8) is not None:
+            right = prefix.replace(part, "search")
+            log.warn("The layers of %r make a network that does not search. Did you mean %r?" % (prefix, right))
+
+
+class LoopPlanner:
+    """Plans the network that is the unit of a `rec` layer: what runs before, in and after the loop.
+
+    :param owner: the `rec` layer, with its sources
+    :param parent: plans the network around
+    """
+
+    def __init__(self, owner: Node, parent: Planner) -> None:
+        self._owner = owner
+        self._parent = parent
+        layer: Any = owner.layer  # a RecLayer
+        self._layer = layer
+        compilation = parent.compilation
+        specs = compilation.parse(layer.unit, owner.path)
+        if "output" not in specs:
+            raise LayerError(
+                "Layer %r: the unit has no layer 'output'. %s" % (owner.path, did_you_mean("output", specs)),
+                topic="loops",
+            )
+        self._layers = StepLayers(
+            self._layer,
+            bool(owner.sources),
+            specs,
+            losses=compilation.loop_losses,
+            search=parent.search,
+            knows_axis=knows_axis(owner, parent, specs),
+            whole=owner.path in compilation.whole_loops,
+        )
+        warn_of_loop(owner.path, self._layers)
+        compilation.omitted_losses.update(dict.fromkeys(self._layers.omitted_losses()))
+        #: The zone of each layer that is needed.
+        self.zones: Mapping[str, Zone] = self._layers.zones.zones
+        self._axis: IteratedAxis = iterated_axis(owner, parent, self._layers)
+        self._scope = Scope(
+            {name: self._as_planned(spec) for name, spec in specs.items()},
+            owner.path,
+            extern=compilation.extern_data,
+        )
+        self._param_scope = owner.scope if self._layer.name_scope is not None else join_scope(owner.scope, "rec")
+        #: The planner of each zone; that of the step is another one in each round.
+        self.planners: dict[Zone, Planner] = {}
+        self._transfer = ZoneTransfer(owner, parent, self._scope, self._layers, self._axis, self.planners)
+        self._step_indices: dict[Planner, Node] = {}
+
+    def _as_planned(self, spec: LayerSpec) -> LayerSpec:
+        """Return a layer without sources if it takes its values from the target."""
+        if not spec.cls.follows_target(spec.options, self._parent.search):
+            return spec
+        options = {k: v for k, v in spec.options.items() if not k.startswith("explicit_search_source")}
+        return dataclasses.replace(spec, sources=(), options=options)
+
+    def plan(self) -> Node:
+        """Plan all zones and return the output for all steps."""
+        owner, parent = self._owner, self._parent
+        termination = LoopTermination(owner, parent, self._layers, self._axis, parent.find_around)
+        for zone in (Zone.BEFORE, Zone.AFTER):
+            place = dataclasses.replace(parent.place.inside(owner.path), loop_dim=self._transfer.loop_dim)
+            self.planners[zone] = self._planner_of(zone, place)
+        parent.compilation.inner[owner] = self.planners[Zone.AFTER]
+        for name, zone in self.zones.items():
+            if zone is Zone.BEFORE:
+                self.planners[zone].node(name)
+        self._depend_on_outside()
+        results = Results()
+        names = [name for name, zone in self.zones.items() if zone is Zone.STEP]
+        if names:
+            results = self._plan_step(names, termination)
+        exits = {name: self._transfer.exit(name) for name in self._layers.outputs}
+        for name, node in exits.items():
+            spec = self._layers.specs[name]
+            is_output = bool(spec.options.get("is_output_layer"))
+            parent.add_result(spec, node, is_output=is_output, with_loss=self._layers.with_loss(spec))
+        for result in results.entries:
+            inside = self._transfer.exit_of(result.node, Zone.STEP, result.spec.path[len(owner.path) + 1 :])
+            parent.add_result(result.spec, inside, is_output=result.is_output, with_loss=result.with_loss)
+        self._layer.exits = exits
+        self._layer.inner = exits["output"]
+        return exits["output"]
+
+    def _planner_of(self, zone: Zone, place: Place) -> Planner:
+        return Planner(
+            self._parent.compilation,
+            self._scope,
+            place,
+            param_scope=self._param_scope,
+            parent=self._parent,
+            zone=(self, zone),
+        )
+
+    def _depend_on_outside(self) -> None:
+        """Depend on what the loop needs of the network around in any mode, so that checkpoints are the same."""
+        owner, parent, where = self._owner, self._parent, "Layer %r" % self._owner.path
+        values, params = self._layers.outside_references()
+        for ref in values:
+            outside = parent.try_resolve(ref, where)
+            if outside is not None:
+                owner.depend(outside)
+        for ref in params:
+            parent.compilation.late_owners.append((owner, functools.partial(parent.try_resolve, ref, where)))
+
+    def resolve(self, planner: Planner, zone: Zone, ref: str, where: str) -> Optional[Node]:
+        """Return the node of a name that means something else in a loop; None for any other name.
+
+        That are ``prev:x``, ``:i``, the source and the target of the loop, and layers of another zone.
+
+        :param planner: that of the zone in which the name occurs
+        """
+        if ref.startswith("prev:"):
+            return self._transfer.prev(zone, ref[len("prev:") :], where)
+        if ref == ":i":
+            return self._step_index(planner)
+        if ref in ("data", "data:source"):
+            return self._transfer.source(zone, where)
+        if ref.startswith("data:"):
+            target = self._transfer.target(zone, ref[len("data:") :])
+            if target is not None:
+                return target
+        name = self._scope.layer_of(ref)
+        if name is None or self.zones.get(name) is zone:
+            return None
+        home = self._transfer.zone_of(name, where)
+        return self._transfer.transfer(self.planners[home].resolve(ref, where), home, zone)
+
+    def _step_index(self, planner: Planner) -> Node:
+        if planner not in self._step_indices:
+            layer = StepIndexLayer(planner.loop_dim)
+            self._step_indices[planner] = planner.implicit_layer(self._owner, ":i", layer, [])
+        return self._step_indices[planner]
+
+    # --- the step ---
+
+    def _plan_step(self, names: Sequence[str], termination: LoopTermination) -> Results:
+        """Plan the layers of a step in rounds; return the results within the step."""
+        known = RoundResult(guessed=frozenset(names))
+        strict = False
+        error: Optional[ConfigError] = None
+        for _ in range(MAX_ROUNDS):
+            current = self._transfer.round = Round(known, strict=strict)
+            planner = self.planners[Zone.STEP] = self._planner_of_step(current)
+            try:
+                for name in names:
+                    planner.node(name)
+            except ConfigError:
+                if strict and error is not None:  # it says more than that of a layer which lacks the value of prev:
+                    raise error from None
+                raise
+            error = current.likely_error()
+            nodes = {name: self._transfer.part(Zone.STEP, name) for name in current.prevs}
+            settled = current.settled(nodes)
+            if settled and (strict or current.complete):
+                self._make_run(planner, termination)
+                return planner.place.results
+            strict = current.complete or (settled and current.guessed == known.guessed)
+            known = RoundResult(
+                {name: node.output for name, node in nodes.items()},
+                {name: carried_state_of(node) for name, node in nodes.items()},
+                frozenset(current.guessed),
+            )
+        raise LayerError(
+            "Layer %r: the dims of 'prev:%s' do not converge: each step changes its shape."
+            % (self._owner.path, "', 'prev:".join(self._transfer.round.prevs)),
+            topic="loops",
+        )
+
+    def _planner_of_step(self, current: Round) -> Planner:
+        around = self._parent.place
+        reuse = around.outer_reuse
+        if self._layer.reuse_params is not None:  # like in RETURNN, layers moved out have parameters of their own
+            find_owner = self._parent.owner_of_params
+            reuse = (ReuseLevel(self._layer.reuse_params, self._owner, find_owner, self._param_scope), *reuse)
+        place = dataclasses.replace(
+            around.inside(self._owner.path),
+            sink=[],
+            results=Results(),
+            in_step=True,
+            loop_dim=None,
+            outer_reuse=reuse,
+            rounds=(current, *around.rounds),
+        )
+        return self._planner_of(Zone.STEP, place)
+
+    def _make_run(self, planner: Planner, termination: LoopTermination) -> None:
+        """Make the node that runs the loop."""
+        transfer = self._transfer
+        prevs = [self._previous_value(name) for name in transfer.round.prevs]
+        end = planner.node("end") if self._layers.has_end else None
+        inner = list(planner.sink)
+        ending = termination.ending(end, inner)
+        search = loop_search(inner, ending)
+        nested = self._parent.in_step
+        constrained = [] if self._parent.search else constrained_nodes(inner, nested=nested)
+        check_kept_states(inner, nested=nested)
+        deps = self._outside(inner, [prev.initial.node for prev in prevs if prev.initial.node is not None])
+        length_deps = [*termination.length_deps, *self._nodes_of_length(deps, ending)]
+        layer = LoopRunLayer(
+            LoopPlan(
+                transfer.loop_dim,
+                self._owner.path,
+                ending,
+                prevs=tuple(prevs),
+                slices=tuple(transfer.round.slices.items()),
+                search=search,
+                zones={n: (zone.value, self._layers.zones.reasons.get(n, "")) for n, zone in self.zones.items()},
+                checkpoint_steps=bool(self._layer.checkpoint_steps),
+                swap_memory=bool(self._layer.swap_memory),
+                back_prop=self._layer.back_prop is not False,
+                source_dim=None if self._axis.known else self._axis.source_dim,
+                length_deps=tuple(length_deps),
+                constrained=tuple(constrained),
+            )
+        )
+        run = Node("%s/loop" % self._owner.path, layer, self._param_scope)
+        run.in_search = self._parent.search
+        run.inner = inner
+        for dep in [*deps, *length_deps]:
+            run.depend(dep)
+        run.output = Data((), "int32")
+        self._parent.sink.append(run)
+        transfer.set_run(run, layer, None if search is None else Beam(search.beam_size, self._owner.path))
+
+    def _previous_value(self, name: str) -> PreviousValue:
+        """Return what a step reads of the layer in the previous one."""
+        transfer = self._transfer
+        node = transfer.part(Zone.STEP, name)
+        initial = transfer.initial_output(Zone.STEP, name, node)
+        state_of = None if carried_state_of(node) is None else recurrent_node(node)
+        return PreviousValue(transfer.round.prevs[name], node, initial, state_of)
+
+    def _outside(self, inner: Sequence[Node], initials: Sequence[Node]) -> list[Node]:
+        """Return the nodes outside of the loop that it reads.
+
+        :param inner: the layers of a step
+        :param initials: the layers with the values of ``prev:`` in the first step
+        """
+        known = set(inner)
+        slices = self._transfer.round.slices
+        read = [dep for node in [*inner, *slices] for dep in (node.deps if node in known else [node])]
+        return list(dict.fromkeys([*(dep for dep in read if dep not in known), *initials]))
+
+    def _nodes_of_length(self, deps: Sequence[Node], ending: Ending) -> list[Node]:
+        """Return the node that determines the number of steps, even if no step uses it otherwise.
+
+        :param deps: what the loop reads anyway
+        """
+        if ending.time_dim is not None:
+            return []
+        dim = self._axis.time_dim
+        known = next((node for node in deps if node.planned and dim in node.output.dims), None)
+        known = known or self._parent.node_with_dim(self._owner, dim)
+        return [] if known is None else [known]

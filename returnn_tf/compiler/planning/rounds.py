@@ -1,0 +1,194 @@
+"""The rounds in which the layers of a step are planned, until the templates of all ``prev:`` values are known.
+
+Each round plans all layers with the templates that the round before found for ``prev:``; in the first one these are
+unknown. The rounds and their end are described in docs/develop/planning.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from returnn_tf.compiler.planning.checks import located
+from returnn_tf.config import ConfigError
+from returnn_tf.config.options import declared_options
+from returnn_tf.graph.hidden_state import HiddenState
+from returnn_tf.graph.node import Node
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import LAYERS
+from returnn_tf.layers.shared.nested import is_network, network_options
+from returnn_tf.loops.nodes import PrevLayer
+from returnn_tf.tensor import Data, Dim, batch_dim
+from returnn_tf.tensor.precision import float_dtype
+
+ERROR_TOPIC = "loops"
+
+MAX_ROUNDS = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundResult:
+    """What a round found.
+
+    :param templates: by name of the layers referenced by ``prev:``
+    :param states: the hidden states of these layers
+    :param guessed: paths of the layers whose templates are guesses
+    """
+
+    templates: Mapping[str, Data] = dataclasses.field(default_factory=dict)
+    states: Mapping[str, Optional[HiddenState]] = dataclasses.field(default_factory=dict)
+    guessed: frozenset[str] = frozenset()
+
+    def prev(self, name: str) -> KnownPrev:
+        """Return ``prev:<name>`` for the next round."""
+        return KnownPrev(name, self.templates.get(name), self.states.get(name))
+
+
+class KnownPrev(PrevLayer):
+    """`PrevLayer` with the template that the layer had in the previous round.
+
+    :param of: name of the layer
+    :param data: its template, None in the first round
+    :param hidden_state: the state that it carries from step to step, if any
+    """
+
+    def __init__(self, of: str, data: Optional[Data], hidden_state: Optional[HiddenState]) -> None:
+        super().__init__(of)
+        self._data = data
+        self.hidden_state = hidden_state
+
+    def template(self, ctx: Any) -> Data:
+        """Return the template known so far."""
+        return Data((), unknown=True) if self._data is None else self._data
+
+
+class Round:
+    """One attempt to plan the layers of a step, and what it found out.
+
+    :param known: what the round before found
+    :param strict: whether a layer that can't be planned is an error; else its template is guessed
+    """
+
+    def __init__(self, known: RoundResult, *, strict: bool) -> None:
+        self.known = known
+        self.strict = strict
+        #: The nodes of ``prev:x`` by x, and the slices of values that were computed for all steps at once.
+        self.prevs: dict[str, Node] = {}
+        self.slices: dict[Node, Node] = {}
+        #: The paths of layers with guessed templates.
+        self.guessed: set[str] = set()
+        self._guesses: set[Node] = set()
+        #: The errors of layers whose sources are all known, though the dependencies of those may be guesses; those of
+        #: layers whose sources are guesses; those of layers with an unknown source, of which the error does not speak.
+        self._errors: tuple[list[ConfigError], list[ConfigError], list[ConfigError]] = ([], [], [])
+
+    def tolerates(self, node: Node) -> bool:
+        """Return whether a layer that can't be planned may only lack what a later round will know."""
+        return not self.strict and (self.half_known(node) or any(_state_unknown(dep) for dep in node.deps))
+
+    def half_known(self, node: Node) -> bool:
+        """Return whether the template of a layer may rest on a guess."""
+        return bool(self._guesses) or any(dep.output.unknown for dep in node.deps)
+
+    def record(self, node: Node, error: ConfigError) -> None:
+        """Record that the template of a layer is a guess, and why."""
+        unknown = [dep.path for dep in node.deps if dep.output.unknown]
+        if not any(path in str(error) for path in unknown):
+            sure, doubtful, vague = self._errors
+            try:
+                with located(node.path, node.layer.class_name, node):
+                    raise error
+            except ConfigError as exc:
+                (vague if unknown else doubtful if self._guesses & set(node.deps) else sure).append(exc)
+        self._guesses.add(node)
+        self.guessed.add(node.path)
+
+    def likely_error(self) -> Optional[ConfigError]:
+        """Return the error that is closest to a cause in the config, or None."""
+        return next((errors[0] for errors in self._errors if errors), None)
+
+    @property
+    def complete(self) -> bool:
+        """Return whether nothing is guessed or unknown."""
+        return not self.guessed and not any(prev.output.unknown for prev in self.prevs.values())
+
+    def settled(self, nodes: Mapping[str, Node]) -> bool:
+        """Return whether each layer has the template that its ``prev:`` had.
+
+        :param nodes: the layers by the name after ``prev:``
+        """
+        return all(same_template(node.output, self.prevs[name].output) for name, node in nodes.items())
+
+
+def same_template(a: Data, b: Data) -> bool:
+    """Return whether two templates are the same, except for dims that a later round created again."""
+    return (
+        a.unknown == b.unknown
+        and a.rank == b.rank
+        and a.dtype == b.dtype
+        and a.feature_axis == b.feature_axis
+        and (a.sparse_dim is None) == (b.sparse_dim is None)
+        and all(x is y or x.agrees_with(y) for x, y in zip(a.dims, b.dims))
+    )
+
+
+def _state_unknown(node: Node) -> bool:
+    """Return whether the node is ``prev:x`` for a layer without a known hidden state yet."""
+    return isinstance(node.layer, PrevLayer) and node.layer.hidden_state is None
+
+
+def guess(ctx: PlanContext) -> Data:
+    """Guess the output of a layer with unknown sources: a vector per sequence, if its size is known."""
+    node, layer = ctx.node, ctx.node.layer
+    if layer.n_out is None and layer.out_dim is None and ctx.target_dim() is None:
+        size = _nested_size(layer)
+        if size is None:
+            return Data((), unknown=True)
+        layer.n_out = size
+    batch = next((d for s in node.deps for d in s.output.dims if d.is_batch), batch_dim)
+    out = ctx.out_feature()
+    return Data((batch, out), float_dtype(), feature_axis=1)
+
+
+def _nested_size(layer: Any) -> Optional[int]:
+    """Return the feature size that a planned layer takes from its subnetwork or unit, or None.
+
+    :param layer: with the options as attributes
+    """
+    for info in declared_options(type(layer)).values():
+        size = _size_of_nested(getattr(layer, info.attribute), 0) if info.network else None
+        if size is not None:
+            return size
+    return None
+
+
+def _size_of_nested(nested: Any, depth: int) -> Optional[int]:
+    if not isinstance(nested, Mapping):
+        return None
+    return _size_of(nested, "output", depth) if is_network(nested) else _size_of({"output": nested}, "output", depth)
+
+
+def _size_of(network: Mapping[str, Any], name: Any, depth: int) -> Optional[int]:
+    """Return the size that the layer dict of this name gives, or that of the sources whose features it keeps."""
+    layer = network.get(name) if isinstance(name, str) else None
+    if not isinstance(layer, Mapping) or depth > 50:  # sources may be in a cycle
+        return None
+    if isinstance(layer.get("n_out"), int):
+        return int(layer["n_out"])
+    if isinstance(layer.get("out_dim"), Dim):
+        size: Optional[int] = layer["out_dim"].size
+        return size
+    for key in network_options(LAYERS.find(layer.get("class"))):
+        size = _size_of_nested(layer.get(key), depth + 1)
+        if size is not None:
+            return size
+    cls = LAYERS.find(layer.get("class"))
+    if cls is None or not cls.keeps_features:
+        return None
+    sources = layer.get("from")
+    sources = list(sources) if isinstance(sources, (list, tuple)) else [sources]
+    sizes = [_size_of(network, source, depth + 1) for source in sources]
+    if cls.joins_features:
+        return sum(size or 0 for size in sizes) if sizes and None not in sizes else None
+    return next((size for size in sizes if size is not None), None)
