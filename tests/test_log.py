@@ -32,6 +32,8 @@ def log():
     library = logging.getLogger("returnn_tf")
     before = library.handlers, library.level, library.propagate
     log = Log()
+    library.handlers = []
+    log.attach()
     yield log
     log.close()
     library.handlers, library.level, library.propagate = before

@@ -42,6 +42,7 @@ def main(argv: Optional[list[str]] = None) -> int:
     :return: the exit code
     """
     open_standard_streams()
+    log.attach()
     return _flushed(_guarded(list(sys.argv[1:] if argv is None else argv)))
 
 

@@ -26,9 +26,12 @@ from returnn_tf.graph.after_step.sinks import OpenSinks
 from returnn_tf.graph.carried_state import CarriedState
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.layers.search.decide import scores_of
+from returnn_tf.logging.log import log
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.precision import using_precision
 from returnn_tf.util.lazy_tf import tf
+
+log.attach()
 
 
 class _PlanAttribute:

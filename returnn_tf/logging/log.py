@@ -37,7 +37,7 @@ class Log:
         self.started = time.monotonic()
         self._terminal = TerminalHandler(self._clear_bar)
         self._terminal_level = DEFAULT_LEVEL
-        self._install(LineFormatter())
+        self._terminal.setFormatter(LineFormatter())
 
     @property
     def label(self) -> str:
@@ -60,6 +60,14 @@ class Log:
         :param label: for the warnings, ``rank 1/4 on host``
         """
         self.label, self._suffix = label, ".rank%d" % rank
+
+    def attach(self) -> None:
+        """Show lines on the standard output from now on, as programs, networks and trainings do.
+
+        Until then, e.g. for who only reads data, they go where `logging` of the process sends them.
+        """
+        if not self._logger.handlers:
+            self._install(self._terminal.formatter)
 
     def configure(
         self, targets: Sequence[str] = (), verbosity: Sequence[int] = (), log_format: str = "default"

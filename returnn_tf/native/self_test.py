@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from returnn_tf.logging.log import log
 from returnn_tf.native.library import devices, examine
 from returnn_tf.native.product import reason_not_used
 from returnn_tf.native.sources import OPS
@@ -14,6 +15,7 @@ def main() -> int:
 
     :return: 0, or 1 if an op cannot be used
     """
+    log.attach()  # says what is compiled
     failed = False
     names = OPS.names()
     for number, name in enumerate(names, start=1):
