@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
 
-from returnn_tf.compiler.packed_layers import pack_layers
+from returnn_tf.compiler.packed_layers import packed_layers
 from returnn_tf.compiler.planning.plan import Plan, loss_deps
 from returnn_tf.config import Config
 from returnn_tf.config.settings.training import DEFAULT_SEED
@@ -114,29 +114,44 @@ def lower(
     """
     owners = plan.loss_owners() if with_losses else {}
     needed = plan.needed([*outputs, *owners.values()], owners)
-    state = Lowering(dict(variables), train, plan.search, plan.behavior_version, step=step, seed=seed)
-    state.check_numerics, state.process_offset, state.carried = check_numerics, process_offset, carried
-    state.with_losses = with_losses
-    state.readers = Counter(dep for node in needed for dep in {*node.deps, *node.param_deps})
-    state.readers.update(dep for loss in owners for dep in loss_deps(loss))
-    state.differentiated = frozenset(x for node in plan.all_nodes() for x in _differentiated(node))
-    state.second_derivatives = second_derivatives
-    pack_layers(state, needed, owners)
+    readers = Counter(dep for node in needed for dep in {*node.deps, *node.param_deps})
+    readers.update(dep for loss in owners for dep in loss_deps(loss))
+    differentiated = frozenset(x for node in plan.all_nodes() for x in _differentiated(node))
+    packed_nodes, pack_ops = frozenset[Node](), None
+    if train and not check_numerics and not second_derivatives:
+        packed_nodes, pack_ops = packed_layers(needed, owners, differentiated)
+    lowering = Lowering(
+        dict(variables),
+        train,
+        plan.search,
+        plan.behavior_version,
+        step=step,
+        seed=seed,
+        process_offset=process_offset,
+        check_numerics=check_numerics,
+        carried=carried,
+        with_losses=with_losses,
+        second_derivatives=second_derivatives,
+        readers=readers,
+        differentiated=differentiated,
+        packed_nodes=packed_nodes,
+        pack_ops=pack_ops,
+    )
     for key, node in plan.extern.items():
         if node in needed:
-            _feed_key(state, key, node, feed)
+            _feed_key(lowering, key, node, feed)
     for node in plan.nodes:
         if node in needed and node.extern_key is None:
-            emit_node(state, node)
-    result = Lowered({}, {}, {}, {}, None, tf.zeros([], float_dtype()), state.updates, state)
-    result.values = {node.path: state.values[node] for node in outputs}
+            emit_node(lowering, node)
+    result = Lowered({}, {}, {}, {}, None, tf.zeros([], float_dtype()), lowering.updates, lowering)
+    result.values = {node.path: lowering.values[node] for node in outputs}
     for loss, owner in owners.items():
         _emit_loss(result, loss, owner)
     if with_losses:
         everything = list(plan.all_nodes())
         for node in plan.nodes:
             if node in needed and node.extern_key is None:
-                for constraint in _constraints(state, node, everything):
+                for constraint in _constraints(lowering, node, everything):
                     result.constraints += constraint
                     result.has_constraints = True
     return result
@@ -146,20 +161,22 @@ def _differentiated(node: Node) -> Sequence[Node]:
     return node.layer.differentiates_by() if isinstance(node.layer, Layer) else ()
 
 
-def _constraints(state: Lowering, node: Node, everything: Sequence[Node], run: Optional[Node] = None) -> Iterator[Any]:
+def _constraints(
+    lowering: Lowering, node: Node, everything: Sequence[Node], run: Optional[Node] = None
+) -> Iterator[Any]:
     """Yield the constraints of a layer and of the layers inside it.
 
     :param everything: all layers of the network
     :param run: for a layer of a loop: the node that runs the loop
     """
     for inner in node.inner:
-        yield from _constraints(state, inner, everything, node)
-    constraint = layer_constraint(EmitContext(node, state), everything, run)
+        yield from _constraints(lowering, inner, everything, node)
+    constraint = layer_constraint(EmitContext(node, lowering), everything, run)
     if constraint is not None:
         yield constraint
 
 
-def _feed_key(state: Lowering, key: str, node: Node, feed: Mapping[str, Any]) -> None:
+def _feed_key(lowering: Lowering, key: str, node: Node, feed: Mapping[str, Any]) -> None:
     """Set the input tensor in the layout of its template, and the lengths of its dims."""
     data = node.output
     x = feed[key]
@@ -167,23 +184,23 @@ def _feed_key(state: Lowering, key: str, node: Node, feed: Mapping[str, Any]) ->
     order = list(range(data.rank))
     if batch is not None:
         order.insert(0, order.pop(batch))
-        state.batch_size = size_of(x, 0) if state.batch_size is None else state.batch_size
+        lowering.batch_size = size_of(x, 0) if lowering.batch_size is None else lowering.batch_size
     for i, axis in enumerate(order):
         dim = data.dims[axis]
         if not dim.is_dynamic:
             continue
-        state.sizes.setdefault(dim, size_of(x, i))
+        lowering.sizes.setdefault(dim, size_of(x, i))
         name = "%s/size%d" % (key, i - 1 if batch is not None else i)
         if name in feed:
-            state.lens.setdefault(dim, tf.cast(feed[name], tf.int32))
+            lowering.lens.setdefault(dim, tf.cast(feed[name], tf.int32))
     back = [order.index(axis) for axis in range(data.rank)]
-    state.values[node] = transpose(x, back)
+    lowering.values[node] = transpose(x, back)
 
 
 def _emit_loss(result: Lowered, loss_node: LossNode, node: Node) -> None:
-    state = result.lowering
+    lowering = result.lowering
     loss = loss_node.loss
-    ctx = LossContext(loss_node, EmitContext(node, state))
+    ctx = LossContext(loss_node, EmitContext(node, lowering))
     with tf.name_scope(op_scope(loss_node.name) + "_loss"):
         count = loss.count(ctx)
         value = loss.value(ctx)
@@ -195,7 +212,7 @@ def _emit_loss(result: Lowered, loss_node: LossNode, node: Node) -> None:
         return
     if loss.use_normalized_loss:
         value = tf.math.divide_no_nan(value, tf.cast(count, value.dtype))  # a branch that has no such loss
-    if state.check_numerics:
+    if lowering.check_numerics:
         value = checked_finite(value, "the loss %r of layer %r" % (loss_node.name, node.path))
     result.losses[loss_node.name] = value
     if loss_node.scale:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Optional
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Optional
 
 from returnn_tf.compiler.planning.plan import loss_deps
 from returnn_tf.graph.loss import LossNode
-from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
 from returnn_tf.native.fused.pack import pack_ops
 from returnn_tf.tensor import Data
@@ -18,27 +17,27 @@ from returnn_tf.tensor.precision import product_dtype
 _WORK_PER_NUMBER = 512
 
 
-def pack_layers(state: Lowering, needed: Iterable[Node], owners: Mapping[LossNode, Node]) -> None:
-    """Decide which layers are computed for packed frames, see `Lowering.packed_nodes`.
+def packed_layers(
+    needed: Iterable[Node], owners: Mapping[LossNode, Node], differentiated: Collection[Node]
+) -> tuple[frozenset[Node], Any]:
+    """Return the layers of a training step that are computed for packed frames, and the ops for that.
 
     :param needed: all layers of the graph
     :param owners: layer by loss
+    :param differentiated: the layers by whose values other layers may take derivatives
     """
-    if not state.train or state.check_numerics or state.second_derivatives or product_dtype() is not None:
-        return
     nodes = [node for node in needed if node.planned]
-    if any(node.layer.has_meta_loss for node in nodes):
-        return
+    if product_dtype() is not None or any(node.layer.has_meta_loss for node in nodes):
+        return frozenset(), None
     readers: dict[Node, list[Node]] = {node: [] for node in nodes}
     for node in nodes:
         for dep in {*node.deps, *node.param_deps}:
             readers.setdefault(dep, []).append(node)
     exposed = _exposed(readers, owners)
-    packed = {node for node in nodes if node not in exposed and node not in state.differentiated and _fits(node)}
+    packed = {node for node in nodes if node not in exposed and node not in differentiated and _fits(node)}
     kept = [chain for chain in _chains(packed) if _pays(chain, readers, owners)]
     ops = pack_ops() if kept else None
-    if ops is not None:
-        state.pack_ops, state.packed_nodes = ops, frozenset(node for chain in kept for node in chain)
+    return (frozenset() if ops is None else frozenset(node for chain in kept for node in chain)), ops
 
 
 def _exposed(readers: Mapping[Node, Sequence[Node]], owners: Mapping[LossNode, Node]) -> set[Node]:

@@ -29,26 +29,26 @@ class LoweringError(ConfigError):
     """
 
 
-def emit_node(state: Lowering, node: Node) -> None:
+def emit_node(lowering: Lowering, node: Node) -> None:
     """Emit the ops of a node, check them against its template, and store the value.
 
     :raises LoweringError: with the path of the layer, its sources and its output
     """
-    packing = state.packing_of(node)
-    ctx = EmitContext(node, state, may_reduce=True, packing=packing)
+    packing = lowering.packing_of(node)
+    ctx = EmitContext(node, lowering, may_reduce=True, packing=packing)
     with tf.name_scope(op_scope(node.path)), user_views().knowing_lengths(ctx.lens):
         try:
             value = node.layer.emit(ctx)
             if packing is not None:
-                state.packed_frames[node] = value
+                lowering.packed_frames[node] = value
                 value = packing.unpack(value)
             _check_tensor(node, value)
             value = full(value) if node.output.dtype == "float32" else value
             if node.own_output is not None:
                 value = _with_declared_sizes(ctx, value, node.own_output)
             if node.layer.batch_norm and not node.layer.normalizes_batch:
-                value = apply_batch_norm_option(EmitContext(node, state), value)
-            if node in state.differentiated:
+                value = apply_batch_norm_option(EmitContext(node, lowering), value)
+            if node in lowering.differentiated:
                 value = tf.identity(value)  # else what follows may be fused with the ops that made it
             dependencies = node.layer.control_dependencies_on_output
             if dependencies:
@@ -73,7 +73,7 @@ def emit_node(state: Lowering, node: Node) -> None:
                 )
             ) from exc
     _check_shape(node, value)
-    state.values[node] = checked_output(node, value, state.check_numerics) if state.check_numerics else value
+    lowering.values[node] = checked_output(node, value, lowering.check_numerics) if lowering.check_numerics else value
 
 
 def _with_declared_sizes(ctx: EmitContext, value: Any, own: Data) -> Any:

@@ -58,16 +58,16 @@ class BranchLoss(Loss):
         self.branches, self.needs = read_only(self.branches), read_only(self.needs)
         super().freeze()
 
-    def emit_branch(self, state: Lowering, index: int, found: set[tuple[str, str]]) -> list[Any]:
+    def emit_branch(self, lowering: Lowering, index: int, found: set[tuple[str, str]]) -> list[Any]:
         """Emit value, error and count of a branch; 0 for what it does not have.
 
-        :param state: the values of the branch
+        :param lowering: the values of the branch
         :param found: gets (name, part) of those that it has
         """
         node = self.branches[index]
         if node is None:
             return [tf.zeros([], float_dtype())] * len(_PARTS)
-        ctx = LossContext(node, EmitContext(node.owner, state))
+        ctx = LossContext(node, EmitContext(node.owner, lowering))
         parts = {"count": node.loss.count(ctx), "value": node.loss.value(ctx), "error": node.loss.error(ctx)}
         found.update((self.name, part) for part, value in parts.items() if value is not None)
         return [tf.cast(0.0 if parts[part] is None else parts[part], float_dtype()) for part in _PARTS]

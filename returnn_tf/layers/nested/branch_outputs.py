@@ -52,10 +52,10 @@ class BranchOutput:
             raise ctx.error("the features differ: true_layer has %s, false_layer %s." % (data, other))
         return cls((true, false), [axis for axis in mapping if axis is not None])
 
-    def value(self, state: Lowering, branch: int) -> Any:
+    def value(self, lowering: Lowering, branch: int) -> Any:
         """Return the value of a branch, in the layout of the true one."""
         node = self.nodes[branch]
-        value = state.values[node]
+        value = lowering.values[node]
         return to_layout(value, node.output, self.data, list(self.mapping)) if branch else value
 
     def dim(self, axis: int, branch: int) -> Dim:
