@@ -46,12 +46,31 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     return checkpoint.read(find_checkpoints(config["model"])[config["num_epochs"]])
 
 
+@pytest.fixture(scope="module", params=["keep_over_epoch", "keep_over_epoch_no_init"])
+def trained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a config, after its training, and the parameters."""
+    config = options(tmp_path_factory.mktemp("trained") / "net", request.param)
+    return config, train(config)
+
+
+@pytest.fixture(scope="module")
+def zeros(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the parameters after a training that keeps no state."""
+    return train(options(tmp_path_factory.mktemp("zeros") / "net", "zeros"))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("state", ["keep_over_epoch", "keep_over_epoch_no_init"])
-def test_resume_within_an_epoch(tmp_path: pathlib.Path, state: str) -> None:
+def test_the_state_matters(trained: tuple[dict[str, Any], dict[str, Any]], zeros: dict[str, Any]) -> None:
+    """Otherwise the test below would show nothing."""
+    assert np.abs(trained[1]["output/W"] - zeros["output/W"]).max() > 1e-4
+
+
+@pytest.mark.slow
+def test_resume_within_an_epoch(trained: tuple[dict[str, Any], dict[str, Any]]) -> None:
     """The states are in the checkpoint, though not among the parameters: the weights are the same."""
-    config = options(tmp_path / "net", state)
-    undisturbed = train(config)
+    config, undisturbed = trained
     assert not [name for name in undisturbed if "keep" in name]
     steps = find_step_checkpoints(config["model"])
     assert steps
@@ -64,13 +83,6 @@ def test_resume_within_an_epoch(tmp_path: pathlib.Path, state: str) -> None:
     assert set(resumed) == set(undisturbed)
     for name, value in undisturbed.items():
         np.testing.assert_array_equal(resumed[name], value, err_msg=name)
-
-
-@pytest.mark.slow
-def test_the_state_matters(tmp_path: pathlib.Path) -> None:
-    """Otherwise the test above would show nothing."""
-    kept, zeros = (train(options(tmp_path / state, state)) for state in ("keep_over_epoch", "zeros"))
-    assert np.abs(kept["output/W"] - zeros["output/W"]).max() > 1e-4
 
 
 def test_order_of_a_search() -> None:
