@@ -1,4 +1,4 @@
-"""Settings of older configs that have no effect any more, each with the reason."""
+"""Settings of the tools, and those of older configs that have no effect any more, each with the reason."""
 
 from __future__ import annotations
 
@@ -23,6 +23,19 @@ def _is_tensorflow(value: Any) -> Optional[str]:
     if not isinstance(value, str) or value.startswith("tensorflow"):
         return None
     return "must be 'tensorflow-net-dict': networks are dicts for TensorFlow"
+
+
+@register_settings
+class ToolSettings(SettingGroup):
+    """Tools."""
+
+    topic_order = 105
+
+    wer_data: Any = setting(
+        "eval",
+        help="dataset with the references for returnn-tf tool calculate-word-error-rate, its name or the dataset "
+        "itself; if there is none of that name, search_data",
+    )
 
 
 @register_settings

@@ -108,6 +108,14 @@ def test_what_there_is_not_is_an_error_when_it_is_used(
         config.typed("Derived")()
 
 
+def test_place_of_what_there_is_not(tmp_path: pathlib.Path) -> None:
+    """The error names the line that uses it, and the one that imports it."""
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, "from Pretrain import Pretrain\nPretrain()\n")
+    for part in (":3: 'Pretrain' of RETURNN", "Copy what you need", ":2: from Pretrain"):
+        assert part in str(error.value)
+
+
 def test_small_helpers(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_PATHS", "/a/b:/c:/a/d")
     (tmp_path / "vector").write_text("1\n2.5  # two and a half\n\n")

@@ -178,10 +178,6 @@ def test_import_of_a_file_beside(tmp_path):
         ("x = 1\ny = x / 0\n", [":2: ZeroDivisionError", "y = x / 0"]),
         ("def f():\n  return z\n\nf()\n", [":2: NameError", "return z"]),
         ("import sys\nsys.exit(3)\n", [":2: SystemExit"]),
-        (
-            "from Pretrain import Pretrain\nPretrain()\n",
-            [":2: 'Pretrain' of RETURNN", "Copy what you need", ":1: from Pretrain"],
-        ),
         ("import no_such_module_\n", [":1: ModuleNotFoundError", "Install it"]),
         ("x = config.int('y', 0)\ny = 0.5\nz = config.int('y')\n", [":3: config key 'y'", "a whole number, got 0.5"]),
         ("this is no config at all\n", [":1: not valid Python", "lines 'key value'"]),

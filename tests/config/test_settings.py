@@ -17,7 +17,6 @@ from returnn_tf.config.settings import (
     SettingGroup,
     all_settings,
     check_settings,
-    ignored_settings,
     misspelt,
     setting,
     setting_by_key,
@@ -200,25 +199,6 @@ def test_all_faults_at_once(tmp_path) -> None:
     check_settings(config, ["mine"])
 
 
-def test_without_effect() -> None:
-    """Only what is set to another value than the default is reported."""
-    config = Config({"need_data": False, "use_tensorflow": True, "flat_net_construction": True, "start_batch": "auto"})
-    assert ignored_settings(config) == [
-        "flat_net_construction (networks of any depth are planned)",
-        "need_data (a dataset is opened only when a task reads it)",
-    ]
-    older = Config({"multiprocessing": True, "update_on_device": True, "truncation": -1, "patch_atfork": True})
-    assert [text.split(" (")[0] for text in ignored_settings(older)] == [
-        "multiprocessing",
-        "update_on_device",
-        "patch_atfork",
-    ]
-    with pytest.raises(ConfigError, match="'truncation' must be -1: gradients go through whole sequences; cut"):
-        check_settings(Config({"truncation": 20}))
-    with pytest.raises(ConfigError, match="'use_tensorflow' must be True"):
-        check_settings(Config({"use_tensorflow": False}))
-
-
 def test_a_name_of_configs_counts_only_on_the_command_line() -> None:
     """Many configs have a helper ``beam_size`` of any type."""
     assert NetworkSettings(Config({"beam_size": "twelve"})).beam_size is None
@@ -259,7 +239,6 @@ def test_some_readings() -> None:
 # Settings of published configs, with values as they have them.
 IN_CONFIGS = {
     "log_verbosity": [5, 3, [3, 5]],
-    "use_tensorflow": [True],
     "batch_size": [10000, {"classes": 500, "data": 20000}],
     "learning_rate_control": ["newbob_multi_epoch", "newbob_rel", "newbob_abs", "constant", "newbob"],
     "num_epochs": [150, 0],
@@ -326,14 +305,11 @@ IN_CONFIGS = {
     "pretrain_copy_output_layer": [True, "ifpossible"],
     "pretrain_greedy": [True],
     "context_window": [337, 1],
-    "patch_atfork": [True],
     "get_network": [lambda epoch, **_: {}],
-    "debug_grad_summaries": [True],
     "load": ["net/network.010"],
     "load_epoch": [12],
     "search_data": ["dev", "config:get_dataset('dev')", {"class": "HDFDataset", "files": ["a.hdf"]}],
     "forward_override_hdf_output": [True],
-    "need_data": [False],
     "search_do_eval": [0, False],
     "search_output_file": ["out.py"],
     "search_output_file_format": ["py"],
@@ -347,25 +323,13 @@ IN_CONFIGS = {
     "tf_log_dir": ["tf_log_dir", None],
     "debug_print_layer_output_template": [True],
     "debug_add_check_numerics_on_output": [True],
-    "flat_net_construction": [True],
-    "debug_print_layer_output_shape": [False],
     "optimize_move_layers_out": [True],
-    "multiprocessing": [True],
-    "backend": ["tensorflow-net-dict", "tensorflow", os],
-    "reinit_network_each_epoch": [True],
-    "update_on_device": [True],
-    "truncation": [-1],
     "use_last_best_model": [True, {"modulo": 5, "only_last_n": 10, "min_score_dist": 0.1}, {"only_last_epochs": 3}],
     "reset_updater_vars_mod_step": [1000],
     "seq_drop_freq": [5],
     "forward_use_search": [True],
     "allow_random_model_init": [True],
     "rmsprop": [0.9, True],
-    "debug_shell_in_runner": [True],
-    "debug_save_updater_vars": [True],
-    "use_train_proc_manager": [True],
-    "watch_memory": [True],
-    "web_server_port": [12380],
 }
 
 
@@ -457,9 +421,9 @@ def test_command(capsys) -> None:
     listed = capsys.readouterr().out
     assert "Learning rate:" in listed and "(not supported) " in listed
     assert all("  %s " % name in listed for name in all_settings())
-    assert main(["settings", "batching", "newbob_learning_rate_decay", "patch_atfork"]) == 0
+    assert main(["settings", "batching", "newbob_learning_rate_decay", "start_batch"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "batching: Any = None" in shown and "do not set their option 'seq_ordering' inherit it" in shown
-    assert "also called 'newbob_learning_rate_decay'" in shown and "; no effect: " in shown
+    assert "also called 'newbob_learning_rate_decay'" in shown and "start_batch" in shown
     assert main(["settings", "num_epoch"]) == 2
     assert "Did you mean 'num_epochs'?" in capsys.readouterr().err

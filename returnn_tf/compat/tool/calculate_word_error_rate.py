@@ -8,6 +8,7 @@ from typing import Any
 
 from returnn_tf.cli.run import read_config
 from returnn_tf.cli.shared.parser import CommandParser
+from returnn_tf.compat.settings import ToolSettings
 from returnn_tf.compat.tool.registry import register_tool
 from returnn_tf.compat.tool.shared.arguments import (
     add_verbosity,
@@ -118,11 +119,11 @@ def _chosen_by(config: Config, place: str) -> OpenDataset:
 
     :raises ConfigError: the config has neither
     """
-    settings = TaskSettings(config)
-    for value in (settings.wer_data, settings.search_data):
+    settings, wer_data = TaskSettings(config), ToolSettings(config).wer_data
+    for value in (wer_data, settings.search_data):
         if value and (not _is_name(value) or value in config or value in (DataSettings(config).eval_datasets or {})):
             return of_config(config, value, place)
-    raise ConfigError("%s has no dataset %r: set wer_data, or give --dataset" % (place, settings.wer_data))
+    raise ConfigError("%s has no dataset %r: set wer_data, or give --dataset" % (place, wer_data))
 
 
 def _is_name(value: Any) -> bool:

@@ -62,11 +62,6 @@ class TaskSettings(SettingGroup):
 
     # search
     search_data: Any = setting(None, help="dataset of task search, its name or the dataset itself; 'eval' by default")
-    wer_data: Any = setting(
-        "eval",
-        help="dataset with the references for returnn-tf tool calculate-word-error-rate, its name or the dataset "
-        "itself; if there is none of that name, search_data",
-    )
     search_do_eval: bool = setting(True, help="task search: also compute losses and errors")
     search_output_layer: Union[str, list[str], None] = setting(
         None, help="layer that task search writes, or a list of them; 'output' by default"
