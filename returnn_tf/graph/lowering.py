@@ -93,7 +93,7 @@ class Lowering:
     in_place: bool = False
     #: In a searching loop: matrices that are packed once, by what provides them; see `returnn_tf.loops.packed`.
     packed: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    #: In the step of a loop: whether the loop goes on where the last block of frames ended, see `LoopStream`.
+    #: In the step of a loop: whether the loop goes on where the last block of frames ended, see `CarriedValues`.
     continues_in_step: bool = False
     #: In the step of any other loop: bool [batch], the sequences that ended before this step; None if none can end.
     ended: Any = None

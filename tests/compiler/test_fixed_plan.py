@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Callable
 
 import numpy as np
@@ -15,6 +16,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.loops.frame import LoopRunLayer
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -123,6 +125,23 @@ def test_nothing_of_a_plan_can_be_set(name: str) -> None:
             assert isinstance(field, tuple)
         with pytest.raises(TypeError):
             node.params["W"] = None
+
+
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "no loop"])
+def test_nothing_of_a_planned_loop_can_be_set(name: str) -> None:
+    (run,) = [node.layer for node in net_of(NETWORKS[name]).plan.all_nodes() if isinstance(node.layer, LoopRunLayer)]
+    plan = run.loop
+    assert plan.search is not None and plan.prevs and run.collected
+    for record in (plan, plan.ending, plan.search, *plan.prevs, *(prev.initial for prev in plan.prevs)):
+        for field in dataclasses.fields(record):
+            with pytest.raises(AttributeError, match="cannot assign"):
+                setattr(record, field.name, None)
+    for values in (plan.prevs, plan.slices, plan.length_deps, plan.constrained, plan.search.choices, run.collected):
+        assert isinstance(values, tuple)
+    with pytest.raises(TypeError):
+        plan.zones["s"] = ("", "")  # type: ignore[index]
+    with pytest.raises(AttributeError):
+        run.collected = ()
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
@@ -812,7 +813,9 @@ class LoopPlanner:
                 prevs=tuple(prevs),
                 slices=tuple(transfer.round.slices.items()),
                 search=search,
-                zones={n: (zone.value, self._layers.zones.reasons.get(n, "")) for n, zone in self.zones.items()},
+                zones=types.MappingProxyType(
+                    {n: (zone.value, self._layers.zones.reasons.get(n, "")) for n, zone in self.zones.items()}
+                ),
                 checkpoint_steps=bool(self._layer.checkpoint_steps),
                 swap_memory=bool(self._layer.swap_memory),
                 back_prop=self._layer.back_prop is not False,
