@@ -19,6 +19,8 @@ from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.host_calls import host_call
 from returnn_tf.util.lazy_tf import tf
 
+ERROR_TOPIC = "targets"
+
 
 @dataclasses.dataclass(eq=False, repr=False)
 class RasrLoss(Loss):
