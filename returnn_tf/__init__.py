@@ -25,6 +25,7 @@ _HOME_OF_NAME = {
     "FeatureDim": "returnn_tf.tensor",
     "History": "returnn_tf.engine.training.history",
     "Layer": "returnn_tf.graph.layer",
+    "LayerPlan": "returnn_tf.graph.layer_plan",
     "LearningRateControl": "returnn_tf.engine.learning_rate.control",
     "Loss": "returnn_tf.graph.loss",
     "Network": "returnn_tf.compiler.network",

@@ -27,6 +27,7 @@ from returnn_tf.engine.update.optimizers import register_optimizer as register_o
 from returnn_tf.export.export import export as export
 from returnn_tf.graph.emit_context import EmitContext as EmitContext
 from returnn_tf.graph.layer import Layer as Layer
+from returnn_tf.graph.layer_plan import LayerPlan as LayerPlan
 from returnn_tf.graph.loss import Loss as Loss
 from returnn_tf.graph.plan_context import PlanContext as PlanContext
 from returnn_tf.graph.registry import register_layer as register_layer

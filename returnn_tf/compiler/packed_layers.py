@@ -66,7 +66,7 @@ def _ignores_padding(node: Node) -> bool:
 def _ignores_own_padding(node: Node) -> bool:
     """Return whether no statistics of a batch contain the padding of a layer's value."""
     layer = node.layer
-    return not layer.batch_norm or layer.normalizes_batch or bool(layer.batch_norm_options.masked_time)
+    return not layer.batch_norm or layer.normalizes_batch or node.batch_norm is None or node.batch_norm.masked_time
 
 
 def _fits(node: Node) -> bool:

@@ -16,6 +16,7 @@ from returnn_tf.compiler.planning.planner import Place, Planner
 from returnn_tf.compiler.planning.reuse import decide_all, open_params, with_inner
 from returnn_tf.compiler.planning.scope import Scope
 from returnn_tf.config import Config
+from returnn_tf.config.read_only import read_only
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.graph.params.reuse import ReuseLevel
 from returnn_tf.tensor import Data
@@ -49,7 +50,7 @@ def plan_network(
     :raises ConfigError: with the path of the layer, what is wrong and how to fix it
     """
     compilation = Compilation(
-        network,
+        read_only(network, "network"),
         extern_data,
         empty_data_keys=empty_data_keys,
         default_target=default_target,
@@ -84,9 +85,9 @@ def plan_network(
     share_extra_params(list(plan.all_nodes()))
     _freeze_params(plan)
     for node in plan.all_nodes():
-        node.freeze()
+        node.seal()
     for loss in plan.losses:
-        loss.loss.freeze()
+        loss.loss.seal("The loss %r of layer %r" % (loss.loss.class_name, loss.name))
     return plan
 
 

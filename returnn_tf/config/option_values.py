@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from returnn_tf.config.options import OptionInfo
+from returnn_tf.config.read_only import ReadOnlyDict, ReadOnlyList
 
 
 def referenced_names(info: OptionInfo, value: Any) -> Iterator[str]:
@@ -26,7 +27,7 @@ def map_strings(info: OptionInfo, value: Any, func: Callable[[str], Any]) -> Any
     if isinstance(value, str):
         return value if value in info.keywords else func(value)
     if isinstance(value, (list, tuple)):
-        return type(value)(map_strings(info, item, func) for item in value)
+        return _kind_of(value)(map_strings(info, item, func) for item in value)
     if isinstance(value, Mapping):
         return {key: map_strings(info, item, func) for key, item in value.items()}
     return value
@@ -36,8 +37,13 @@ def map_values(value: Any, of_type: type, func: Callable[[Any], Any]) -> Any:
     """Replace every object of a type inside lists, tuples, sets and dicts by ``func(object)``."""
     if isinstance(value, of_type):
         return func(value)
-    if type(value) in (list, tuple, set, frozenset):
-        return type(value)(map_values(item, of_type, func) for item in value)
-    if type(value) is dict:
+    if type(value) in (list, tuple, set, frozenset, ReadOnlyList):
+        return _kind_of(value)(map_values(item, of_type, func) for item in value)
+    if type(value) in (dict, ReadOnlyDict):
         return {map_values(k, of_type, func): map_values(v, of_type, func) for k, v in value.items()}
     return value
+
+
+def _kind_of(value: Any) -> Any:
+    """Return the type of a collection, of one that can be changed."""
+    return list if isinstance(value, ReadOnlyList) else type(value)

@@ -32,6 +32,7 @@ from returnn_tf.config.option_checks import finite as finite
 from returnn_tf.config.option_checks import none_below as none_below
 from returnn_tf.config.option_checks import probability as probability
 from returnn_tf.config.option_types import Written, fits_type, type_name
+from returnn_tf.config.read_only import ReadOnlyDict, ReadOnlyList
 from returnn_tf.config.type_words import shown_with_kind, type_words
 from returnn_tf.logging.log import log
 
@@ -226,7 +227,7 @@ def _is_in(value: Any, values: tuple[Any, ...]) -> bool:
     return any(value is other or (type(value) in _PLAIN and value == other) for other in values)
 
 
-_PLAIN = (bool, int, float, str, tuple, list, dict, set, frozenset)
+_PLAIN = (bool, int, float, str, tuple, list, dict, set, frozenset, ReadOnlyDict, ReadOnlyList)
 
 
 _caller_lists_inert = False

@@ -8,6 +8,7 @@ from typing import Any
 
 from returnn_tf.config.errors import shown
 from returnn_tf.config.option_types import type_name
+from returnn_tf.config.read_only import ReadOnlyDict, ReadOnlyList
 
 _SINGULAR = {
     "int": "a whole number", "float": "a number", "str": "a string", "None": "None", "Any": "any value",
@@ -28,6 +29,8 @@ def value_words(value: Any) -> str:
         return ""
     if isinstance(value, str):
         return "a string"
+    if isinstance(value, (ReadOnlyDict, ReadOnlyList)):
+        return "a dict" if isinstance(value, dict) else "a list"
     kind = "function" if callable(value) else type(value).__name__
     return _with_article(kind)
 

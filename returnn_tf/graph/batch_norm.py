@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 from returnn_tf.config.options import check_options, declared_options, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer_plan import BatchNorm
 from returnn_tf.graph.option_types import Axes, Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.ops.normalize import moments, normalize
@@ -21,7 +22,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(eq=False)
 class BatchNormOptions:
-    """The batch normalisation options, with their meaning for one layer."""
+    """The batch normalisation options."""
 
     use_shift: bool = option(True, help="whether to add beta")
     use_std: bool = option(True, help="whether to multiply by gamma")
@@ -47,58 +48,53 @@ class BatchNormOptions:
     fused: Optional[bool] = option(None, help="use the fused kernel", inert="the fastest form is chosen")
     fused_bn: Optional[bool] = option(None, help="use the fused kernel", inert="the fastest form is chosen")
 
-    def fill_defaults(self, ctx: PlanContext, data: Data) -> None:
+    def planned(self, ctx: PlanContext, data: Data) -> BatchNorm:
         """Fill in the defaults of the behavior version for options that the config omits."""
         new = ctx.behavior_version >= 12
-        if self.masked_time is None:
-            if new:
-                raise ctx.error(
-                    "batch_norm needs 'masked_time' since behavior version 12: True, so that mean and variance ignore "
-                    "padded frames, or False."
-                )
-            self.masked_time = True
-        if self.momentum is None:
-            self.momentum = 0.1 if new else 0.99
-        if self.update_sample_only_in_training is None:
-            self.update_sample_only_in_training = new
-        if self.delay_sample_update is None:
-            self.delay_sample_update = new
-        if self.param_version is None:
-            self.param_version = 2 if new else 0
-        if self.param_version not in (0, 1, 2):
-            raise ctx.error("param_version must be 0, 1 or 2, got %s." % self.param_version)
+        if self.masked_time is None and new:
+            raise ctx.error(
+                "batch_norm needs 'masked_time' since behavior version 12: True, so that mean and variance ignore "
+                "padded frames, or False."
+            )
+        version = (2 if new else 0) if self.param_version is None else self.param_version
+        if version not in (0, 1, 2):
+            raise ctx.error("param_version must be 0, 1 or 2, got %s." % version)
         if self.axes is not None and ctx.axes(data, self.axes) != [data.feature_axis]:
             raise ctx.error("batch_norm is per feature: axes can only be 'F', got %r." % (self.axes,))
-
-    def param_name(self, ctx: Any, name: str) -> str:
-        """Return the parameter name relative to the scope of the layer."""
-        if self.param_version == 2:
-            return "batch_norm/v2_" + name
-        if self.param_version == 1:
-            return "batch_norm/" + name
-        layer = ctx.node.path.rpartition("/")[2]
-        return "batch_norm/%s_%s_output_%s" % (layer, layer, name)
+        only_in_training, delay = self.update_sample_only_in_training, self.delay_sample_update
+        return BatchNorm(
+            use_shift=self.use_shift,
+            use_std=self.use_std,
+            use_sample=self.use_sample,
+            force_sample=self.force_sample,
+            momentum=(0.1 if new else 0.99) if self.momentum is None else self.momentum,
+            epsilon=self.epsilon,
+            update_sample_only_in_training=new if only_in_training is None else only_in_training,
+            delay_sample_update=new if delay is None else delay,
+            param_version=version,
+            masked_time=True if self.masked_time is None else self.masked_time,
+        )
 
 
 def declare_batch_norm(ctx: PlanContext, data: Data, opts: BatchNormOptions) -> None:
     """Declare the parameters, for values in this layout."""
     dim = ctx.need_feature(data, "what batch_norm gets")
-    opts.fill_defaults(ctx, data)
+    norm = ctx.node.batch_norm = opts.planned(ctx, data)
     shape: tuple[Any, ...] = (dim,)
-    if opts.param_version != 2:
+    if norm.param_version != 2:
         shape = tuple(dim if i == data.feature_axis else 1 for i in range(data.rank))
     for name, init in (("mean", 0.0), ("variance", 1.0)):
-        ctx.param(opts.param_name(ctx, name), shape, init, trainable=False)
-    if opts.use_std:
-        ctx.param(opts.param_name(ctx, "gamma"), shape, opts.gamma_init)
-    if opts.use_shift:
-        ctx.param(opts.param_name(ctx, "beta"), shape, opts.beta_init)
+        ctx.param(norm.param_name(ctx.node.path, name), shape, init, trainable=False)
+    if norm.use_std:
+        ctx.param(norm.param_name(ctx.node.path, "gamma"), shape, opts.gamma_init)
+    if norm.use_shift:
+        ctx.param(norm.param_name(ctx.node.path, "beta"), shape, opts.beta_init)
 
 
-def emit_batch_norm(ctx: EmitContext, x: Any, data: Data, opts: BatchNormOptions) -> Any:
-    """Return the normalised values, and schedule the update of the running statistics."""
-    axis = data.feature_axis
-    assert axis is not None and opts.momentum is not None
+def emit_batch_norm(ctx: EmitContext, x: Any, data: Data) -> Any:
+    """Return the values normalised as the layer planned it, and schedule the update of the running statistics."""
+    axis, opts = data.feature_axis, ctx.node.batch_norm
+    assert axis is not None and opts is not None
     layout = [ctx.size(d) if i == axis else 1 for i, d in enumerate(data.dims)]
     updating = ctx.train or not opts.update_sample_only_in_training
     share = opts.use_sample if ctx.train or opts.force_sample else 1.0
@@ -108,7 +104,7 @@ def emit_batch_norm(ctx: EmitContext, x: Any, data: Data, opts: BatchNormOptions
         batch = moments(x, [i for i in range(data.rank) if i != axis], mask)
     used = []
     for name, of_batch in zip(("mean", "variance"), batch):
-        variable = ctx.variable(opts.param_name(ctx, name))
+        variable = ctx.variable(opts.param_name(ctx.node.path, name))
         sample = tf.convert_to_tensor(variable)
         updated = sample
         if updating:
@@ -117,8 +113,8 @@ def emit_batch_norm(ctx: EmitContext, x: Any, data: Data, opts: BatchNormOptions
             ctx.update(lambda v=variable, value=updated: v.assign(value))  # type: ignore[misc]
         sample = tf.reshape(sample if opts.delay_sample_update else updated, layout)
         used.append(_mix(of_batch, sample, share))
-    gamma = tf.reshape(ctx.param(opts.param_name(ctx, "gamma")), layout) if opts.use_std else None
-    beta = tf.reshape(ctx.param(opts.param_name(ctx, "beta")), layout) if opts.use_shift else None
+    gamma = tf.reshape(ctx.param(opts.param_name(ctx.node.path, "gamma")), layout) if opts.use_std else None
+    beta = tf.reshape(ctx.param(opts.param_name(ctx.node.path, "beta")), layout) if opts.use_shift else None
     return normalize(x, used[0], used[1], opts.epsilon, gamma, beta)
 
 
@@ -138,12 +134,11 @@ def declare_batch_norm_option(ctx: PlanContext, opts: Any) -> None:
     if not ctx.node.output.dtype.startswith(("float", "bfloat")):
         raise ctx.error("batch_norm needs a float output, but it is %s." % ctx.node.output)
     declare_batch_norm(ctx, ctx.node.output, parsed)
-    ctx.node.layer.batch_norm_options = parsed
 
 
 def apply_batch_norm_option(ctx: EmitContext, x: Any) -> Any:
     """Return the normalised output of a layer."""
-    return emit_batch_norm(ctx, x, ctx.output, ctx.node.layer.batch_norm_options)
+    return emit_batch_norm(ctx, x, ctx.output)
 
 
 def _parse(opts: Any) -> BatchNormOptions:

@@ -6,12 +6,11 @@ import abc
 import dataclasses
 from typing import Any
 
-from returnn_tf.graph.freezing import Freezable
 from returnn_tf.tensor import Data
 
 
-@dataclasses.dataclass(eq=False)
-class KeptSpec(Freezable):
+@dataclasses.dataclass(frozen=True, eq=False)
+class KeptSpec:
     """One tensor that a layer keeps after each batch, and begins the next one with.
 
     :param name: full name, e.g. "output/rec/keep_state_h"

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Generic, Optional, TypeVar, Union, cast
 
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer_base import LayerBase
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.tensor import Data, Dim
@@ -23,9 +24,10 @@ class Layer(LayerBase):
 
     node: Node = dataclasses.field(init=False)
 
-    def template(self, ctx: PlanContext) -> Data:
-        """Return the template of the output, and declare the parameters. No TensorFlow.
+    def template(self, ctx: PlanContext) -> Union[Data, LayerPlan]:
+        """Infer the template of the output, and declare the parameters. No TensorFlow.
 
+        :return: the template; or a record with what else was found, which the other methods get as `plan`
         :raises ConfigError: by ``ctx.error``, if the sources or options are invalid
         """
         return super().template(ctx)
@@ -69,6 +71,18 @@ class Layer(LayerBase):
     def sub_names(self) -> Sequence[str]:
         """Return the names of all further outputs, for error messages."""
         return tuple(self.node.sub_outputs)
+
+
+P = TypeVar("P", bound=LayerPlan)
+
+
+class Planned(Layer, Generic[P]):
+    """A layer whose `template` returns a record of the type P."""
+
+    @property
+    def plan(self) -> P:
+        """What `template` found."""
+        return cast(P, super().plan)
 
 
 AxisOption = Union[Dim, str, int]

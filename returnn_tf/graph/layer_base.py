@@ -22,6 +22,7 @@ from returnn_tf.config.option_checks import axis_size
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import LayerRef, LayerRefs, at_least, dropout_rate, finite, option
 from returnn_tf.graph.layer_facts import LayerFacts
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import InitialOutput, OutTypeOptions, ReusedParams, ReuseOptions
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.parts import Parts, total_size
@@ -141,6 +142,13 @@ class LayerBase(LayerFacts):
     state: object = option(
         None, help="in a loop: explicit state", unsupported="give 'initial_state' to the recurrent layer"
     )
+
+    def _refusal(self, name: str) -> str:
+        return (
+            "%s: %r cannot be set. A layer is its options and does not change while the network is planned or later. "
+            "Return what template() finds as a LayerPlan, which the other methods get as self.plan. What is made while "
+            "ops are emitted belongs to the context, see EmitContext.set_aux." % (self._sealed, name)
+        )
 
     @classmethod
     def takes_data(cls, options: Mapping[str, Any]) -> bool:
@@ -277,8 +285,14 @@ class LayerBase(LayerFacts):
 
     # --- methods that `returnn_tf.graph.layer.Layer` declares with their types ---
 
-    def template(self, ctx: Any) -> Data:
-        """Return the template of the output."""
+    @property
+    def plan(self) -> LayerPlan:
+        """What `template` found."""
+        found: LayerPlan = self.node.plan
+        return found
+
+    def template(self, ctx: Any) -> Union[Data, LayerPlan]:
+        """Infer the template of the output."""
         raise AssertionError("%s has no template()" % type(self).__name__)
 
     def emit(self, ctx: Any) -> Any:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Optional
 
-from returnn_tf.graph.freezing import Freezable
 from returnn_tf.graph.option_types import Activation
+from returnn_tf.graph.sealing import Sealable
+from returnn_tf.tensor import Dim
 
 
-class LayerFacts(Freezable):
+class LayerFacts(Sealable):
     """The attributes by which the rest of the compiler knows a layer, with the value that most classes have.
 
     Those of the class come first. The others are set while the layer is planned, or are options of the class.
@@ -37,8 +38,6 @@ class LayerFacts(Freezable):
     is_about_search: ClassVar[bool] = False
     #: Whether the state that this layer carries from step to step of a loop grows in each step.
     history_grows: ClassVar[bool] = False
-    #: Of such a layer: the masks (nodes) that select the steps in its history, see `masked_computation`.
-    history_masks: ClassVar[Sequence[Any]] = ()
     #: Whether the value depends on previous steps of a loop, even where the sources do not. Only such a class may call
     #: `PlanContext.loop_state`.
     has_memory: ClassVar[bool] = False
@@ -69,26 +68,19 @@ class LayerFacts(Freezable):
     #: The option that sets the number of hypotheses of a search, if the layer creates any.
     beam_size_option: ClassVar[str] = ""
 
-    #: The layer whose output this one passes on, such as the layer "output" of a subnetwork (`Node`).
-    inner: Any = None
     #: Of a connector whose value does not come from its first source: the layer it comes from (`Node`), or its name.
     of: Any = None
-    #: The state after the last frame that other layers may ask for (`returnn_tf.graph.hidden_state.HiddenState`).
-    hidden_state: Any = None
-    #: Of the value of a layer of a loop as seen from outside: plans a layer with its state after the last step.
-    plan_state: Any = None
-    #: The sources side by side (`Data`), if the class joins them.
-    input: Any = None
     #: Name or function of the activation that gives the output, if there is one.
     activation: Activation = None  # declared as its option is, since classes inherit both
-    #: The dim of the steps so far, of a layer that collects its input in a loop.
-    history: Any = None
     #: What to load into the parameters below this layer, see `returnn_tf.engine.checkpoints.preload`.
     load_on_init: Any = None
     #: For each source: None, or what follows its name in the tuple that ``from`` has in place of a name.
     source_options: Sequence[Any] = ()
-    #: The checked options of the batch normalisation that follows, if the option ``batch_norm`` is set.
-    batch_norm_options: Any = None
+
+    @property
+    def history(self) -> Optional[Dim]:
+        """The dim of the steps so far, of a layer whose output has it."""
+        return None
 
     @property
     def followed_dims(self) -> Sequence[Any]:

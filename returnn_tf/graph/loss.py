@@ -10,10 +10,10 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.options import LayerOrNumber, LayerRef, option
 from returnn_tf.graph.aux_values import PRE_ACTIVATION, Aux, T
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.freezing import Freezable
 from returnn_tf.graph.layer_base import SameLabels, same_labels
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
+from returnn_tf.graph.sealing import Sealable
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.precision import float_dtype
@@ -148,7 +148,7 @@ class LossContext:
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class Loss(Freezable):
+class Loss(Sealable):
     """The options of every loss, given by ``loss_opts``.
 
     A loss returns its value as a sum over frames or sequences, and optionally an error in the same unit.
@@ -183,9 +183,10 @@ class Loss(Freezable):
         """Return the layer names that the loss needs besides its target and the options declared with ``refs``."""
         return iter(())
 
-    def check(self, ctx: LossPlanContext) -> None:
+    def check(self, ctx: LossPlanContext) -> object:
         """Check that layer and target fit; no TensorFlow.
 
+        :return: what the other methods need of what was found, as `LossNode.found`; most need nothing
         :raises ConfigError: by ``ctx.error``
         """
 
@@ -245,6 +246,7 @@ class LossNode:
     :param target: the node with the reference, or None
     :param owner: the layer that it is on
     :param seq_tags: the input of the names of the sequences, for a loss with ``needs_seq_tags``
+    :param found: what `Loss.check` returned
     """
 
     name: str
@@ -253,6 +255,7 @@ class LossNode:
     owner: Node
     scale: float = 1.0
     seq_tags: Optional[Node] = None
+    found: object = None
 
 
 def sparse_hint(ctx: LossPlanContext) -> str:

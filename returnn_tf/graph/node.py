@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from returnn_tf.graph.carried_state import KeptSpec
-from returnn_tf.graph.freezing import Freezable, read_only
 from returnn_tf.graph.layer_base import LayerBase
+from returnn_tf.graph.layer_plan import BatchNorm, HiddenState, LayerPlan
+from returnn_tf.graph.sealing import Sealable, read_only
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.html import paragraph, table
 
 
 @dataclasses.dataclass(eq=False)
-class ParamSpec(Freezable):
+class ParamSpec(Sealable):
     """One parameter, known before any TF op exists.
 
     :param name: full name as in checkpoints, e.g. "output/W"
@@ -44,7 +45,7 @@ class ParamSpec(Freezable):
 
 
 @dataclasses.dataclass(eq=False)
-class Node(Freezable):
+class Node(Sealable):
     """One layer of a plan. Once it is planned, neither the node nor its layer changes.
 
     :param path: full path, e.g. "encoder/lstm0"; "data:<key>" for inputs
@@ -54,6 +55,8 @@ class Node(Freezable):
     :param deps: all nodes it needs: sources, layers named in options, inner layers
     :param param_deps: nodes of which it needs only parameters, see `returnn_tf.graph.params.reuse`
     :param output: the template; set when the node is planned
+    :param found: what the layer found when it was planned; None before, and while a loop only guesses the output
+    :param input: the sources side by side, if the layer joins them
     :param sub_outputs: templates of further outputs by name, which configs reach as ``path/name``
     :param params: own and shared parameters by their name in the layer
     :param owned: the parameters that this layer creates
@@ -67,6 +70,8 @@ class Node(Freezable):
     sources: list[Node] = dataclasses.field(default_factory=list)
     deps: list[Node] = dataclasses.field(default_factory=list)
     _output: Optional[Data] = None
+    found: Optional[LayerPlan] = None
+    input: Optional[Data] = None
     #: The template in which the layer emits its value, where the output has declared dims instead of inferred ones.
     own_output: Optional[Data] = None
     #: Inferred dims -> the declared ones that replace them, see `returnn_tf.tensor.dim_binding`.
@@ -80,6 +85,20 @@ class Node(Freezable):
     loop_states: dict[str, Any] = dataclasses.field(default_factory=dict)
     #: State -> what is kept of it from batch to batch, see `PlanContext.keep`.
     kept: dict[str, KeptSpec] = dataclasses.field(default_factory=dict)
+    #: What the layer found for further outputs, by their names.
+    sub_plans: dict[str, Any] = dataclasses.field(default_factory=dict)
+    #: The layer whose output this one passes on, such as the layer "output" of a subnetwork.
+    passes_on: Optional[Node] = None
+    #: The state after the last frame that other layers may ask for.
+    hidden_state: Optional[HiddenState] = None
+    #: Of the value of a layer of a loop as seen from outside: plans a layer with its state after the last step.
+    plan_state: Optional[Callable[[], Node]] = None
+    #: Of a step network: the layers whose values are wanted for all steps, by name.
+    exits: dict[str, Node] = dataclasses.field(default_factory=dict)
+    #: The batch normalisation that the layer is, or that the option ``batch_norm`` asks for.
+    batch_norm: Optional[BatchNorm] = None
+    #: Of a layer with a history in a loop: the masks that select the steps in it, see `masked_computation`.
+    history_masks: list[Node] = dataclasses.field(default_factory=list)
     #: Of a loop: the layers of one step, in order.
     inner: list[Node] = dataclasses.field(default_factory=list)
     param_deps: list[Node] = dataclasses.field(default_factory=list)
@@ -87,15 +106,18 @@ class Node(Freezable):
     def __post_init__(self) -> None:
         self.layer.node = self
 
-    def freeze(self) -> None:
+    def seal(self, place: str = "") -> None:
         """Forbid all further changes of the node, its layer and its parameters."""
-        values = vars(self)
         for name in _COLLECTIONS:
-            values[name] = read_only(values[name])
-        self.layer.freeze()
-        for spec in (*self.owned, *self.kept.values()):
-            spec.freeze()
-        super().freeze()
+            setattr(self, name, read_only(getattr(self, name)))
+        self.seal_layer()
+        for spec in self.owned:
+            spec.seal("Parameter %r" % spec.name)
+        super().seal(place or "Layer %r" % self.path)
+
+    def seal_layer(self) -> None:
+        """Forbid to change the layer, whose options are set."""
+        self.layer.seal("Layer %r (class %r)" % (self.path, self.layer.class_name))
 
     @property
     def output(self) -> Data:
@@ -106,6 +128,12 @@ class Node(Freezable):
     @output.setter
     def output(self, value: Data) -> None:
         self._output = value
+
+    @property
+    def plan(self) -> LayerPlan:
+        """What the layer found when it was planned."""
+        assert self.found is not None, "layer %s is not planned yet" % self.path
+        return self.found
 
     @property
     def planned(self) -> bool:

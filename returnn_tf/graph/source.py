@@ -31,10 +31,11 @@ class SourceLayer(Layer):
         if self.sources:
             raise ctx.error("takes no sources: 'from' must be [].")
         if ctx.node.extern_key is None:
-            inner = self.inner = ctx.depend(ctx.planner.extern_node(self.data_key))
+            inner = ctx.node.passes_on = ctx.depend(ctx.planner.extern_node(self.data_key))
             return inner.output
         return ctx.node.output
 
     def emit(self, ctx: EmitContext) -> Any:
         """Return the fed tensor."""
-        return ctx.value(self.inner)
+        assert self.node.passes_on is not None
+        return ctx.value(self.node.passes_on)

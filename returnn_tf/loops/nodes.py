@@ -93,7 +93,6 @@ class ExitLayer(Layer):
     def template(self, ctx: Any) -> Data:
         """Infer the output: unchanged if the value is the same in all steps."""
         data = self.source.output
-        self._axes: list[int] = data.axes_of(self._loop_dim)
         return self.outside(data)
 
     def outside(self, data: Data) -> Data:
@@ -114,9 +113,10 @@ class ExitLayer(Layer):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a transpose, also of the values before an activation."""
         x = ctx.source()
-        if not self._axes:
+        axes = self.source.output.axes_of(self._loop_dim)
+        if not axes:
             return x
-        rank, axis = self.source.output.rank, self._axes[0]
+        rank, axis = self.source.output.rank, axes[0]
         for aux, value in ctx.lowering.aux.get(self.source, {}).items():
             if aux.on_exit is OnExit.MOVE:
                 ctx.set_aux(self.node, aux, aux.each(lambda x: move_axis(x, rank, axis, 0), value))
@@ -177,14 +177,13 @@ class ShiftLayer(Layer):
     def template(self, ctx: Any) -> Data:
         """Return the template of the source; a value equal in all steps still differs in the first one."""
         data = self.source.output
-        self._same = self._loop_dim not in data.dims
-        return data.with_axis(0, self._loop_dim) if self._same else data
+        return data if self._loop_dim in data.dims else data.with_axis(0, self._loop_dim)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit concatenation with the initial value, the last step dropped."""
         data: Data = self.node.output
         x = ctx.source()
-        if self._same:
+        if self._loop_dim not in self.source.output.dims:
             x = tf.repeat(x[None], ctx.size(self._loop_dim), axis=0)
         axis = data.dims.index(self._loop_dim)
         size = ctx.size(self._loop_dim)

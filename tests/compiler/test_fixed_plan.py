@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
+import re
+import threading
 from typing import Any, Callable
 
 import numpy as np
@@ -14,6 +18,7 @@ from returnn_tf.compiler.planning import compilation
 from returnn_tf.config import Config
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.loops.frame import LoopRunLayer
@@ -115,11 +120,17 @@ def test_nothing_of_a_plan_can_be_set(name: str) -> None:
     nodes = list(plan.all_nodes())
     assert nodes
     for node in nodes:
+        place = "Layer %r" % node.path
         for thing, attribute in [(node, "path"), (node, "output"), (node.layer, "n_out"), (node.layer, "new")]:
-            with pytest.raises(AttributeError, match="was planned"):
+            with pytest.raises(AttributeError, match="^" + re.escape(place)):
                 setattr(thing, attribute, None)
+        with pytest.raises(AttributeError, match="^" + re.escape(place)):
+            del node.layer.node
+        if node.extern_key is None and not node.layer.is_connector:
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                node.plan.output = None  # type: ignore[misc, assignment]
         for spec in node.owned:
-            with pytest.raises(AttributeError, match="was planned"):
+            with pytest.raises(AttributeError, match="^Parameter %r was planned" % spec.name):
                 spec.trainable = False
         for field in (node.sources, node.deps, node.owned, node.inner):
             assert isinstance(field, tuple)
@@ -142,6 +153,77 @@ def test_nothing_of_a_planned_loop_can_be_set(name: str) -> None:
         plan.zones["s"] = ("", "")  # type: ignore[index]
     with pytest.raises(AttributeError):
         run.collected = ()
+
+
+def test_classes_stay_what_they_are() -> None:
+    """A plan is fixed by values, not by other classes."""
+    plan = net_of(NETWORKS["no loop"]).plan
+    assert type(plan.layers["output"].layer) is PluginCallLayer
+    assert type(plan.layers["output"]) is Node
+
+
+def test_options_of_a_plan_cannot_be_changed() -> None:
+    config = {"behavior_version": 21, "extern_data": EXTERN, "network": loop()}
+    plan = Network(plan_from_config(Config(config), search=True)).plan
+    unit: Any = plan.layers["loop"].layer
+    with pytest.raises(TypeError, match=re.escape("network['loop']['unit'] belongs to a plan and cannot be changed.")):
+        unit.unit["new"] = {}
+    with pytest.raises(TypeError, match=re.escape("network['loop']['unit']['s']['from'] belongs to a plan")):
+        unit.unit["s"]["from"].append("p")
+    copied = copy.deepcopy(unit.unit)
+    copied["s"]["from"].append("p")
+    assert type(copied) is dict and pickle.loads(pickle.dumps(unit.unit)) == unit.unit != copied
+    config["network"]["loop"]["unit"]["new"] = {}  # type: ignore[index]  # the dict of the config is another one
+
+
+def test_a_loss_of_a_plan_cannot_be_changed() -> None:
+    output = {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}
+    config = Config({"behavior_version": 21, "extern_data": EXTERN, "network": {"output": output}})
+    (loss,) = plan_from_config(config, train=True).losses
+    with pytest.raises(AttributeError, match="^The loss 'ce' of layer 'output' was planned"):
+        loss.loss.scale = 2.0
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        loss.scale = 2.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_one_plan_is_lowered_in_two_threads_at_once(name: str) -> None:
+    net = net_of(NETWORKS[name])
+    inputs = feed(5, 1)
+    expected = traced(net, inputs)(inputs)
+    both = threading.Barrier(2)
+    found: list[Any] = []
+
+    def lower() -> None:
+        both.wait()
+        found.append(traced(net, inputs)(inputs))
+
+    threads = [threading.Thread(target=lower) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 2
+    for got in found:
+        for path in expected:
+            np.testing.assert_array_equal(got[path].numpy(), expected[path].numpy(), err_msg=path)
+
+
+@register_layer("plugin_sets")
+class PluginSetsLayer(Layer):
+    """Keeps what `template` finds on itself, as layers could once."""
+
+    def template(self, ctx: PlanContext) -> Data:
+        """Set an attribute."""
+        self.found = ctx.single_source()
+        return self.found
+
+
+def test_a_layer_that_sets_its_attributes_is_told_what_to_return() -> None:
+    with pytest.raises(AttributeError) as info:
+        net_of({"output": {"class": "plugin_sets", "from": "data"}})
+    assert str(info.value).startswith("Layer 'output' (class 'plugin_sets'): 'found' cannot be set.")
+    assert "Return what template() finds as a LayerPlan" in str(info.value)
 
 
 @pytest.mark.slow

@@ -34,14 +34,13 @@ class PluginSumLayer(Layer):
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the source."""
         data = ctx.single_source()
-        self._in_step = ctx.in_step
         if ctx.in_step:
             ctx.loop_state("sum", data, lambda emit: tf.zeros(emit.shape(data)))
         return data
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one addition."""
-        if not self._in_step:
+        if not self.node.loop_states:
             return ctx.source()
         total = ctx.loop_state("sum") + ctx.source()
         ctx.set_loop_state("sum", total)

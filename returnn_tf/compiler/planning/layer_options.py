@@ -9,6 +9,7 @@ from returnn_tf.compiler.planning.checks import located
 from returnn_tf.compiler.planning.parse import LayerSpec
 from returnn_tf.config.option_values import map_strings, map_values
 from returnn_tf.config.options import declared_options
+from returnn_tf.config.read_only import read_only
 from returnn_tf.graph.network_planner import NetworkPlanner
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.params.reuse import Reuse, ReuseLevel
@@ -29,7 +30,7 @@ def set_options(planner: NetworkPlanner, node: Node, spec: LayerSpec) -> None:
             value = _reuse_of(planner, node, value, spec.where)
         elif not info.network:
             value = map_values(value, Dim, planner.dims.resolve)
-        setattr(layer, info.attribute, value)
+        setattr(layer, info.attribute, read_only(value, "Layer %r: the option %r" % (node.path, name)))
     layer.source_options = map_values(layer.source_options, Dim, planner.dims.resolve)
 
 

@@ -10,9 +10,9 @@ from returnn_tf.compiler.planning.drawing import draw_layers
 from returnn_tf.compiler.planning.layer_table import layers_html, totals
 from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.graph.carried_state import KeptSpec
-from returnn_tf.graph.freezing import read_only
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.graph.sealing import read_only
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.precision import float_dtype, product_dtype
 from returnn_tf.util.html import folded

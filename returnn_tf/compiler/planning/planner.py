@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from returnn_tf.compiler.planning.checks import LayerError, check_source_dtypes, cycle_error, located, with_beam
 from returnn_tf.compiler.planning.code_references import code_references
@@ -46,6 +46,7 @@ from returnn_tf.graph.batch_norm import declare_batch_norm_option
 from returnn_tf.graph.constraints import check_output_constraints
 from returnn_tf.graph.hidden_state import recurrent_node
 from returnn_tf.graph.layer_base import LayerBase
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.network_planner import NetworkPlanner
 from returnn_tf.graph.node import Node
@@ -451,18 +452,21 @@ class Planner(NetworkPlanner):
     def _infer(self, node: Node) -> None:
         """Infer the template of one node, with the changes by the base options."""
         layer = node.layer
+        node.seal_layer()
         node.in_search = self.search
         ctx = PlanContext(node, self)
         node.replaced_dims.clear()
         node.own_output = None
-        node.output = self._template(ctx)
+        found = self._template(ctx)
+        node.found = LayerPlan(found) if isinstance(found, Data) else found
+        node.output = node.found.output
         check_source_dtypes(node)
         if not layer.ends_search:
             node.output = with_beam(node)
         if node.replaced_dims:
             node.own_output = node.output
             node.output = node.output.map_dims(lambda dim: node.replaced_dims.get(dim, dim))
-        if layer.size_target:
+        if layer.size_target and not declared_options(type(layer))["size_target"].inert:
             node.output = self._with_lengths_of(node, layer.size_target)
         if layer.batch_norm and not layer.normalizes_batch:
             declare_batch_norm_option(ctx, layer.batch_norm)
@@ -477,8 +481,8 @@ class Planner(NetworkPlanner):
                 check_dims(node.output, layer.out_shape, self.dims.resolve)
         self.sink.append(node)
 
-    def _template(self, ctx: PlanContext) -> Data:
-        """Return the layer's own template, or a guess while a loop around does not know all sources yet."""
+    def _template(self, ctx: PlanContext) -> Union[Data, LayerPlan]:
+        """Return what the layer finds, or a guess while a loop around does not know all sources yet."""
         node = ctx.node
         tolerant = [a_round for a_round in self.place.rounds if a_round.tolerates(node)]
         try:
@@ -686,8 +690,8 @@ class LoopPlanner:
         for result in results.entries:
             inside = self._transfer.exit_of(result.node, Zone.STEP, result.spec.path[len(owner.path) + 1 :])
             parent.add_result(result.spec, inside, is_output=result.is_output, with_loss=result.with_loss)
-        self._layer.exits = exits
-        self._layer.inner = exits["output"]
+        owner.exits.update(exits)
+        owner.passes_on = exits["output"]
         return exits["output"]
 
     def _planner_of(self, zone: Zone, place: Place) -> Planner:

@@ -13,7 +13,7 @@ from typing import Any, Optional
 from returnn_tf.compiler.planning.checks import located
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options
-from returnn_tf.graph.hidden_state import HiddenState
+from returnn_tf.graph.layer_plan import HiddenState
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import LAYERS
@@ -56,10 +56,11 @@ class KnownPrev(PrevLayer):
     def __init__(self, of: str, data: Optional[Data], hidden_state: Optional[HiddenState]) -> None:
         super().__init__(of)
         self._data = data
-        self.hidden_state = hidden_state
+        self._state = hidden_state
 
     def template(self, ctx: Any) -> Data:
         """Return the template known so far."""
+        ctx.node.hidden_state = self._state
         return Data((), unknown=True) if self._data is None else self._data
 
 
@@ -135,19 +136,20 @@ def same_template(a: Data, b: Data) -> bool:
 
 def _state_unknown(node: Node) -> bool:
     """Return whether the node is ``prev:x`` for a layer without a known hidden state yet."""
-    return isinstance(node.layer, PrevLayer) and node.layer.hidden_state is None
+    return isinstance(node.layer, PrevLayer) and node.hidden_state is None
 
 
 def guess(ctx: PlanContext) -> Data:
     """Guess the output of a layer with unknown sources: a vector per sequence, if its size is known."""
     node, layer = ctx.node, ctx.node.layer
+    out = None
     if layer.n_out is None and layer.out_dim is None and ctx.target_dim() is None:
         size = _nested_size(layer)
         if size is None:
             return Data((), unknown=True)
-        layer.n_out = size
+        out = ctx.new_feature(size)
     batch = next((d for s in node.deps for d in s.output.dims if d.is_batch), batch_dim)
-    out = ctx.out_feature()
+    out = ctx.out_feature() if out is None else out
     return Data((batch, out), float_dtype(), feature_axis=1)
 
 

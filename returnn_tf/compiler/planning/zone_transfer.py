@@ -193,8 +193,8 @@ class ZoneTransfer:
         node = self.exit_of(inner, zone, name)
         state = hidden_state_of(inner)
         if state is not None:
-            node.layer.hidden_state = state
-            node.layer.plan_state = functools.lru_cache(lambda: self._last_state(zone, name, inner))
+            node.hidden_state = state
+            node.plan_state = functools.lru_cache(lambda: self._last_state(zone, name, inner))
         return node
 
     def exit_of(self, inner: Node, zone: Zone, name: str) -> Node:
@@ -203,10 +203,9 @@ class ZoneTransfer:
         :param name: relative to the loop
         """
         layer = ExitLayer(self.loop_dim, self._axis.time_dim)
-        node = self._add(self._parent, name, layer, self.transfer(inner, zone, Zone.AFTER))
         for option in ("target", "loss_scale", "loss_opts", "loss"):
             setattr(layer, option, getattr(inner.layer, option))
-        return node
+        return self._add(self._parent, name, layer, self.transfer(inner, zone, Zone.AFTER))
 
     def _last_state(self, zone: Zone, name: str, inner: Node) -> Node:
         """Return a node with the hidden state of a layer of the loop after the last step of each sequence."""

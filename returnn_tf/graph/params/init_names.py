@@ -23,7 +23,7 @@ class LayerInExpression:
     @property
     def input_data(self) -> Data:
         """Return the template of the input: of all sources side by side, for a class that concatenates them."""
-        given = self._node.layer.input
+        given = self._node.input
         if isinstance(given, Data):
             return given
         if not self._node.sources:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -18,8 +22,26 @@ from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class CumConcatPlan(LayerPlan):
+    """What `CumConcatLayer` found.
+
+    :param frames: the input, with the axis of the steps of a loop
+    :param at: where the history is in the output
+    :param perm: order of the axes of ``frames`` in the output
+    :param over: the dim of the frames; None: a step of a loop
+    :param steps: the dim of the steps so far
+    """
+
+    frames: Data
+    at: int
+    perm: Sequence[int]
+    over: Optional[Dim]
+    steps: Dim
+
+
 @register_layer("cum_concat")
-class CumConcatLayer(ConcatInputLayer):
+class CumConcatLayer(ConcatInputLayer, Planned[CumConcatPlan]):
     """``y[t] = x[0..t]``: all frames up to the current one, as a new axis with length t + 1 in frame t.
 
     In a step of a loop the history grows by one frame. For all frames at once it is stored once, not once per frame:
@@ -47,42 +69,47 @@ class CumConcatLayer(ConcatInputLayer):
 
     history_grows = True
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> CumConcatPlan:
         """Infer the output: the frames replaced by the history."""
         data = self.input_template(ctx)
-        self._frames, axis = frames_of(ctx, data, self.axis)
-        if axis is not None and axis in (self._frames.batch_axis, self._frames.feature_axis):
+        frames, axis = frames_of(ctx, data, self.axis)
+        if axis is not None and axis in (frames.batch_axis, frames.feature_axis):
             raise ctx.error("a history cannot run along the batch or the feature axis.")
-        rest = self._frames if axis is None else self._frames.without_axes([axis])
+        rest = frames if axis is None else frames.without_axes([axis])
         batch = rest.batch_axis
         order = [*([] if batch is None else [batch]), *(i for i in range(rest.rank) if i != batch)]
-        self._at = 0 if batch is None else 1
-        kept = [i for i in range(self._frames.rank) if i != axis]
-        self._perm = [kept[i] for i in order]
+        at = 0 if batch is None else 1
+        kept = [i for i in range(frames.rank) if i != axis]
+        perm = [kept[i] for i in order]
         if axis is not None:
-            self._perm.insert(self._at, axis)
-        self._over = None if axis is None else self._frames.dims[axis]
-        self.history = ctx.bind(self.out_spatial_dim, ctx.new_spatial(None, "rec-history"))
+            perm.insert(at, axis)
+        over = None if axis is None else frames.dims[axis]
+        history = ctx.bind(self.out_spatial_dim, ctx.new_spatial(None, "rec-history"))
         rest = rest.permuted(order).replace(vocab=None)
-        output = rest.with_axis(self._at, self.history, time=rest.time_axis is None)
+        output = rest.with_axis(at, history, time=rest.time_axis is None)
         if axis is None:
             # A separate dim, since the state has one frame less.
-            state = output.with_dim(self._at, ctx.new_spatial(None, "history"))
+            state = output.with_dim(at, ctx.new_spatial(None, "history"))
             ctx.loop_state("history", state, lambda emit: self._empty(emit, state))
-        return output
+        return CumConcatPlan(output, frames=frames, at=at, perm=perm, over=over, steps=history)
 
     def _empty(self, ctx: EmitContext, state: Data) -> Any:
-        sizes = [0 if i == self._at else ctx.size(d) for i, d in enumerate(state.dims)]
-        return empty_history(sizes, self._at, state.dtype)
+        sizes = [0 if i == self.plan.at else ctx.size(d) for i, d in enumerate(state.dims)]
+        return empty_history(sizes, self.plan.at, state.dtype)
+
+    @property
+    def history(self) -> Optional[Dim]:
+        """The dim of the steps so far."""
+        return self.plan.steps if isinstance(self.node.found, CumConcatPlan) else None
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit concatenation with the history in a step, else a transposition."""
-        x = transpose(with_frames(ctx, self.emit_input(ctx), self.input, self._frames), self._perm)
-        if self._over is not None:
-            ctx.define_running(self.history, self._over)
+        x = transpose(with_frames(ctx, self.emit_input(ctx), self.input, self.plan.frames), self.plan.perm)
+        if self.plan.over is not None:
+            ctx.define_running(self.plan.steps, self.plan.over)
             return x
-        history = extended(ctx, "history", x, self._at)
-        before, size = picked_before(ctx), tf.shape(history)[self._at]
-        ctx.define_lens(self.history, size if before is None else before + 1, size)
+        history = extended(ctx, "history", x, self.plan.at)
+        before, size = picked_before(ctx), tf.shape(history)[self.plan.at]
+        ctx.define_lens(self.plan.steps, size if before is None else before + 1, size)
         count_step(ctx)
         return history

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.weighted_sum import queries_axis
@@ -17,8 +21,18 @@ from returnn_tf.tensor.data import default_time_axis
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class GaussWindowAttentionPlan(LayerPlan):
+    """What `GaussWindowAttentionLayer` found.
+
+    :param keep: the axes of the base in the output
+    """
+
+    keep: Sequence[int]
+
+
 @register_layer("gauss_window_attention")
-class GaussWindowAttentionLayer(ConcatInputLayer):
+class GaussWindowAttentionLayer(ConcatInputLayer, Planned[GaussWindowAttentionPlan]):
     """``y = sum over i of N(i; position, std) * base[i]`` over the window_size frames around ``round(position)``.
 
     The window begins ``floor(window_size / 2)`` frames before the rounded position. Outside the sequence, the first or
@@ -43,7 +57,7 @@ class GaussWindowAttentionLayer(ConcatInputLayer):
     inner_size: Optional[int] = option(None, help="number of positions around the given one")
     inner_size_step: float = option(0.5, help="distance of these positions, in frames")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> GaussWindowAttentionPlan:
         """Infer the output: the axes of the source but its feature axis, [inner_size], and the features of the base."""
         data, base = self.input_template(ctx), self.base.output
         if base.time_axis is None or base.batch_axis is None:
@@ -57,14 +71,14 @@ class GaussWindowAttentionLayer(ConcatInputLayer):
         keep = [i for i in range(data.rank) if i not in (data.batch_axis, data.feature_axis)]
         if data.feature_axis is not None and data.dims[data.feature_axis].size != 1:
             raise ctx.error("the source must be one position, a feature axis of size 1, but it is %s." % data)
-        self._keep = [data.batch_axis, *keep]
-        dims = [data.dims[i] for i in self._keep]
+        keep = [data.batch_axis, *keep]
+        dims = [data.dims[i] for i in keep]
         if self.inner_size is not None:
             dims.append(ctx.new_spatial(self.inner_size, "positions"))
         assert base.feature_dim is not None
         dims.append(base.feature_dim)
         time = default_time_axis(dims, exclude=len(dims) - 1)
-        return Data(tuple(dims), base.dtype, feature_axis=len(dims) - 1, time_axis=time)
+        return GaussWindowAttentionPlan(Data(tuple(dims), base.dtype, feature_axis=len(dims) - 1, time_axis=time), keep)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Gather the windows of all positions."""
@@ -106,9 +120,9 @@ class GaussWindowAttentionLayer(ConcatInputLayer):
         if data.feature_axis is not None:
             x = tf.squeeze(x, axis=data.feature_axis)
             kept = [i for i in range(data.rank) if i != data.feature_axis]
-            x = transpose(x, [kept.index(i) for i in self._keep])
+            x = transpose(x, [kept.index(i) for i in self.plan.keep])
         else:
-            x = transpose(x, self._keep)
+            x = transpose(x, self.plan.keep)
         if self.inner_size is not None:
             middle = (self.inner_size - 1) / 2.0
             x = x[..., None] + tf.constant([(i - middle) * self.inner_size_step for i in range(self.inner_size)])

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.attention.weighted_sum import plan_weighted_sum
+from returnn_tf.layers.attention.weighted_sum import WeightedSum, plan_weighted_sum
 from returnn_tf.layers.shared.attention_parts import attended
 from returnn_tf.loops.aux_values import PER_SEQUENCE
-from returnn_tf.tensor import Data
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GenericAttentionPlan(LayerPlan):
+    """What `GenericAttentionLayer` found.
+
+    :param sum: how the base is summed by the weights
+    """
+
+    sum: WeightedSum
 
 
 @register_layer("generic_attention")
-class GenericAttentionLayer(Layer):
+class GenericAttentionLayer(Planned[GenericAttentionPlan]):
     """``y = sum over t of weights[t] * base[t]``, t along the time axis of the base.
 
     Shared axes, e.g. heads, are kept; the output has the batch axis, the axes of the weights only, and those of the
@@ -38,12 +49,12 @@ class GenericAttentionLayer(Layer):
 
     needs_sources = False
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> GenericAttentionPlan:
         """Infer the output without the time axis of the base."""
         if self.sources:
             raise ctx.error("takes no 'from': name the layers by 'weights' and 'base'.")
-        self._sum = plan_weighted_sum(ctx, self.weights.output, self.base.output, squeeze=self.auto_squeeze)
-        return self._sum.output
+        weighted = plan_weighted_sum(ctx, self.weights.output, self.base.output, squeeze=self.auto_squeeze)
+        return GenericAttentionPlan(weighted.output, weighted)
 
     def ignores_padding(self) -> bool:
         """Return whether the weights are 0 there."""
@@ -53,7 +64,7 @@ class GenericAttentionLayer(Layer):
         """Emit one (batched) matrix product."""
         once = ctx.aux(self.base, PER_SEQUENCE)
         if once is not None and ctx.aux(self.weights, PER_SEQUENCE) is None:
-            return self._sum.emit_in_beam(ctx.value(self.weights), once.values, once.beam, ctx.train)
+            return self.plan.sum.emit_in_beam(ctx.value(self.weights), once.values, once.beam, ctx.train)
         base = ctx.value(self.base)
-        y = attended(ctx, self.weights, *self._sum.all_labels(self.weights.output), base)
-        return self._sum.emit(ctx.value(self.weights), base) if y is None else y
+        y = attended(ctx, self.weights, *self.plan.sum.all_labels(self.weights.output), base)
+        return self.plan.sum.emit(ctx.value(self.weights), base) if y is None else y

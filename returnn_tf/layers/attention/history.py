@@ -24,7 +24,6 @@ def mask_history(node: Node, mask: Node) -> None:
 
     :raises ConfigError: the mask differs by sequence, but the history does not
     """
-    layer: Any = node.layer
     if node.kept:
         raise ConfigError(
             "layer %r keeps its history from batch to batch, which is not possible for the steps that a mask selects. "
@@ -36,7 +35,7 @@ def mask_history(node: Node, mask: Node) -> None:
             "layer %r has the same history in all sequences, but the mask %r differs by sequence. Give it a source "
             "with a batch axis." % (node.path, mask.path)
         )
-    layer.history_masks = [*layer.history_masks, mask]
+    node.history_masks.append(mask)
     node.depend(mask)
     data = Data(() if batch is None else (batch,), "int32")
     node.loop_states[_COUNT] = data, lambda emit: tf.zeros(_stacked(emit.shape(data)), "int32")
@@ -44,14 +43,14 @@ def mask_history(node: Node, mask: Node) -> None:
 
 def picked_before(ctx: EmitContext) -> Optional[Any]:
     """Return the number of frames in the history before this step, int32 [batch] or scalar; None: one per step."""
-    return ctx.loop_state(_COUNT) if _masks(ctx.node) else None
+    return ctx.loop_state(_COUNT) if ctx.node.history_masks else None
 
 
 def count_step(ctx: EmitContext) -> None:
     """Count the frame of this step; to be called once per step."""
-    data = ctx.node.loop_states[_COUNT][0] if _masks(ctx.node) else None
+    data = ctx.node.loop_states[_COUNT][0] if ctx.node.history_masks else None
     if data is not None:
-        picked = [to_layout(ctx.value(mask), mask.output, data) for mask in _masks(ctx.node)]
+        picked = [to_layout(ctx.value(mask), mask.output, data) for mask in ctx.node.history_masks]
         ctx.set_loop_state(_COUNT, ctx.loop_state(_COUNT) + tf.cast(tf.reduce_all(tf.stack(picked), axis=0), "int32"))
 
 
@@ -104,11 +103,6 @@ def shift_of_picked(ctx: EmitContext, shift_layer: Node, q: Any, before: Any, ke
     for _ in range(q.shape.rank - 4):  # axes between batch and queries
         shift = tf.expand_dims(shift, 1)
     return tf.einsum("...thd,...sd->...hts", q, shift)
-
-
-def _masks(node: Node) -> list[Node]:
-    layer: Any = node.layer
-    return list(layer.history_masks)
 
 
 def _batch(node: Node) -> Optional[Dim]:

@@ -20,7 +20,7 @@ def stays_in_place(ctx: EmitContext, layer: Any) -> bool:
         ctx.lowering.in_place
         and (layer.key_shift is None or layer.key_shift.output.batch_axis is None)
         and not ctx.node.kept
-        and not layer.history_masks
+        and not ctx.node.history_masks
         and [dim.is_batch for dim in ctx.output.dims] == [True, False]
         and float_dtype() == "float32"
         and product_dtype() is None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import LayerOrNumber, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -21,8 +24,24 @@ from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class PositionalEncodingPlan(LayerPlan):
+    """What `PositionalEncodingLayer` found.
+
+    :param frames: the input, with the axis of the steps of a loop
+    :param axis: that of the positions, in ``frames``; None: a step of a loop
+    :param steps: the layout of the positions
+    :param position: the layout of the positions with the offset
+    """
+
+    frames: Data
+    axis: Optional[int]
+    steps: Data
+    position: Data
+
+
 @register_layer("positional_encoding")
-class PositionalEncodingLayer(ConcatInputLayer):
+class PositionalEncodingLayer(ConcatInputLayer, Planned[PositionalEncodingPlan]):
     """``y[t] = [sin(t / s_0), ..., sin(t / s_n), cos(t / s_0), ..., cos(t / s_n)]``, with add_to_input ``x[t] + y[t]``.
 
     The time scales s go from 1 to 10000, in equal ratios; with an odd n_out the last feature is 0. Frames count from
@@ -43,22 +62,22 @@ class PositionalEncodingLayer(ConcatInputLayer):
         None, help="number or layer [batch] or [batch, time] to add to the positions", refs=True
     )
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> PositionalEncodingPlan:
         """Infer the output: the feature axis replaced, for sparse sources appended."""
         data = self.input_template(ctx)
-        self._frames, self._axis = frames_of(ctx, data)
-        frames = self._frames
-        if self._axis is None and frames.batch_axis is not None:
-            self._steps = Data((frames.dims[frames.batch_axis],), "int32")
+        frames, axis = frames_of(ctx, data)
+        if axis is None and frames.batch_axis is not None:
+            steps = Data((frames.dims[frames.batch_axis],), "int32")
         else:
-            self._steps = Data(() if self._axis is None else (frames.dims[self._axis],), "int32")
-        if self._axis is None:
-            steps = self._steps
+            steps = Data(() if axis is None else (frames.dims[axis],), "int32")
+        if axis is None:
             ctx.loop_state("position", steps, lambda emit: tf.zeros(_shape(emit, steps), "int32"))
-        self._position = self._steps
+        position = steps
         if isinstance(self.offset, Node):
-            self._position = self._with_offset(ctx, self.offset.output)
-        return self._output(ctx, frames)
+            position = self._with_offset(ctx, steps, self.offset.output)
+        return PositionalEncodingPlan(
+            self._output(ctx, frames), frames=frames, axis=axis, steps=steps, position=position
+        )
 
     def _output(self, ctx: PlanContext, frames: Data) -> Data:
         if self.add_to_input:
@@ -75,13 +94,13 @@ class PositionalEncodingLayer(ConcatInputLayer):
             return data.with_axis(data.rank, out, feature=True)
         return data.with_feature(data.feature_axis, out)
 
-    def _with_offset(self, ctx: PlanContext, offset: Data) -> Data:
+    def _with_offset(self, ctx: PlanContext, steps: Data, offset: Data) -> Data:
         if offset.feature_axis is not None and offset.dims[offset.feature_axis].size != 1:
             raise ctx.error("offset is %s, but it must be one number by sequence or by frame." % offset)
         if offset.feature_axis is not None:
             offset = offset.without_axes([offset.feature_axis])
         try:
-            return common_layout([self._steps, offset.replace(dtype="int32")], allow_broadcast_all=True)
+            return common_layout([steps, offset.replace(dtype="int32")], allow_broadcast_all=True)
         except ConfigError as exc:
             raise ctx.error("offset does not fit to the frames: %s" % exc) from exc
 
@@ -96,7 +115,7 @@ class PositionalEncodingLayer(ConcatInputLayer):
         signal = to_layout(signal, layout, data)
         if not self.add_to_input:
             return tf.broadcast_to(signal, _shape(ctx, data))
-        return with_frames(ctx, self.emit_input(ctx), self.input, self._frames) + tf.cast(signal, data.dtype)
+        return with_frames(ctx, self.emit_input(ctx), self.input, self.plan.frames) + tf.cast(signal, data.dtype)
 
     def ignores_padding(self) -> bool:
         """Return True: it adds to each frame what depends on its position."""
@@ -111,22 +130,22 @@ class PositionalEncodingLayer(ConcatInputLayer):
             return steps, position
         if not isinstance(self.offset, Node):
             return steps, tf.cast(position, float_dtype()) + float(self.offset)
-        layout = common_layout([steps, self._position], allow_broadcast_all=True)
+        layout = common_layout([steps, self.plan.position], allow_broadcast_all=True)
         position = to_layout(position, steps, layout)
         return layout, position + tf.cast(to_layout(ctx.value(self.offset), self.offset.output, layout), tf.int32)
 
     def _counter(self, ctx: EmitContext) -> tuple[Data, Any]:
         """Return the position of each frame with its template; in a step of a loop, the step of each sequence."""
-        if self._axis is None:
+        if self.plan.axis is None:
             position = ctx.loop_state("position")
             ctx.set_loop_state("position", position + 1)
-            return self._steps, position
-        dim = self._steps.dims[0]
+            return self.plan.steps, position
+        dim = self.plan.steps.dims[0]
         position = tf.range(ctx.size(dim))
         if not ctx.continues or not dim.is_dynamic or self.constant >= 0:
-            return self._steps, position
-        batch = self._frames.batch_axis
-        seqs = Data(() if batch is None else (self._frames.dims[batch],), "int32")
+            return self.plan.steps, position
+        batch = self.plan.frames.batch_axis
+        seqs = Data(() if batch is None else (self.plan.frames.dims[batch],), "int32")
         before = ctx.state_before("position", seqs, tf.zeros(_shape(ctx, seqs), tf.int32))
         ctx.state_after("position", seqs, before + ctx.lens(dim))
         return Data((*seqs.dims, dim), "int32"), tf.expand_dims(before, -1) + position

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import LayerOrNumber, option
 from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Axis, Init
 from returnn_tf.graph.plan_context import PlanContext
@@ -22,8 +25,22 @@ from returnn_tf.util.lazy_tf import tf
 TABLE: Aux[Any] = Aux("vectors by distance")
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class RelativePositionalEncodingPlan(LayerPlan):
+    """What `RelativePositionalEncodingLayer` found.
+
+    :param queries: the dim of the queries; None: a step of a loop
+    :param made_keys: whether the dim of the keys is a new one
+    :param keys: the dim of the keys
+    """
+
+    queries: Optional[Dim]
+    made_keys: bool
+    keys: Dim
+
+
 @register_layer("relative_positional_encoding")
-class RelativePositionalEncodingLayer(ConcatInputLayer):
+class RelativePositionalEncodingLayer(ConcatInputLayer, Planned[RelativePositionalEncodingPlan]):
     """``y[t, s] = encoding_matrix[clip(s - t, -clipping, clipping) + clipping]``, for key_shift of `self_attention`.
 
     Only the length of the source matters. With ``fixed`` the rows are sinusoids of their index, and there is no
@@ -51,7 +68,7 @@ class RelativePositionalEncodingLayer(ConcatInputLayer):
         None, help="position of the first t: a number, or a layer with one", refs=True
     )
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> RelativePositionalEncodingPlan:
         """Infer the output: [queries, keys, features]; in a step [keys, features]."""
         if self.clipping < 1:
             raise ctx.error("clipping must be at least 1, got %d." % self.clipping)
@@ -60,16 +77,18 @@ class RelativePositionalEncodingLayer(ConcatInputLayer):
         if not self.fixed:
             ctx.param("encoding_matrix", (2 * self.clipping + 1, out), self.forward_weights_init)
         self._check_offset(ctx)
-        self._queries = self._query_dim(ctx, data)
-        size = None if self._queries is None else self._queries.size
+        queries = self._query_dim(ctx, data)
+        size = None if queries is None else queries.size
         keys = self._key_dim(ctx, data)
-        self._made_keys = keys is None
-        self._keys = ctx.new_spatial(size, "keys") if keys is None else keys
+        made_keys = keys is None
+        keys = ctx.new_spatial(size, "keys") if keys is None else keys
         if keys is None and isinstance(self.key_value_spatial_dim, Dim):
-            self._keys = ctx.bind(self.key_value_spatial_dim, self._keys)
-        dims = (self._keys, out) if self._queries is None else (self._queries, self._keys, out)
-        in_loop = self._queries is None or self._queries.is_loop
-        return Data(dims, feature_axis=len(dims) - 1, time_axis=None if in_loop else 0)
+            keys = ctx.bind(self.key_value_spatial_dim, keys)
+        dims = (keys, out) if queries is None else (queries, keys, out)
+        in_loop = queries is None or queries.is_loop
+        return RelativePositionalEncodingPlan(
+            Data(dims, feature_axis=len(dims) - 1, time_axis=None if in_loop else 0), queries, made_keys, keys
+        )
 
     def _query_dim(self, ctx: PlanContext, data: Data) -> Optional[Dim]:
         """Return the dim of the queries; None for a step of a loop."""
@@ -105,24 +124,24 @@ class RelativePositionalEncodingLayer(ConcatInputLayer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit row lookup by distance."""
-        if self._queries is None:
+        if self.plan.queries is None:
             step = ctx.lowering.loop_index
             queries, size = tf.expand_dims(step, 0), step + 1
             lens = size
         else:
-            size, lens = ctx.size(self._queries), ctx.lens(self._queries)
+            size, lens = ctx.size(self.plan.queries), ctx.lens(self.plan.queries)
             queries = tf.range(size)
-        if self._made_keys and self._keys.size is None:
-            ctx.define_lens(self._keys, lens, size)
+        if self.plan.made_keys and self.plan.keys.size is None:
+            ctx.define_lens(self.plan.keys, lens, size)
         if self.query_offset is not None:
             offset = ctx.value(self.query_offset) if isinstance(self.query_offset, Node) else self.query_offset
             queries += tf.cast(offset, tf.int32)
-        rows = clipped_distances(queries, tf.range(ctx.size(self._keys)), self.clipping)
-        if self._queries is None:
+        rows = clipped_distances(queries, tf.range(ctx.size(self.plan.keys)), self.clipping)
+        if self.plan.queries is None:
             rows = rows[0]
         n_out = ctx.output.dim
         assert n_out is not None
         table = sinusoids(tf.range(2 * self.clipping + 1), n_out) if self.fixed else ctx.param("encoding_matrix")
-        if self._made_keys and self.query_offset is None:
+        if self.plan.made_keys and self.query_offset is None:
             ctx.set_aux(self.node, TABLE, table)
         return tf.gather(table, rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional, Union
@@ -9,6 +10,8 @@ from typing import Any, Callable, Optional, Union
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import OptionalLayerRef, dropout_rate, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -33,8 +36,36 @@ from returnn_tf.util.lazy_tf import tf
 _PARTS = ("keys", "values")
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class SelfAttentionPlan(LayerPlan):
+    """What `SelfAttentionLayer` found.
+
+    :param key: size of the keys of a head
+    :param value: size of the values of a head
+    :param frames: the input, with the axis of the steps if the attention is over that
+    :param single_step: whether it computes one step of a loop
+    :param in_loop: whether the frames are the steps of a loop
+    :param perm: order of the axes of ``frames``: batch, others, the frames, features
+    :param rows: the axes in this order, without the features
+    :param heads: the axis of the heads
+    :param kept: the frames of earlier batches, by ``initial_state``
+    :param streamed: the frames of earlier blocks, where sequences come block by block
+    """
+
+    key: int
+    value: int
+    frames: Data
+    single_step: bool
+    in_loop: bool
+    perm: Sequence[int]
+    rows: Data
+    heads: Dim
+    kept: Optional[KeptHistory]
+    streamed: Optional[KeptHistory]
+
+
 @register_layer("self_attention")
-class SelfAttentionLayer(ConcatInputLayer):
+class SelfAttentionLayer(ConcatInputLayer, Planned[SelfAttentionPlan]):
     """``y[t] = concat over heads h of sum over s of softmax over s(q[t, h] . k[s, h]) * v[s, h]``.
 
     ``q, k, v = x QKV`` by head, with q divided by the root of its size. With key_shift the energies are
@@ -80,7 +111,7 @@ class SelfAttentionLayer(ConcatInputLayer):
 
     history_grows = True
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> SelfAttentionPlan:
         """Infer the output: the feature axis replaced."""
         data = self.input_template(ctx)
         n_in = ctx.need_static(ctx.need_feature(data), "the feature axis of the source")
@@ -89,54 +120,63 @@ class SelfAttentionLayer(ConcatInputLayer):
         for name, size in (("total_key_dim", self.total_key_dim), ("n_out", n_out)):
             if self.num_heads < 1 or size % self.num_heads:
                 raise ctx.error("%s is %d, which is not divisible by num_heads %d." % (name, size, self.num_heads))
-        self._key, self._value = self.total_key_dim // self.num_heads, n_out // self.num_heads
+        key, value = self.total_key_dim // self.num_heads, n_out // self.num_heads
         ctx.param("QKV", (n_in, 2 * self.total_key_dim + n_out), self.forward_weights_init)
-        self._frames, axis = frames_of(ctx, data)
+        frames, axis = frames_of(ctx, data)
         if axis is not None:
-            check_lengths_of(ctx, self._frames, axis)
-        self._single_step = axis is None
-        self._in_loop = axis is None or self._frames.dims[axis].is_loop
+            check_lengths_of(ctx, frames, axis)
+        single_step = axis is None
+        in_loop = axis is None or frames.dims[axis].is_loop
         # [batch, others, time, feature]
-        batch, feature = self._frames.batch_axis, self._frames.feature_axis
+        batch, feature = frames.batch_axis, frames.feature_axis
         first = [] if batch is None else [batch]
-        others = [i for i in range(self._frames.rank) if i not in (batch, axis, feature)]
+        others = [i for i in range(frames.rank) if i not in (batch, axis, feature)]
         assert feature is not None
-        self._perm = [*first, *others, *([] if axis is None else [axis]), feature]
-        layout = self._frames.permuted(self._perm)
+        perm = [*first, *others, *([] if axis is None else [axis]), feature]
+        layout = frames.permuted(perm)
         assert layout.feature_axis is not None
-        self._rows = layout.without_axes([layout.feature_axis])
+        rows = layout.without_axes([layout.feature_axis])
         if self.key_shift is not None:
-            check_shift(ctx, self.key_shift.output, self._key, self._rows, in_step=self._single_step)
-        rows = self._rows.dims if self._single_step else self._rows.dims[:-1]
-        parts = {
-            part: _history(ctx, rows, self.num_heads, size) for part, size in zip(_PARTS, (self._key, self._value))
-        }
-        self._heads = ctx.new_spatial(self.num_heads, "heads")
-        self._kept = kept_history(ctx, self, parts, in_step=self._single_step)
-        self._streamed = streamed_history(self, parts) if self._can_stream() else None
-        if self._single_step:
+            check_shift(ctx, self.key_shift.output, key, rows, in_step=single_step)
+        lead = rows.dims if single_step else rows.dims[:-1]
+        parts = {part: _history(ctx, lead, self.num_heads, size) for part, size in zip(_PARTS, (key, value))}
+        heads = ctx.new_spatial(self.num_heads, "heads")
+        kept = kept_history(ctx, self, parts, in_step=single_step)
+        can_stream = (
+            kept is None
+            and self.key_shift is None
+            and (self.attention_left_only or in_loop)
+            and _by_sequence(lead)
+            and (single_step or rows.dims[-1].is_dynamic)
+        )
+        streamed = streamed_history(self, parts) if can_stream else None
+        if single_step:
             for part, data in parts.items():
                 ctx.loop_state(part, data, functools.partial(self._first_history, part, data))
-        return layout.with_feature(layout.feature_axis, out).replace(vocab=None)
-
-    def _can_stream(self) -> bool:
-        """Return whether the frames see those before them alone, of sequences that may come block by block."""
-        if self._kept is not None or self.key_shift is not None or not (self.attention_left_only or self._in_loop):
-            return False
-        rows = self._rows.dims if self._single_step else self._rows.dims[:-1]
-        by_sequence = bool(rows) and rows[0].is_batch and not any(dim.is_dynamic for dim in rows[1:])
-        return by_sequence and (self._single_step or self._rows.dims[-1].is_dynamic)
+        return SelfAttentionPlan(
+            layout.with_feature(layout.feature_axis, out).replace(vocab=None),
+            key=key,
+            value=value,
+            frames=frames,
+            single_step=single_step,
+            in_loop=in_loop,
+            perm=perm,
+            rows=rows,
+            heads=heads,
+            kept=kept,
+            streamed=streamed,
+        )
 
     def carries_history(self) -> bool:
         """Return whether it does: with an ``initial_state``, and without one where nothing forbids it."""
-        return self._kept is not None or (self._streamed is not None and not self.history_masks)
+        return self.plan.kept is not None or (self.plan.streamed is not None and not self.node.history_masks)
 
     def _history(self, ctx: EmitContext) -> Optional[KeptHistory]:
         """Return the frames of earlier batches, or in a stream of earlier blocks; None: there are none."""
-        if self._kept is not None:
-            return self._kept
-        goes_on = ctx.lowering.continues_in_step if self._single_step else ctx.continues
-        return self._streamed if goes_on else None
+        if self.plan.kept is not None:
+            return self.plan.kept
+        goes_on = ctx.lowering.continues_in_step if self.plan.single_step else ctx.continues
+        return self.plan.streamed if goes_on else None
 
     def factors(self) -> Mapping[str, bool]:
         """Return the projection."""
@@ -157,7 +197,7 @@ class SelfAttentionLayer(ConcatInputLayer):
 
     def ignores_padding(self) -> bool:
         """Return whether keys after the end of a sequence don't count, with no frames kept from other batches."""
-        return self._kept is None and not self._single_step
+        return self.plan.kept is None and not self.plan.single_step
 
     def state_name(self, key: str) -> str:
         """Return "k_left" or "v_left" for the history."""
@@ -166,13 +206,13 @@ class SelfAttentionLayer(ConcatInputLayer):
     def _first_history(self, part: str, data: Data, ctx: EmitContext) -> Any:
         """Return the keys or values before the first step of a loop."""
         if stays_in_place(ctx, self):
-            return first_in_place(ctx, self.num_heads, self._key, self._value, keys=part == _PARTS[0])
+            return first_in_place(ctx, self.num_heads, self.plan.key, self.plan.value, keys=part == _PARTS[0])
         history = self._history(ctx)
         return self._empty(ctx, data) if history is None else growing(history.before(ctx, part), data.rank - 3)
 
     def keep_history(self, ctx: EmitContext, parts: dict[str, Any], lens: Any) -> None:
         """Keep the keys and values after the last step of a loop for the next batch, see `KeptHistory.keep`."""
-        history = self._streamed if self._kept is None else self._kept
+        history = self.plan.streamed if self.plan.kept is None else self.plan.kept
         assert history is not None
         history.keep(ctx, parts, lens)
 
@@ -183,8 +223,8 @@ class SelfAttentionLayer(ConcatInputLayer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the product with QKV, and attention in blocks of queries or with all energies in an array."""
-        qkv = projected(ctx, self, self._frames, self._perm, "QKV")
-        if self._single_step and isinstance(ctx.loop_state(_PARTS[0]), InPlace):
+        qkv = projected(ctx, self, self.plan.frames, self.plan.perm, "QKV")
+        if self.plan.single_step and isinstance(ctx.loop_state(_PARTS[0]), InPlace):
             return attended_in_place(ctx, qkv, self, _PARTS)
         qkv = self._by_head(ctx, qkv)
         table = self._table(ctx)
@@ -202,7 +242,7 @@ class SelfAttentionLayer(ConcatInputLayer):
         :return: [..., time, head, value]
         """
         q, k, v = self._split(qkv)
-        if self._single_step:
+        if self.plan.single_step:
             q = tf.expand_dims(q, -3)
             k, v = (extended(ctx, part, x, x.shape.rank - 2) for part, x in zip(_PARTS, (k, v)))
         elif (history := self._history(ctx)) is not None:
@@ -221,54 +261,63 @@ class SelfAttentionLayer(ConcatInputLayer):
         """
         energy = full(tf.einsum("...thd,...shd->...hts", reduced(q), reduced(k)))
         if self.key_shift is not None:
-            energy = energy + shift_energy(ctx, self.key_shift, q, tf.shape(k)[-3], table, in_step=self._single_step)
+            energy = energy + shift_energy(
+                ctx, self.key_shift, q, tf.shape(k)[-3], table, in_step=self.plan.single_step
+            )
         return masked_softmax(energy, self._mask(ctx, tf.shape(k)[-3]))
 
     def _split(self, qkv: Any) -> tuple[Any, Any, Any]:
         """Return scaled queries, keys and values, [..., head, key or value]."""
-        q, k, v = tf.split(qkv, [self._key, self._key, self._value], axis=-1)
-        return q * self._key**-0.5, k, v
+        q, k, v = tf.split(qkv, [self.plan.key, self.plan.key, self.plan.value], axis=-1)
+        return q * self.plan.key**-0.5, k, v
 
     def _by_head(self, ctx: EmitContext, qkv: Any) -> Any:
         """Return the projected frames as [..., time, head, query key value]."""
-        return tf.reshape(qkv, tf.stack([*ctx.shape(self._rows), self.num_heads, 2 * self._key + self._value]))
+        return tf.reshape(
+            qkv, tf.stack([*ctx.shape(self.plan.rows), self.num_heads, 2 * self.plan.key + self.plan.value])
+        )
 
     def _table(self, ctx: EmitContext) -> Optional[Any]:
         """Return the vectors of key_shift by clipped distance, see `shift_table`."""
-        if self.key_shift is None or self._single_step:
+        if self.key_shift is None or self.plan.single_step:
             return None
-        return shift_table(ctx, self.key_shift, self._rows.dims[-1])
+        return shift_table(ctx, self.key_shift, self.plan.rows.dims[-1])
 
     def weights_template(self) -> Data:
         """Return [batch, others, head, time, time]."""
-        if self._kept is not None:
+        if self.plan.kept is not None:
             raise ConfigError("its keys are also those of other batches (initial_state)")
-        *rows, time = self._rows.dims
-        return Data((*rows, self._heads, time, time), time_axis=len(rows) + 1)
+        *rows, time = self.plan.rows.dims
+        return Data((*rows, self.plan.heads, time, time), time_axis=len(rows) + 1)
 
     def emit_weights(self, ctx: EmitContext) -> Any:
         """Emit the projection and the softmax."""
         if self._history(ctx) is not None:
             raise ConfigError("Layer %r: its keys are also those of other blocks of frames." % self.node.path)
-        q, k, _ = self._split(self._by_head(ctx, projected(ctx, self, self._frames, self._perm, "QKV")))
+        q, k, _ = self._split(self._by_head(ctx, projected(ctx, self, self.plan.frames, self.plan.perm, "QKV")))
         return self._weights(ctx, q, k, self._table(ctx))
 
     def _fits_blocks(self, ctx: EmitContext, qkv: Any, table: Optional[Any]) -> bool:
         """Return whether the native op computes this: all frames at once, a batch of sequences, float32."""
-        if self._single_step or self._history(ctx) is not None or qkv.shape.rank != 4 or self._rows.batch_axis != 0:
+        if (
+            self.plan.single_step
+            or self._history(ctx) is not None
+            or qkv.shape.rank != 4
+            or self.plan.rows.batch_axis != 0
+        ):
             return False
-        if ctx.differs_by_frame(self._rows.dims[-1]) or (self.key_shift is not None and table is None):
+        if ctx.differs_by_frame(self.plan.rows.dims[-1]) or (self.key_shift is not None and table is None):
             return False
         return qkv.dtype == tf.float32 and product_dtype() is None
 
     def _in_blocks(self, ctx: EmitContext, ops: Any, qkv: Any, table: Optional[Any]) -> Any:
         """Emit the native op, which computes the same as `_attend`; see there."""
-        dim, lens = self._rows.dims[-1], None
-        causal = self.attention_left_only or self._in_loop
+        dim, lens = self.plan.rows.dims[-1], None
+        causal = self.attention_left_only or self.plan.in_loop
         if dim.is_dynamic and not causal:
             lens = tf.broadcast_to(tf.clip_by_value(ctx.lens(dim), 0, tf.shape(qkv)[1]), tf.shape(qkv)[:1])
         return native_attention(
-            ops, [qkv], self._key, scale=self._key**-0.5, lengths=lens, causal=causal, table=table,
+            ops, [qkv], self.plan.key, scale=self.plan.key**-0.5, lengths=lens, causal=causal, table=table,
             dropout=self.attention_dropout if ctx.train else 0.0, seed=ctx.seed("attention"),
             form=lambda parts, table: self._attend(ctx, parts[0], table),
         )  # fmt: skip
@@ -276,30 +325,35 @@ class SelfAttentionLayer(ConcatInputLayer):
     def _mask(self, ctx: EmitContext, keys: Any) -> Optional[Any]:
         """Return the mask of valid keys, broadcastable to [..., head, queries, keys]; None: all."""
         history = self._history(ctx)
-        if self._single_step:
+        if self.plan.single_step:
             mask = history_mask(ctx, keys) if history is None else history.mask_of_step(ctx, keys)
             count_step(ctx)
             if mask is not None and mask.shape.rank == 2:  # [batch, keys]
-                mask = expand_at(mask, range(1, self._rows.rank + 2))
+                mask = expand_at(mask, range(1, self.plan.rows.rank + 2))
             return mask
         current = self._mask_of_frames(ctx)
         if history is None:
             return current
-        dim = self._rows.dims[-1]
+        dim = self.plan.rows.dims[-1]
         frames = tf.sequence_mask(ctx.lens(dim), ctx.size(dim))
-        frames = tf.broadcast_to(frames, tf.stack([ctx.size(self._rows.dims[0]), ctx.size(dim)]))
-        return history.mask(ctx, frames, current, self._rows.rank + 2)
+        frames = tf.broadcast_to(frames, tf.stack([ctx.size(self.plan.rows.dims[0]), ctx.size(dim)]))
+        return history.mask(ctx, frames, current, self.plan.rows.rank + 2)
 
     def _mask_of_frames(self, ctx: EmitContext) -> Optional[Any]:
         """Return the mask of valid keys among the frames of this batch; None: all."""
-        axis = self._rows.rank - 1
-        dim: Dim = self._rows.dims[axis]
-        if self.attention_left_only or self._in_loop:
+        axis = self.plan.rows.rank - 1
+        dim: Dim = self.plan.rows.dims[axis]
+        if self.attention_left_only or self.plan.in_loop:
             # No key after the end of a sequence is seen by a frame within it.
             return left_only_mask(ctx.size(dim))
         if not dim.is_dynamic:
             return None
-        return tf.expand_dims(tf.expand_dims(ctx.mask(self._rows, axis), -2), -2)
+        return tf.expand_dims(tf.expand_dims(ctx.mask(self.plan.rows, axis), -2), -2)
+
+
+def _by_sequence(lead: Sequence[Dim]) -> bool:
+    """Return whether there are sequences, whose frames may come block by block, with static axes besides."""
+    return bool(lead) and lead[0].is_batch and not any(dim.is_dynamic for dim in lead[1:])
 
 
 def _history(ctx: PlanContext, rows: Sequence[Dim], heads: int, size: int) -> Data:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,8 +12,10 @@ import numpy as np
 from returnn_tf.config.options import option
 from returnn_tf.graph.after_step.sinks import RunInfo
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.loss import LossContext, LossNode, LossPlanContext
+from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import LOSSES, register_layer
 from returnn_tf.layers.dumping.loops import refuse_in_step
@@ -25,8 +28,20 @@ from returnn_tf.util.lazy_tf import tf
 _PARTS = ("", "_sil", "_no_sil")
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class FramewiseStatisticsPlan(LayerPlan):
+    """What `FramewiseStatisticsLayer` found.
+
+    :param loss: the cross entropy of the source
+    :param target: the layer with the labels
+    """
+
+    loss: Any
+    target: Node
+
+
 @register_layer("framewise_statistics")
-class FramewiseStatisticsLayer(Layer):
+class FramewiseStatisticsLayer(Planned[FramewiseStatisticsPlan]):
     """Logs the cross entropy, its perplexity, the frame error and a histogram of the probabilities of the true labels.
 
     For all frames, those whose label is ``sil_label_idx`` ("_sil"), and the others ("_no_sil"): of each batch at log
@@ -45,7 +60,7 @@ class FramewiseStatisticsLayer(Layer):
     sil_label_idx: int = option(help="the label of silence")
     histogram_num_bins: int = option(20, help="number of bins of the histogram of probabilities")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> FramewiseStatisticsPlan:
         """Infer the output: a scalar."""
         data = ctx.single_source()
         refuse_in_step(ctx)
@@ -60,21 +75,20 @@ class FramewiseStatisticsLayer(Layer):
             raise ctx.error("the target %r of the source must be labels, but it is %s." % (target.path, target.output))
         if not 0 <= self.sil_label_idx < (data.dim or math.inf):
             raise ctx.error("sil_label_idx %d: there are only %s labels." % (self.sil_label_idx, data.dim))
-        self._loss = LOSSES.get("ce", "framewise_statistics")()
-        self._loss.check(LossPlanContext(self.source, target, ctx.behavior_version))
-        self._target = target
-        return Data((), "int32")
+        loss = LOSSES.get("ce", "framewise_statistics")()
+        loss.check(LossPlanContext(self.source, target, ctx.behavior_version))
+        return FramewiseStatisticsPlan(Data((), "int32"), loss, target)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit 0, and pass on the values of the frames."""
-        node = LossNode(self.node.path, self._loss, self._target, self.source)
+        node = LossNode(self.node.path, self.plan.loss, self.plan.target, self.source)
         loss_ctx = LossContext(node, EmitContext(self.source, ctx.lowering))
-        frames: Any = self._loss.frames(loss_ctx)
-        loss = self._loss.frame_values(loss_ctx, frames)
+        frames: Any = self.plan.loss.frames(loss_ctx)
+        loss = self.plan.loss.frame_values(loss_ctx, frames)
         mask = tf.ones_like(loss, tf.bool) if frames.mask is None else tf.broadcast_to(frames.mask, tf.shape(loss))
         ctx.set_sink_values({
             "loss": tf.boolean_mask(loss, mask),
-            "error": tf.boolean_mask(self._loss.frame_errors(loss_ctx, frames), mask),
+            "error": tf.boolean_mask(self.plan.loss.frame_errors(loss_ctx, frames), mask),
             "label": tf.boolean_mask(tf.cast(frames.target, tf.int32), mask),
         })  # fmt: skip
         return tf.constant(0)

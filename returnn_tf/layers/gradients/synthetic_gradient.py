@@ -38,7 +38,7 @@ class SyntheticGradientLayer(CopyLayer):
 
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the input."""
-        data = super().template(ctx)
+        data = self.copied(ctx)
         check_meta_loss(ctx, data)
         predicted = self.gradient.output
         if data.unknown or predicted.unknown:

@@ -46,7 +46,7 @@ class TikhonovRegularizationLayer(CopyLayer):
 
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the input."""
-        data = super().template(ctx)
+        data = self.copied(ctx)
         check_meta_loss(ctx, data)
         ctx.param("dummy", (), "glorot_uniform")
         return data

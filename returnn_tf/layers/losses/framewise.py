@@ -55,7 +55,7 @@ class FramewiseLoss(Loss):
 
     ignores_padding = True
 
-    def check(self, ctx: LossPlanContext) -> None:
+    def check(self, ctx: LossPlanContext) -> object:
         """Check that target and output have the same axes, and that the output has features for labels."""
         assert ctx.target is not None
         output, target = ctx.output, ctx.target
@@ -81,6 +81,7 @@ class FramewiseLoss(Loss):
                 "'sparse': True, or with a feature axis." % (ctx.target_name, target)
             )
         pair_axes(output, target, ctx.target_name)
+        return None
 
     def frame_values(self, ctx: LossContext, frames: Frames) -> Any:
         """Compute the value of every frame, [frames]; padded ones may be arbitrary."""

@@ -9,7 +9,7 @@ from returnn_tf.config.options import option
 from returnn_tf.graph.loss import LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
 from returnn_tf.layers.losses.framewise import Frames, FramewiseLoss
-from returnn_tf.layers.losses.sampled_weights import sampled_weights
+from returnn_tf.layers.losses.sampled_weights import SampledWeights, sampled_weights
 from returnn_tf.ops.cross_entropy import safe_log, sparse_softmax_cross_entropy
 from returnn_tf.ops.sampled_loss import SAMPLER_NAMES, draws_by, nce_loss, sampled_logits, sampled_softmax_loss
 from returnn_tf.util.lazy_tf import tf
@@ -54,7 +54,7 @@ class SamplingLoss(FramewiseLoss):
         None, help="ignore drawn labels that equal the target (default: not for NCE)"
     )
 
-    def check(self, ctx: LossPlanContext) -> None:
+    def check(self, ctx: LossPlanContext) -> Optional[SampledWeights]:
         """Check for labels, and for weights by label."""
         super().check(ctx)
         assert ctx.target is not None
@@ -74,7 +74,7 @@ class SamplingLoss(FramewiseLoss):
             raise ctx.error(
                 "the loss 'sampling_loss' needs labels, but the target %r is dense: %s." % (ctx.target_name, ctx.target)
             )
-        self._weights = sampled_weights(ctx) if ctx.train and not self.use_full_softmax else None
+        return sampled_weights(ctx) if ctx.train and not self.use_full_softmax else None
 
     def _samples(self, ctx: LossContext) -> bool:
         return ctx.train and not self.use_full_softmax
@@ -84,8 +84,7 @@ class SamplingLoss(FramewiseLoss):
         if not self._samples(ctx):
             return super().value(ctx)
         frames = self.frames(ctx)
-        assert self._weights is not None
-        x = self._weights.rows(ctx.ctx, frames.data)
+        x = _weights(ctx).rows(ctx.ctx, frames.data)
         labels = tf.cast(frames.target, tf.int32)
         if frames.mask is not None:
             mask = tf.broadcast_to(frames.mask, tf.shape(labels))
@@ -113,8 +112,7 @@ class SamplingLoss(FramewiseLoss):
         return -tf.gather(log_probs, labels, batch_dims=log_probs.shape.rank - 1)
 
     def _sampled(self, ctx: LossContext, x: Any, labels: Any, name: str) -> Any:
-        assert self._weights is not None
-        weights, bias = self._weights.params(ctx.ctx)
+        weights, bias = _weights(ctx).params(ctx.ctx)
         if bias is None:
             bias = tf.zeros([weights.shape[0]], weights.dtype)
         assert ctx.target.dim is not None
@@ -131,3 +129,10 @@ class SamplingLoss(FramewiseLoss):
             not self.nce_loss if remove is None else remove,
         )
         return nce_loss(logits - self.nce_log_norm_term) if self.nce_loss else sampled_softmax_loss(logits)
+
+
+def _weights(ctx: LossContext) -> SampledWeights:
+    """Return the weights whose rows are scored."""
+    weights = ctx.loss_node.found
+    assert isinstance(weights, SampledWeights)
+    return weights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Optional, Union
 
@@ -9,6 +10,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.options import check_options, declared_options, option
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
 from returnn_tf.graph.registry import LOSSES, register_loss
+from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 _KINDS = {"error": True, "value": False, "loss": False}
@@ -16,6 +18,14 @@ _NO_HYPOTHESES = (
     "the loss 'expected_loss' needs the hypotheses of a search, but the output %s has none. Put it on a layer before "
     "'decide', and give the choice search=True to search in training."
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Inner:
+    """The loss of each hypothesis, and the layout of its values."""
+
+    loss: Loss
+    template: Data
 
 
 @register_loss("expected_loss")
@@ -62,19 +72,20 @@ class ExpectedLoss(Loss):
         """Return no references."""
         return iter(())
 
-    def check(self, ctx: LossPlanContext) -> None:
+    def check(self, ctx: LossPlanContext) -> _Inner:
         """Check that there are hypotheses, and that the other loss fits."""
         if ctx.output.beam is None and ctx.train:
             raise ctx.error(_NO_HYPOTHESES % ctx.output)
-        self._inner = self._inner_loss()
-        self._inner.check(ctx)
+        inner = self._inner_loss()
+        inner.check(ctx)
         try:
-            template = self._inner.unreduced_template(ctx.output)
+            template = inner.unreduced_template(ctx.output)
         except ConfigError as exc:
             raise ctx.error("expected_loss: %s" % exc) from exc
         if template.batch_axis is None:
-            raise ctx.error("expected_loss: the loss %r has no values by sequence." % self._inner.class_name)
-        self._template = template
+            raise ctx.error("expected_loss: the loss %r has no values by sequence." % inner.class_name)
+        inner.seal("The loss %r of layer %r" % (inner.class_name, ctx.node.path))
+        return _Inner(inner, template)
 
     def _inner_loss(self) -> Loss:
         options: dict[str, Any] = {"class": self.loss} if isinstance(self.loss, str) else dict(self.loss)
@@ -114,8 +125,10 @@ class ExpectedLoss(Loss):
 
     def _by_sequence(self, ctx: LossContext) -> Any:
         """Return the losses of the hypotheses, [batch * beam]."""
-        values = self._inner.unreduced(ctx, error=_KINDS[self.loss_kind])
-        template = self._template
+        inner = ctx.loss_node.found
+        assert isinstance(inner, _Inner)
+        values = inner.loss.unreduced(ctx, error=_KINDS[self.loss_kind])
+        template = inner.template
         mask = ctx.masks(template, template.dynamic_axes)
         if mask is not None:
             values = tf.where(mask, values, tf.zeros_like(values))

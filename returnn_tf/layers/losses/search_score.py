@@ -35,20 +35,21 @@ class SearchScoreLoss(Loss):
 
     needs_target: ClassVar[bool] = False
 
-    def check(self, ctx: LossPlanContext) -> None:
-        """Check that there are hypotheses."""
+    def check(self, ctx: LossPlanContext) -> bool:
+        """Check that there are hypotheses; False if nothing needs them."""
         layer = ctx.node.layer
         decided = isinstance(layer, DecideLayer) and layer.source.output.beam is not None
-        self._searched = ctx.output.beam is not None or decided
-        if not self._searched and layer.loss_scale != 0 and self.scale:
+        searched = ctx.output.beam is not None or decided
+        if not searched and layer.loss_scale != 0 and self.scale:
             raise ctx.error(
                 "the loss 'search_score' needs the hypotheses of a search, but the output %s has none. Give the layer "
                 "the option only_on_search=True or loss_scale=0, or the choice search=True." % ctx.output
             )
+        return searched
 
     def value(self, ctx: LossContext) -> Optional[Any]:
         """Sum over all kept hypotheses; None without search."""
-        if not self._searched:
+        if not ctx.loss_node.found:
             return None
         scores = self._scores(ctx)
         return -tf.reduce_sum(tf.where(tf.math.is_inf(scores), tf.zeros_like(scores), scores))

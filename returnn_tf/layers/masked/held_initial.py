@@ -89,5 +89,5 @@ def _of_unit(unit: Any) -> Any:
 def _recurrent(node: Optional[Node]) -> Optional[Node]:
     """Return the layer with an initial value of its own that an inner layer is: recurrent or held under a mask."""
     while node is not None and isinstance(node.layer, SubnetworkLayer):
-        node = node.layer.inner  # None while the layers of a loop are still guessed
+        node = node.passes_on  # None while the layers of a loop are still guessed
     return node if node is not None and node.layer.gives_initial_output() else None

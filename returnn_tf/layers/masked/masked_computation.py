@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.options import OptionalLayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import InitialOutput
 from returnn_tf.graph.plan_context import PlanContext
@@ -15,7 +17,7 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.history import mask_history
 from returnn_tf.layers.masked.frames import own_frames, time_of_source
 from returnn_tf.layers.masked.held_in_stream import held_in_stream, pass_on_held
-from returnn_tf.layers.masked.held_initial import KEYWORDS, plan_held_initial
+from returnn_tf.layers.masked.held_initial import KEYWORDS, HeldInitial, plan_held_initial
 from returnn_tf.layers.masked.pack import (
     PackLayer,
     PickedIndexLayer,
@@ -34,8 +36,26 @@ from returnn_tf.util.lazy_tf import tf
 _STATE = "output"
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class MaskedPlan(LayerPlan):
+    """What `MaskedComputationLayer` found. Either one step of a loop is computed, or all of them, or selected frames.
+
+    :param frames: the dim of the selected frames in the output, if it has them
+    :param initial: the output before the first selected frame
+    :param stateful: for one step: the layers of the unit whose states advance with the mask
+    :param packed: for all steps: the layout of the unit's output, with the selected frames
+    :param loop_dim: for all steps: their dim
+    """
+
+    frames: Optional[Dim]
+    initial: HeldInitial
+    stateful: Optional[Sequence[Node]] = None
+    packed: Optional[Data] = None
+    loop_dim: Optional[Dim] = None
+
+
 @register_layer("masked_computation")
-class MaskedComputationLayer(Layer):
+class MaskedComputationLayer(Planned[MaskedPlan]):
     """``y = unit(x)`` in the frames where the mask is true; the unit never sees the others.
 
     The source is "data" in the unit; without one, the unit names layers itself, whose frames are selected likewise.
@@ -97,32 +117,27 @@ class MaskedComputationLayer(Layer):
         """Return the layers of which the unit uses parameters."""
         yield from unit_references(options.get("unit"), own_data=True, of_params=True)
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> MaskedPlan:
         """Return the template of the unit."""
         if len(self.sources) > 1:
             ctx.single_source()
-        self.frames = None
-        if self.n_out is None and isinstance(self.unit, Mapping):
-            self.n_out = self.unit.get("n_out")  # guess of the output, while the loop is not known yet
         own = own_frames(ctx, self)
         if own is None and ctx.in_step and ctx.loop_dim is None:
-            return self._step_template(ctx)
+            return self._planned_step(ctx)
         if isinstance(self.masked_from, Node):
             # Source and mask are not even computed: in training they may belong to an unknown alignment.
             ctx.node.deps = [dep for dep in ctx.node.deps if dep not in (*self.sources, self.mask)]
             ctx.depend(self.masked_from)
-            self.inner = self._plan_unit(ctx, {"data": self.masked_from})
+            unit = self._plan_unit(ctx, {"data": self.masked_from})
             dims = self.masked_from.output.dims
-            self.frames = self.out_spatial_dim if self.out_spatial_dim in dims else self.masked_from.output.time_dim
-            self._prepare_initial(ctx, self.inner.output, self.frames)
-            self._mode = self._emit_inner
-            output: Data = self.inner.output
-            return output
+            selected = self.out_spatial_dim if self.out_spatial_dim in dims else self.masked_from.output.time_dim
+            initial = self._planned_initial(ctx, unit, unit.result.output, selected)
+            return MaskedPlan(unit.result.output, selected, initial)
         frames = own or ctx.loop_dim or time_of_source(ctx)
         check_mask(ctx, self.mask, frames)
-        return self._packed_template(ctx, frames)
+        return self._planned_frames(ctx, frames)
 
-    def _plan_unit(self, ctx: PlanContext, inputs: dict[str, Node], loop_dim: Optional[Dim] = None) -> Node:
+    def _plan_unit(self, ctx: PlanContext, inputs: dict[str, Node], loop_dim: Optional[Dim] = None) -> _Unit:
         def outside(name: str) -> str:
             if name == "data":
                 return name
@@ -132,75 +147,62 @@ class MaskedComputationLayer(Layer):
             self.unit, outside, own_data=True, owner=lambda name: "base:" + name, where="the option 'unit'"
         )
         before = len(ctx.planner.sink)
-        inner = ctx.subnetwork(network, inputs, loop_dim=loop_dim)
+        result = ctx.node.passes_on = ctx.subnetwork(network, inputs, loop_dim=loop_dim)
         prefix = ctx.node.path + "/"
-        self._unit_nodes = [node for node in ctx.planner.sink[before:] if node.path.startswith(prefix)]
-        self._unit_sources = [inputs["data"]] if "data" in inputs else []
-        return inner
+        nodes = [node for node in ctx.planner.sink[before:] if node.path.startswith(prefix)]
+        return _Unit(result, nodes, [inputs["data"]] if "data" in inputs else [])
 
-    def _prepare_initial(self, ctx: PlanContext, data: Data, frames: Optional[Dim] = None) -> None:
-        on_zeros = UnitOnZeros(self._unit_nodes, self.inner, self._unit_sources, frames)
-        self.initial = plan_held_initial(ctx, self.initial_output, data, self.inner, self.unit, on_zeros)
+    def _planned_initial(self, ctx: PlanContext, unit: _Unit, data: Data, frames: Optional[Dim] = None) -> HeldInitial:
+        on_zeros = UnitOnZeros(unit.nodes, unit.result, unit.sources, frames)
+        return plan_held_initial(ctx, self.initial_output, data, unit.result, self.unit, on_zeros)
 
     # --- one step of a loop ---
 
-    def _step_template(self, ctx: PlanContext) -> Data:
+    def _planned_step(self, ctx: PlanContext) -> MaskedPlan:
         check_mask(ctx, self.mask, None)
         inputs = {"data": self.source} if self.sources else {}
         if self.sources and PickedIndexLayer.suits(self.source.output, self.mask.output):
             inputs["data"] = ctx.implicit("picked", PickedIndexLayer(), [self.source, self.mask])
-        self.inner = self._plan_unit(ctx, inputs)
-        for node in self._unit_nodes:
+        unit = self._plan_unit(ctx, inputs)
+        for node in unit.nodes:
             if node.layer.history_grows and node.loop_states:  # it cannot be held, but may skip unselected steps
                 mask_history(node, self.mask)
-        self._stateful = [node for node in self._unit_nodes if node.loop_states and not node.layer.history_grows]
-        for node in self._stateful:
+        stateful = [node for node in unit.nodes if node.loop_states and not node.layer.history_grows]
+        for node in stateful:
             ctx.depend(node)
-        data: Data = self.inner.output
-        self._check_fixed_shape(ctx)
+        data = unit.result.output
+        _check_fixed_shape(ctx, unit)
         batch = batch_of(self.mask.output)
         if batch is not None and data.batch_axis is None:
             data = data.with_axis(0, batch)
-        self._prepare_initial(ctx, data)
+        initial = self._planned_initial(ctx, unit, data)
         ctx.loop_state(_STATE, data, self.initial_output_value)
-        self._mode = self._emit_step
-        return data
-
-    def _check_fixed_shape(self, ctx: PlanContext) -> None:
-        """Reject a growing history axis in the output, which cannot be held from step to step."""
-        for node in self._unit_nodes:
-            history = node.layer.history
-            if history in self.inner.output.dims:
-                raise ctx.error(
-                    "the output of the unit, %s, has the history %r of layer %r, which grows from step to step, so it "
-                    "cannot be kept where the mask is false. Let the unit reduce that axis, e.g. by attention over it."
-                    % (self.inner.output, history, node.path)
-                )
+        return MaskedPlan(data, None, initial, stateful=stateful)
 
     def initial_output_value(self, ctx: EmitContext) -> Any:
         """Return the value of ``prev:`` in the first step of a loop."""
         data = self._one_step(ctx.output)
-        return tf.broadcast_to(self.initial.emit(ctx, data), tf.stack(ctx.shape(data)))
+        return tf.broadcast_to(self.plan.initial.emit(ctx, data), tf.stack(ctx.shape(data)))
 
     def _one_step(self, data: Data) -> Data:
         return data.without_axes(data.loop_axes)
 
-    def _emit_step(self, ctx: EmitContext) -> Any:
+    def _emit_step(self, ctx: EmitContext, stateful: Sequence[Node], unit: Node) -> Any:
         """Emit one step: the states of the unit advance only where the mask is true."""
-        for node in self._stateful:
+        for node in stateful:
             inner = EmitContext(node, ctx.lowering)
             for key, (data, _) in node.loop_states.items():
                 new = ctx.lowering.next_states[node, key]
                 mask = ctx.broadcast(self.mask, data)
                 inner.set_loop_state(key, tf.where(mask, new, inner.loop_state(key)))
-        new = ctx.broadcast(self.inner, ctx.output)
+        new = ctx.broadcast(unit, ctx.output)
         value = tf.where(ctx.broadcast(self.mask, ctx.output), new, ctx.loop_state(_STATE))
         ctx.set_loop_state(_STATE, value)
         return value
 
     # --- all frames at once ---
 
-    def _packed_template(self, ctx: PlanContext, frames: Dim) -> Data:
+    def _planned_frames(self, ctx: PlanContext, frames: Dim) -> MaskedPlan:
         kind = DimKind.LOOP if frames.is_loop else DimKind.SPATIAL
         packed = Dim(kind, None, "%s:masked" % ctx.node.path, auto=True)
         if not frames.is_loop:
@@ -215,47 +217,65 @@ class MaskedComputationLayer(Layer):
             if frames in node.output.dims:
                 pack = PackLayer(frames, packed)
                 inputs[_key(name)] = ctx.implicit("packed " + name, pack, [node, self.mask])
-        self.inner = self._plan_unit(ctx, inputs, packed if frames.is_loop else None)
-        data: Data = self.inner.output
-        if frames.is_loop:
-            self._check_fixed_shape(ctx)
+        unit = self._plan_unit(ctx, inputs, packed if frames.is_loop else None)
+        data = unit.result.output
         if not frames.is_loop:
-            self.frames = packed
-            self._prepare_initial(ctx, data, packed)
-            self._mode = self._emit_inner
-            return data
-        self._loop_dim = frames
-        self._packed = leading(data, batch_of(data, self.mask.output), packed)
-        data = self._packed.with_dim(self._packed.dims.index(packed), frames)
-        self._prepare_initial(ctx, self._one_step(data))
-        self._mode = self._emit_held
-        return data
+            return MaskedPlan(data, packed, self._planned_initial(ctx, unit, data, packed))
+        _check_fixed_shape(ctx, unit)
+        layout = leading(data, batch_of(data, self.mask.output), packed)
+        data = layout.with_dim(layout.dims.index(packed), frames)
+        initial = self._planned_initial(ctx, unit, self._one_step(data))
+        return MaskedPlan(data, None, initial, packed=layout, loop_dim=frames)
 
-    def _emit_inner(self, ctx: EmitContext) -> Any:
-        ctx.forward_aux(self.inner)
-        return ctx.value(self.inner)
-
-    def _emit_held(self, ctx: EmitContext) -> Any:
+    def _emit_held(self, ctx: EmitContext, unit: Node, packed: Data, frames: Dim) -> Any:
         """Emit for each step the last selected frame up to it."""
-        x = in_full_layout(ctx, self.inner, self._packed)
-        batch = batch_of(self._packed)
-        index = last_picked(picked(ctx, self.mask, batch, self._loop_dim))
-        initial = initial_in_layout(ctx, self, ctx.output, self._loop_dim)
-        initial = held_in_stream(ctx, ctx.output, self._loop_dim, initial)
+        x = in_full_layout(ctx, unit, packed)
+        batch = batch_of(packed)
+        index = last_picked(picked(ctx, self.mask, batch, frames))
+        initial = initial_in_layout(ctx, self.plan.initial, ctx.output, frames)
+        initial = held_in_stream(ctx, ctx.output, frames, initial)
         y = spread(x[None], index, initial[None])[0] if batch is None else spread(x, index, initial)
-        pass_on_held(ctx, ctx.output, self._loop_dim, initial, y)
+        pass_on_held(ctx, ctx.output, frames, initial, y)
         return y
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit what was planned: one step, all steps, or only the selected frames."""
-        return self._mode(ctx)
+        plan, unit = self.plan, self.node.passes_on
+        assert unit is not None
+        if plan.stateful is not None:
+            return self._emit_step(ctx, plan.stateful, unit)
+        if plan.packed is not None and plan.loop_dim is not None:
+            return self._emit_held(ctx, unit, plan.packed, plan.loop_dim)
+        ctx.forward_aux(unit)
+        return ctx.value(unit)
 
 
-def initial_in_layout(ctx: EmitContext, layer: Any, data: Data, frames: Dim) -> Any:
-    """Return the initial output of a layer with ``initial``, broadcasting against ``data``."""
+@dataclasses.dataclass(frozen=True)
+class _Unit:
+    """The planned unit: its output, all its layers, and its sources."""
+
+    result: Node
+    nodes: list[Node]
+    sources: list[Node]
+
+
+def _check_fixed_shape(ctx: PlanContext, unit: _Unit) -> None:
+    """Reject a growing history axis in the output, which cannot be held from step to step."""
+    for node in unit.nodes:
+        history = node.layer.history
+        if history is not None and history in unit.result.output.dims:
+            raise ctx.error(
+                "the output of the unit, %s, has the history %r of layer %r, which grows from step to step, so it "
+                "cannot be kept where the mask is false. Let the unit reduce that axis, e.g. by attention over it."
+                % (unit.result.output, history, node.path)
+            )
+
+
+def initial_in_layout(ctx: EmitContext, initial: HeldInitial, data: Data, frames: Dim) -> Any:
+    """Return an initial output, broadcasting against ``data``."""
     axis = data.dims.index(frames)
     one = data.without_axes([axis])
-    value = tf.convert_to_tensor(layer.initial.emit(ctx, one))
+    value = tf.convert_to_tensor(initial.emit(ctx, one))
     return value if value.shape.rank == 0 else tf.expand_dims(value, axis)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Layer, Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.ops.frames.masking import packed_frames, packed_lens
@@ -14,7 +16,17 @@ from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
 
-class PackLayer(Layer):
+@dataclasses.dataclass(frozen=True, eq=False)
+class PackPlan(LayerPlan):
+    """What `PackLayer` found.
+
+    :param full: the first source with the batch axis first and the frames second
+    """
+
+    full: Data
+
+
+class PackLayer(Planned[PackPlan]):
     """The first source at the frames where the second one is true.
 
     :param frames: the dim with the frames; a source without it is equal in all frames
@@ -27,23 +39,22 @@ class PackLayer(Layer):
         super().__init__()
         self.frames, self.packed = frames, packed
 
-    def template(self, ctx: Any) -> Data:
+    def template(self, ctx: Any) -> PackPlan:
         """Infer the output: batch axis first, packed axis second, then the others."""
         mask = self.sources[1].output
         data = leading(self.source.output, batch_of(self.source.output, mask), self.frames)
-        self._full = data
-        return data.with_dim(data.dims.index(self.frames), self.packed)
+        return PackPlan(data.with_dim(data.dims.index(self.frames), self.packed), data)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a gather of the frames."""
-        x = in_full_layout(ctx, self.source, self._full)
-        mask = picked(ctx, self.sources[1], batch_of(self._full), self.frames)
+        x = in_full_layout(ctx, self.source, self.plan.full)
+        mask = picked(ctx, self.sources[1], batch_of(self.plan.full), self.frames)
         lens = packed_lens(mask)
         # At least one frame, so that later layers never see an axis of size 0.
         size = tf.reduce_max(tf.concat([lens, [1]], axis=0))
         places = packed_frames(mask, size)
-        x = at_least_one(x, self._full.dims.index(self.frames))
-        if self._full.batch_axis is None:
+        x = at_least_one(x, self.plan.full.dims.index(self.frames))
+        if self.plan.full.batch_axis is None:
             ctx.define_lens(self.packed, lens[0], size)
             return _padded(tf.gather(x, places[0]), tf.range(size) < lens[0])
         ctx.define_lens(self.packed, lens, size)

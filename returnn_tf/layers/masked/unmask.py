@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+import dataclasses
+from typing import Any, Optional, Union
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import InitialOutput
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.masked.held_in_stream import held_in_stream, pass_on_held
-from returnn_tf.layers.masked.held_initial import KEYWORDS, plan_held_initial
-from returnn_tf.layers.masked.masked_computation import MaskedComputationLayer, initial_in_layout
+from returnn_tf.layers.masked.held_initial import KEYWORDS, HeldInitial, plan_held_initial
+from returnn_tf.layers.masked.masked_computation import MaskedComputationLayer, MaskedPlan, initial_in_layout
 from returnn_tf.layers.masked.pack import batch_of, check_mask, in_full_layout, leading, picked
 from returnn_tf.ops.frames.masking import last_picked, spread
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
 _COUNT = "count"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class UnmaskPlan(LayerPlan):
+    """What `UnmaskLayer` found, where it is no copy.
+
+    :param packed: the layout of the source, batch axis and selected frames first
+    :param initial: the output before the first selected frame
+    :param initial_owner: the layer that this is declared for
+    :param frames: the dim of all frames; None: one step of a loop
+    :param count: for one step: the layout of the number of frames selected so far
+    """
+
+    packed: Data
+    initial: HeldInitial
+    initial_owner: Node
+    frames: Optional[Dim]
+    count: Optional[Data] = None
 
 
 @register_layer("unmask")
@@ -54,90 +74,83 @@ class UnmaskLayer(Layer):
         refs=True, keywords=KEYWORDS,
     )  # fmt: skip
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> Union[Data, UnmaskPlan]:
         """Infer the output: the source with the frames of the mask."""
         data = ctx.single_source()
-        self._masked = _masked_layer(self.source)
-        packed = self._packed_dim(ctx, data)
+        masked = _masked_layer(self.source)
+        selected = masked.plan.frames if masked is not None and isinstance(masked.node.found, MaskedPlan) else None
+        packed = self._packed_dim(ctx, data, selected)
         if packed is None:
-            self._mode = self._emit_copy
             return data
-        self._packed_layout = leading(data, batch_of(data, self.mask.output), packed)
+        layout = leading(data, batch_of(data, self.mask.output), packed)
         if ctx.in_step and ctx.loop_dim is None:
-            return self._step_template(ctx, packed)
+            check_mask(ctx, self.mask, None)
+            output = layout.without_axes([layout.dims.index(packed)])
+            initial = self._planned_initial(ctx, masked, output)
+            batch = batch_of(output)
+            count = Data(() if batch is None else (batch,), "int32")
+            ctx.loop_state(_COUNT, count, lambda emit: tf.fill(_stack(emit.shape(count)), -1))
+            return UnmaskPlan(output, layout, *initial, frames=None, count=count)
         frames = ctx.loop_dim if ctx.loop_dim is not None else self.mask.output.time_dim
         if frames is None:
             raise ctx.error("the mask %r %s has no time axis." % (self.mask.path, self.mask.output))
         check_mask(ctx, self.mask, frames)
-        self._frames = frames
-        output = self._packed_layout.with_dim(self._packed_layout.dims.index(packed), frames)
+        output = layout.with_dim(layout.dims.index(packed), frames)
         if frames.is_loop and output.time_axis == output.dims.index(frames):
             output = output.replace(time_axis=None)
-        self._plan_initial(ctx, output.without_axes([output.dims.index(frames)]))
-        self._mode = self._emit_all
-        return output
+        initial = self._planned_initial(ctx, masked, output.without_axes([output.dims.index(frames)]))
+        return UnmaskPlan(output, layout, *initial, frames=frames)
 
-    def _packed_dim(self, ctx: PlanContext, data: Data) -> Optional[Dim]:
-        """Return the dim of selected frames in the source; None if there are none to put back."""
+    def _packed_dim(self, ctx: PlanContext, data: Data, selected: Optional[Dim]) -> Optional[Dim]:
+        """Return the dim of selected frames in the source; None if there are none to put back.
+
+        :param selected: the dim of the frames that the layer with the mask selected
+        """
         if data.unknown:
             return None
-        if not ctx.in_step and ctx.loop_dim is None:
-            if self._masked is not None and self._masked.frames in data.dims:
-                return self._masked.frames
-            if data.time_dim is None:
-                raise ctx.error("the source %s has no time axis with selected frames." % data)
-            return data.time_dim
-        frames = self._masked.frames if self._masked is not None else None
-        return frames if frames is not None and frames in data.dims else None
+        if selected is not None and selected in data.dims:
+            return selected
+        if ctx.in_step or ctx.loop_dim is not None:
+            return None
+        if data.time_dim is None:
+            raise ctx.error("the source %s has no time axis with selected frames." % data)
+        return data.time_dim
 
-    def _plan_initial(self, ctx: PlanContext, data: Data) -> None:
-        if self.initial_output is None and self._masked is not None:
-            self.initial = self._masked.initial
-            self._initial_owner: Node = self._masked.node
-            return
-        self.initial = plan_held_initial(ctx, self.initial_output, data, None, None)
-        self._initial_owner = ctx.node
-
-    def _step_template(self, ctx: PlanContext, packed: Dim) -> Data:
-        check_mask(ctx, self.mask, None)
-        layout = self._packed_layout
-        output = layout.without_axes([layout.dims.index(packed)])
-        self._plan_initial(ctx, output)
-        batch = batch_of(output)
-        self._count_data = Data(() if batch is None else (batch,), "int32")
-        ctx.loop_state(_COUNT, self._count_data, lambda emit: tf.fill(_stack(emit.shape(self._count_data)), -1))
-        self._mode = self._emit_step
-        return output
+    def _planned_initial(
+        self, ctx: PlanContext, masked: Optional[MaskedComputationLayer], data: Data
+    ) -> tuple[HeldInitial, Node]:
+        if self.initial_output is None and masked is not None:
+            return masked.plan.initial, masked.node
+        return plan_held_initial(ctx, self.initial_output, data, None, None), ctx.node
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit what was planned: a copy, one step, or all frames."""
-        return self._mode(ctx)
-
-    def _emit_copy(self, ctx: EmitContext) -> Any:
-        return ctx.source()
-
-    def _emit_all(self, ctx: EmitContext) -> Any:
-        batch = batch_of(self._packed_layout)
-        index = last_picked(picked(ctx, self.mask, batch, self._frames))
-        x = in_full_layout(ctx, self.source, self._packed_layout)
-        initial = initial_in_layout(type(ctx)(self._initial_owner, ctx.lowering), self, ctx.output, self._frames)
-        initial = held_in_stream(ctx, ctx.output, self._frames, initial)
+        plan = self.plan
+        if not isinstance(plan, UnmaskPlan):
+            return ctx.source()
+        x, batch = in_full_layout(ctx, self.source, plan.packed), batch_of(plan.packed)
+        owner = type(ctx)(plan.initial_owner, ctx.lowering)
+        if plan.frames is None:
+            return self._emit_step(
+                ctx, x, batch, plan.count, tf.convert_to_tensor(plan.initial.emit(owner, ctx.output))
+            )
+        index = last_picked(picked(ctx, self.mask, batch, plan.frames))
+        initial = initial_in_layout(owner, plan.initial, ctx.output, plan.frames)
+        initial = held_in_stream(ctx, ctx.output, plan.frames, initial)
         y = self._spread(x, index, initial, batch)
-        pass_on_held(ctx, ctx.output, self._frames, initial, y)
+        pass_on_held(ctx, ctx.output, plan.frames, initial, y)
         return y
 
-    def _emit_step(self, ctx: EmitContext) -> Any:
-        """Emit one step, counting the selected frames."""
-        step = ctx.broadcast(self.mask, self._count_data)
-        count = ctx.loop_state(_COUNT) + tf.cast(step, tf.int32)
+    def _emit_step(self, ctx: EmitContext, x: Any, batch: Optional[Dim], layout: Any, initial: Any) -> Any:
+        """Emit one step, counting the selected frames.
+
+        :param layout: of their number
+        """
+        count = ctx.loop_state(_COUNT) + tf.cast(ctx.broadcast(self.mask, layout), tf.int32)
         ctx.set_loop_state(_COUNT, count)
-        x = in_full_layout(ctx, self.source, self._packed_layout)
-        batch = batch_of(self._packed_layout)
-        initial = tf.convert_to_tensor(self.initial.emit(type(ctx)(self._initial_owner, ctx.lowering), ctx.output))
         if initial.shape.rank:
             initial = tf.expand_dims(initial, 0 if batch is None else 1)
-        index = tf.reshape(count, [-1, 1])
-        y = self._spread(x, index, initial, batch)
+        y = self._spread(x, tf.reshape(count, [-1, 1]), initial, batch)
         return tf.squeeze(y, axis=0 if batch is None else 1)
 
     def _spread(self, x: Any, index: Any, initial: Any, batch: Optional[Dim]) -> Any:
@@ -151,9 +164,8 @@ class UnmaskLayer(Layer):
 def _masked_layer(node: Node) -> Optional[MaskedComputationLayer]:
     """Return the layer that selected the frames of a node, found along the first sources."""
     while not isinstance(node.layer, MaskedComputationLayer):
-        inner = node.layer.inner
-        if isinstance(inner, Node):
-            node = inner
+        if node.passes_on is not None:
+            node = node.passes_on
         elif node.sources:
             node = node.sources[0]
         else:

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axes
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.axis_marks import with_feature_default
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class AccumulateMeanPlan(LayerPlan):
+    """What `AccumulateMeanLayer` found.
+
+    :param reduced: the axes that the mean is over
+    """
+
+    reduced: Sequence[int]
+
+
 @register_layer("accumulate_mean")
-class AccumulateMeanLayer(ConcatInputLayer):
+class AccumulateMeanLayer(ConcatInputLayer, Planned[AccumulateMeanPlan]):
     """Exponential moving average ``m += exp_average * (mean(x) - m)``, updated in every training step; e.g. a prior.
 
     The mean is over the valid frames of all sequences of the batch. The output is ``m`` as it was before the step.
@@ -35,11 +48,11 @@ class AccumulateMeanLayer(ConcatInputLayer):
     initial_value: Optional[float] = option(None, help="initial mean; default 0, or 1/dim if is_prob_distribution")
     is_prob_distribution: Optional[bool] = option(None, help="whether the source is a probability distribution")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> AccumulateMeanPlan:
         """Infer the output: the axes that are left."""
         data = self.input_template(ctx)
-        self.reduced = ctx.axes(data, self.axes)
-        out = with_feature_default(data.without_axes(self.reduced))
+        reduced = ctx.axes(data, self.axes)
+        out = with_feature_default(data.without_axes(reduced))
         initial = self.initial_value
         if initial is None:
             is_softmax = self.source.layer.activation == "softmax"
@@ -47,7 +60,7 @@ class AccumulateMeanLayer(ConcatInputLayer):
             initial = 1.0 / ctx.need_static(ctx.need_feature(out), "the feature axis") if is_prob else 0.0
         # The name in checkpoints of the reference, where an op of the layer is already called "mean".
         ctx.param("mean_1", out.dims, initial, dtype=data.dtype, trainable=False)
-        return out
+        return AccumulateMeanPlan(out, reduced)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the parameter; the update runs after the step."""
@@ -60,9 +73,9 @@ class AccumulateMeanLayer(ConcatInputLayer):
     def _batch_mean(self, ctx: EmitContext) -> Any:
         data = self.input
         x = self.emit_input(ctx)
-        mask = ctx.masks(data, self.reduced)
+        mask = ctx.masks(data, self.plan.reduced)
         if mask is None:
-            return tf.reduce_mean(x, axis=self.reduced)
+            return tf.reduce_mean(x, axis=self.plan.reduced)
         weights = tf.broadcast_to(tf.cast(mask, x.dtype), tf.shape(x))
-        total = tf.reduce_sum(tf.where(mask, x, tf.zeros_like(x)), axis=self.reduced)
-        return total / tf.maximum(tf.reduce_sum(weights, axis=self.reduced), 1.0)
+        total = tf.reduce_sum(tf.where(mask, x, tf.zeros_like(x)), axis=self.plan.reduced)
+        return total / tf.maximum(tf.reduce_sum(weights, axis=self.plan.reduced), 1.0)

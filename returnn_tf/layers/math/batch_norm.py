@@ -43,4 +43,4 @@ class BatchNormLayer(ConcatInputLayer, BatchNormOptions):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit moments in training, and one multiply-add."""
-        return emit_batch_norm(ctx, self.emit_input(ctx), self.input, self)
+        return emit_batch_norm(ctx, self.emit_input(ctx), self.input)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any, Optional
@@ -12,7 +13,8 @@ from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Activation, Code, Number, OutType, OutTypeOptions
 from returnn_tf.graph.plan_context import PlanContext
@@ -38,7 +40,17 @@ from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
-class ElementwiseLayer(Layer):
+@dataclasses.dataclass(frozen=True, eq=False)
+class ElementwisePlan(LayerPlan):
+    """What `ElementwiseLayer` found.
+
+    :param layout: the axes of all sources together, in their order in the output
+    """
+
+    layout: Data
+
+
+class ElementwiseLayer(Planned[ElementwisePlan]):
     """Sources broadcast to the layout of the source with most axes."""
 
     def common(self, ctx: PlanContext, allow_broadcast_all: Any) -> Data:
@@ -52,20 +64,21 @@ class ElementwiseLayer(Layer):
         strict = bool(allow) and not named
         ones = not strict or ctx.behavior_version < 11
         datas = [node.output for node in self.sources]
-        self.layout = common_layout(datas, allow_broadcast_all=bool(allow), strict=strict, ones=ones)
-        return self.layout
+        return common_layout(datas, allow_broadcast_all=bool(allow), strict=strict, ones=ones)
 
-    def without_sources(self, ctx: PlanContext, out_type: Any) -> Data:
-        """Return the template of code that needs no sources: out_type says all of it."""
-        self.layout = whole_out_type(ctx, out_type)
-        return self.layout
+    def without_sources(self, ctx: PlanContext, out_type: Any) -> ElementwisePlan:
+        """Plan code that needs no sources: out_type says all of its output."""
+        data = whole_out_type(ctx, out_type)
+        return ElementwisePlan(data, data)
 
-    def with_out_type(self, ctx: PlanContext, data: Data, out_type: Any) -> Data:
-        """Return the template changed by the option ``out_type``; the sources get its order of axes."""
+    def with_out_type(self, ctx: PlanContext, data: Data, layout: Data, out_type: Any) -> ElementwisePlan:
+        """Change the template by the option ``out_type``; the sources get its order of axes.
+
+        :param layout: the axes of all sources together
+        """
         data = apply_out_type(ctx, data, out_type)
-        if data.rank == self.layout.rank and None not in match_axes(self.layout, data):
-            self.layout = data
-        return data
+        is_order = data.rank == layout.rank and None not in match_axes(layout, data)
+        return ElementwisePlan(data, data if is_order else layout)
 
     def check_dtypes(self, ctx: PlanContext) -> str:
         """Return the dtype of all sources.
@@ -80,7 +93,7 @@ class ElementwiseLayer(Layer):
 
     def values(self, ctx: EmitContext) -> list[Any]:
         """Return all sources in the common layout, size 1 where they lack an axis."""
-        return [ctx.broadcast(node, self.layout) for node in self.sources]
+        return [ctx.broadcast(node, self.plan.layout) for node in self.sources]
 
 
 @register_layer("combine")
@@ -111,7 +124,7 @@ class CombineLayer(ElementwiseLayer):
     out_type: OutType = option(None, help="output properties that differ from the sources", group=OutTypeOptions)
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> ElementwisePlan:
         """Infer the output: the common layout, changed by out_type."""
         check_activation(self.activation)
         if self.kind != "eval" and self.kind not in KINDS:
@@ -127,25 +140,26 @@ class CombineLayer(ElementwiseLayer):
             compile_code(ctx, self.eval, self.eval_locals)
         elif not self.sources:
             raise ctx.error("needs sources: add 'from', e.g. 'from': ['a', 'b'].")
-        data = self._template(ctx, out_type)
-        if self.kind != "eval" and self.layout is not data:
-            raise ctx.error("out_type gives %s, but the sources have the axes %s." % (data, self.layout))
+        found = self._template(ctx, out_type)
+        data = found.output
+        if self.kind != "eval" and found.layout is not data:
+            raise ctx.error("out_type gives %s, but the sources have the axes %s." % (data, found.layout))
         if self.n_out is not None and data.dim != self.n_out:
             raise ctx.error("n_out is %d, but the sources give %s. Omit n_out." % (self.n_out, data))
         if self.with_bias:
             ctx.param("b", (ctx.need_feature(data),), 0.0)
-        return data
+        return found
 
-    def _template(self, ctx: PlanContext, out_type: Any) -> Data:
+    def _template(self, ctx: PlanContext, out_type: Any) -> ElementwisePlan:
         if not self.sources:
             return self.without_sources(ctx, out_type)
-        data = self.common(ctx, self.allow_broadcast_all_sources)
+        data = layout = self.common(ctx, self.allow_broadcast_all_sources)
         if self.kind != "eval":
             data = data.replace(dtype=self._result_dtype(ctx))
         if isinstance(out_type, Data):
-            return out_type
+            return ElementwisePlan(out_type, layout)
         data = data.replace(sparse_dim=None) if data.dtype == "bool" else data
-        return self.with_out_type(ctx, data.replace(vocab=None), out_type)
+        return self.with_out_type(ctx, data.replace(vocab=None), layout, out_type)
 
     def _log_inert(self, ctx: PlanContext) -> None:
         """Log which options are only for the kind 'eval'; a function in out_type gets eval_locals in any case."""
@@ -189,7 +203,7 @@ class CombineLayer(ElementwiseLayer):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit reduction from left to right, bias, activation."""
         if self.kind == "eval":
-            y = run_code(ctx, self.eval, self.eval_locals, self.layout)
+            y = run_code(ctx, self.eval, self.eval_locals, self.plan.layout)
         else:
             values = self.values(ctx)
             y = add(*values) if self._is_plain_sum(ctx) else reduce(binary(self.kind), values)
@@ -208,7 +222,7 @@ class CombineLayer(ElementwiseLayer):
 
     def _is_plain_sum(self, ctx: EmitContext) -> bool:
         """Return whether this adds two sources of the same axes in training, as residual connections do."""
-        dims = self.layout.dims
+        dims = self.plan.layout.dims
         same = len(self.sources) == 2 and all(node.output.dims == dims for node in self.sources)
         return same and ctx.train and self.kind in ("add", "+")
 
@@ -218,7 +232,7 @@ class CombineLayer(ElementwiseLayer):
             missing = [n.path for n, loss in zip(self.sources, losses) if loss is None]
             raise ValueError("eval_for_output_loss: the sources %s have no output_loss" % ", ".join(missing))
         if self.kind == "eval":
-            value = run_code(ctx, self.eval, self.eval_locals, self.layout, replace=losses)
+            value = run_code(ctx, self.eval, self.eval_locals, self.plan.layout, replace=losses)
         else:
             value = reduce(binary(self.kind), losses)
         ctx.set_aux(self.node, OUTPUT_LOSS, value)
@@ -240,7 +254,7 @@ class CompareLayer(ElementwiseLayer):
     value: Optional[Number] = option(None, help="number to compare with, as the last operand")
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> ElementwisePlan:
         """Infer the output: the common layout, bool."""
         if self.kind not in COMPARISONS:
             raise ctx.error("unknown kind %r. %s" % (self.kind, did_you_mean(self.kind, COMPARISONS)))
@@ -252,7 +266,7 @@ class CompareLayer(ElementwiseLayer):
             raise ctx.error("value is %r, but the source is %s." % (self.value, dtype))
         if dtype.startswith(("int", "uint")) and isinstance(self.value, float) and not self.value.is_integer():
             raise ctx.error("value is %r, but the source is %s. Cast the source to float32." % (self.value, dtype))
-        return data.replace(dtype="bool", sparse_dim=None, vocab=None)
+        return ElementwisePlan(data.replace(dtype="bool", sparse_dim=None, vocab=None), data)
 
     def remark(self) -> str:
         """Tell a label that the source never has, e.g. a wrong index of the blank or of the end."""

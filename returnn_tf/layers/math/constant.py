@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Optional
 
 import numpy as np
@@ -10,7 +11,8 @@ from numpy.typing import NDArray
 from returnn_tf.config.errors import shown
 from returnn_tf.config.options import LayerRefs, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Constant, Shape
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -20,8 +22,18 @@ from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ConstantPlan(LayerPlan):
+    """What `ConstantLayer` found.
+
+    :param array: the value
+    """
+
+    array: NDArray[Any]
+
+
 @register_layer("constant")
-class ConstantLayer(Layer):
+class ConstantLayer(Planned[ConstantPlan]):
     """``y = value``.
 
     Lengths: those of the dims in ``shape``.
@@ -42,21 +54,17 @@ class ConstantLayer(Layer):
     feature_dim: Optional[Dim] = option(None, help="which dim of the shape is the feature dim")
     shape_deps: LayerRefs = option((), help="layers with the dynamic dims of the shape", refs=True)
 
-    def __post_init__(self) -> None:
-        #: The value, set when planned.
-        self.array = np.zeros([])
-
     @property
-    def initializer(self) -> NDArray[Any]:
+    def initializer(self) -> Optional[NDArray[Any]]:
         """Return what fills a variable with this value."""
-        return self.array
+        return self.plan.array if isinstance(self.node.found, ConstantPlan) else None
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> ConstantPlan:
         """Infer the output: the dims of ``shape``, or static ones as the value has them."""
         if self.sources:
             raise ctx.error("takes no sources: 'from' must be [].")
-        array = self.array = self._as_array(ctx)
-        dims = self._dims(ctx)
+        array = self._as_array(ctx)
+        dims = self._dims(ctx, array.shape)
         if self.with_batch_dim and not any(d.is_batch for d in dims):
             dims.insert(0, batch_dim)
         for dim in dims:
@@ -65,8 +73,10 @@ class ConstantLayer(Layer):
         if array.dtype.kind in "OSU":
             data = data.replace(dtype="string")
         if self.feature_dim is not None:
-            return data.replace(feature_axis=ctx.axis(data, self.feature_dim))
-        return with_feature_default(data)
+            data = data.replace(feature_axis=ctx.axis(data, self.feature_dim))
+        else:
+            data = with_feature_default(data)
+        return ConstantPlan(data, array)
 
     def _as_array(self, ctx: PlanContext) -> NDArray[Any]:
         try:
@@ -82,8 +92,7 @@ class ConstantLayer(Layer):
         except (TypeError, ValueError) as exc:
             raise ctx.error("the value %s does not fit dtype %r: %s." % (shown(self.value), self.dtype, exc)) from None
 
-    def _dims(self, ctx: PlanContext) -> list[Dim]:
-        sizes = self.array.shape
+    def _dims(self, ctx: PlanContext, sizes: tuple[int, ...]) -> list[Dim]:
         if self.shape is None:
             return [self._new_dim(i, size) for i, size in enumerate(sizes)]
         dims = [d if isinstance(d, Dim) else self._new_dim(i, d) for i, d in enumerate(self.shape)]
@@ -101,7 +110,7 @@ class ConstantLayer(Layer):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a constant, broadcast to the shape if that has more axes."""
         data = ctx.output
-        value = tf.constant(self.array, data.dtype)
+        value = tf.constant(self.plan.array, data.dtype)
         if value.shape.rank == data.rank and (data.rank or not data.dims):
             return value
         return tf.broadcast_to(value, tf.stack(ctx.shape(data)))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 from returnn_tf.config.options import between, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axes, Dims, Padding
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.layers.shared.conv_params import ConvParams
+from returnn_tf.layers.shared.conv_params import ConvFilter, ConvParams
 from returnn_tf.layers.shared.spatial import (
+    SpatialAxes,
     bind_spatial,
     check_padding,
     conv_dim,
@@ -28,8 +33,28 @@ Sizes = Union[int, list[int], tuple[int, ...]]
 FilterSizes = Union[int, list[Union[int, Dim]], tuple[Union[int, Dim], ...]]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ConvPlan(LayerPlan):
+    """What `ConvLayer` found.
+
+    :param filter: where filter and bias come from
+    :param spatial: where the axes are that the filter moves along
+    :param size: of the filter, per axis
+    :param strides: per axis
+    :param dilations: per axis
+    :param padding: per axis: "same", "valid", or the frames in front and behind
+    """
+
+    filter: ConvFilter
+    spatial: SpatialAxes
+    size: Sequence[int]
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    padding: Sequence[Union[str, tuple[int, int]]]
+
+
 @register_layer("conv")
-class ConvLayer(ConcatInputLayer, ConvParams):
+class ConvLayer(ConcatInputLayer, ConvParams, Planned[ConvPlan]):
     """``y[t] = activation(sum over k of x[t * stride + k * dilation - left] W[k] + bias)`` along 1 to 3 axes.
 
     The output has the axes [batch, others, spatial, features]; axes that are not in ``in_spatial_dims`` count as batch.
@@ -74,20 +99,20 @@ class ConvLayer(ConcatInputLayer, ConvParams):
         None, help="pad the array to a power of this length", inert="one graph serves all lengths"
     )
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> ConvPlan:
         """Infer the output: batch and other axes, spatial axes, features."""
         data = self._expanded(ctx, self.input_template(ctx))
         count = 1 if isinstance(self.filter_size, int) else len(self.filter_size)
         if not 1 <= count <= 3:
             raise ctx.error("filter_size must have 1 to 3 entries, got %r." % (self.filter_size,))
-        self._spatial = spatial_axes(ctx, data, self.in_spatial_dims, count, "filter_size")
-        self._size = size = per_axis(ctx, "filter_size", self.filter_size, count)
-        self._strides = per_axis(ctx, "strides", self.strides, count)
-        self._dilations = per_axis(ctx, "dilation_rate", self.dilation_rate, count)
+        spatial = spatial_axes(ctx, data, self.in_spatial_dims, count, "filter_size")
+        size = per_axis(ctx, "filter_size", self.filter_size, count)
+        strides = per_axis(ctx, "strides", self.strides, count)
+        dilations = per_axis(ctx, "dilation_rate", self.dilation_rate, count)
         given = check_padding(ctx, self.padding, count)
-        steps = list(zip(size, self._strides, self._dilations))
-        self._padding = [fixed_padding(d, p, *step) for d, p, step in zip(self._spatial.dims, given, steps)]
-        dims = [conv_dim(d, *step, p) for d, p, step in zip(self._spatial.dims, given, steps)]
+        steps = list(zip(size, strides, dilations))
+        padding = [fixed_padding(d, p, *step) for d, p, step in zip(spatial.dims, given, steps)]
+        dims = [conv_dim(d, *step, p) for d, p, step in zip(spatial.dims, given, steps)]
         out = ctx.out_feature()
         n_in, n_out = ctx.need_static(ctx.need_feature(data), "the feature axis"), ctx.need_static(out, "out_dim")
         if self.groups < 1 or n_in % self.groups or n_out % self.groups:
@@ -95,12 +120,22 @@ class ConvLayer(ConcatInputLayer, ConvParams):
                 "%d input and %d output features are not divisible by %d groups." % (n_in, n_out, self.groups)
             )
         with_bias = ctx.behavior_version >= 10 if self.with_bias is None else self.with_bias
-        self.declare_params(ctx, "W", [*size, n_in // self.groups, n_out], n_out, with_bias)
-        return self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, dims, self._spatial.dims), out)
+        params = self.declare_params(ctx, "W", [*size, n_in // self.groups, n_out], n_out, with_bias)
+        return ConvPlan(
+            spatial.template(bind_spatial(ctx, self.out_spatial_dims, dims, spatial.dims), out),
+            filter=params,
+            spatial=spatial,
+            size=size,
+            strides=strides,
+            dilations=dilations,
+            padding=padding,
+        )
 
     def remark(self) -> str:
         """Tell that values depend on the longest sequence of the batch."""
-        return remark_on_padding(self._spatial.dims, self._padding, self._size, self._strides, self._dilations)
+        return remark_on_padding(
+            self.plan.spatial.dims, self.plan.padding, self.plan.size, self.plan.strides, self.plan.dilations
+        )
 
     def _expanded(self, ctx: PlanContext, data: Data) -> Data:
         """Expand the source by the axes that the options add."""
@@ -123,15 +158,15 @@ class ConvLayer(ConcatInputLayer, ConvParams):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one convolution; a reshape if several axes count as batch."""
         x = self.emit_input(ctx)
-        data = self._spatial.data
+        data = self.plan.spatial.data
         if data is not self.input:
             x = tf.reshape(x, ctx.shape(data))
         y = convolution(
-            self._spatial.to_op(ctx, x, use_time_mask=self.use_time_mask),
-            self.emit_filter(ctx),
-            strides=self._strides,
-            dilations=self._dilations,
+            self.plan.spatial.to_op(ctx, x, use_time_mask=self.use_time_mask),
+            self.emit_filter(ctx, self.plan.filter),
+            strides=self.plan.strides,
+            dilations=self.plan.dilations,
             groups=self.groups,
-            padding=self._padding,
+            padding=self.plan.padding,
         )
-        return self.finish(ctx, self._spatial.from_op(ctx, y, ctx.output))
+        return self.finish(ctx, self.plan.spatial.from_op(ctx, y, ctx.output), self.plan.filter)

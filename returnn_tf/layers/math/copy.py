@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from returnn_tf.config.options import LayerRefs, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -32,8 +33,12 @@ class CopyLayer(ConcatInputLayer):
     keeps_features = True
     joins_features = True
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> Union[Data, LayerPlan]:
         """Return the template of the input."""
+        return self.copied(ctx)
+
+    def copied(self, ctx: PlanContext) -> Data:
+        """Infer the template of the input, with the feature dim of the option ``out_dim``."""
         data = self.input_template(ctx)
         if self.out_dim is not None and data.feature_axis is not None:
             dim = ctx.bind(self.out_dim, data.dims[data.feature_axis])

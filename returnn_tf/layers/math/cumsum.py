@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Optional, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.block_end import at_block_end
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axis, InitialOutput
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -18,8 +21,25 @@ from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class CumsumPlan(LayerPlan):
+    """What `CumsumLayer` found. The output has the axes of the input and that of the steps, if they are inputs.
+
+    :param axis: that of the sum, in the output; None: it is over the steps of a loop
+    :param initial: the sum before the first step of a loop
+    """
+
+    axis: Optional[int]
+    initial: Optional[InitialValue]
+
+    @property
+    def step(self) -> Data:
+        """The layout of the sum at one position."""
+        return self.output if self.axis is None else self.output.without_axes([self.axis])
+
+
 @register_layer("cumsum")
-class CumsumLayer(ConcatInputLayer):
+class CumsumLayer(ConcatInputLayer, Planned[CumsumPlan]):
     """``y[t] = sum of x[s] over all s <= t`` (with ``reverse``: s >= t) along one axis.
 
     There is no mask: with ``reverse``, frames after the end of a sequence count. Inside of a loop, and without a time
@@ -46,23 +66,23 @@ class CumsumLayer(ConcatInputLayer):
         keywords=(*INITIAL_KEYWORDS, "apply(0)"),
     )
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> CumsumPlan:
         """Return the template of the source."""
         data = self.input_template(ctx)
         need_numbers(ctx, data, "a sum")
-        self._frames, self._axis = frames_of(ctx, data, self.axis)
-        self._initial = self._planned_initial(ctx)
-        if self._axis is None:
+        frames, axis = frames_of(ctx, data, self.axis)
+        initial = self._planned_initial(ctx, frames, axis)
+        if axis is None:
             if self.reverse:
                 raise ctx.error("reverse needs future steps, which a loop does not know yet.")
             ctx.loop_state("sum", data, self.initial_output_value)
-        return self._frames
+        return CumsumPlan(frames, axis, initial)
 
-    def _planned_initial(self, ctx: PlanContext) -> Optional[InitialValue]:
+    def _planned_initial(self, ctx: PlanContext, frames: Data, axis: Optional[int]) -> Optional[InitialValue]:
         """Plan the sum before the first step of a loop; None if it runs over another axis or outside of loops."""
-        if self._axis is not None and not self._frames.dims[self._axis].is_loop:
+        if axis is not None and not frames.dims[axis].is_loop:
             return None
-        initial = plan_initial_value(ctx, self.initial_output, self._step())
+        initial = plan_initial_value(ctx, self.initial_output, frames if axis is None else frames.without_axes([axis]))
         if initial is None:
             raise ctx.error(
                 "initial_output must be a number, 'zeros', 'ones', 'var' or a layer here, not %r."
@@ -70,35 +90,33 @@ class CumsumLayer(ConcatInputLayer):
             )
         return initial
 
-    def _step(self) -> Data:
-        return self._frames if self._axis is None else self._frames.without_axes([self._axis])
-
     def gives_initial_output(self) -> bool:
         """Return whether the sum runs over the steps of a loop."""
-        return self._initial is not None
+        return isinstance(self.node.found, CumsumPlan) and self.plan.initial is not None
 
     def initial_output_value(self, ctx: EmitContext) -> Any:
         """Return the sum before the first step of a loop."""
-        assert self._initial is not None
-        data = self._step()
+        assert self.plan.initial is not None
+        data = self.plan.step
         shape = ctx.shape(data)
-        return tf.broadcast_to(self._initial.emit(ctx, data), tf.stack(shape) if shape else [])
+        return tf.broadcast_to(self.plan.initial.emit(ctx, data), tf.stack(shape) if shape else [])
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one op."""
-        x = with_frames(ctx, self.emit_input(ctx), self.input, self._frames)
+        frames, axis = self.plan.output, self.plan.axis
+        x = with_frames(ctx, self.emit_input(ctx), self.input, frames)
         if self.additional_left_summand_per_element is not None:
             x = tf.cast(self.additional_left_summand_per_element, x.dtype) + x
-        if self._axis is None:
+        if axis is None:
             total = ctx.loop_state("sum") + x
             ctx.set_loop_state("sum", total)
             return total
-        total = tf.cumsum(x, axis=self._axis, reverse=self.reverse)
-        if self._initial is not None and self.initial_output is not None:
-            total += tf.expand_dims(self.initial_output_value(ctx), self._axis)
-        if ctx.continues and self._frames.dims[self._axis].is_dynamic and not self.reverse:
-            frame = self._frames.without_axes([self._axis])
+        total = tf.cumsum(x, axis=axis, reverse=self.reverse)
+        if self.plan.initial is not None and self.initial_output is not None:
+            total += tf.expand_dims(self.initial_output_value(ctx), axis)
+        if ctx.continues and frames.dims[axis].is_dynamic and not self.reverse:
+            frame = frames.without_axes([axis])
             before = ctx.state_before("sum", frame, tf.zeros(tf.stack(ctx.shape(frame)), x.dtype))
-            total += tf.expand_dims(before, self._axis)
-            ctx.state_after("sum", frame, at_block_end(ctx, self._frames, self._axis, before, total))
+            total += tf.expand_dims(before, axis)
+            ctx.state_after("sum", frame, at_block_end(ctx, frames, axis, before, total))
         return total

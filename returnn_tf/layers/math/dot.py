@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axes
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.attention_parts import attended, note_product
 from returnn_tf.layers.shared.dot_axes import match_leftovers, prefer_axes
 from returnn_tf.loops.aux_values import PER_SEQUENCE
-from returnn_tf.ops.dense.dot import axis_letters, contract, gather_rows
+from returnn_tf.ops.dense.dot import DotAxes, axis_letters, contract, gather_rows
 from returnn_tf.ops.dense.in_beam import product_in_beam
 from returnn_tf.ops.dense.labelled_attention import Factor
 from returnn_tf.ops.frames.reduce import fill_masked
@@ -25,8 +27,22 @@ _AUTO: Any = "auto"
 _OLD_DEFAULTS = (-1, -2, -2, -1)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class DotPlan(LayerPlan):
+    """What `DotLayer` found.
+
+    :param sparse: index of the source that acts as one-hot vectors; None: neither does
+    :param axes: which axes of the sources are summed over, common, and of one source only
+    :param adds_axis: whether the output has an axis of size 1 at its end
+    """
+
+    sparse: Optional[int]
+    axes: DotAxes
+    adds_axis: bool
+
+
 @register_layer("dot")
-class DotLayer(Layer):
+class DotLayer(Planned[DotPlan]):
     """``y[common, var1, var2] = sum over red of x1[common, var1, red] * x2[common, red, var2]``.
 
     The axes of both sources are those that are summed over (red1, red2, pairwise in this order), those that only one
@@ -57,16 +73,16 @@ class DotLayer(Layer):
     use_mask: bool = option(True, help="ignore frames after the end of a sequence; False: they count too")
     debug: bool = option(False, help="check shapes", inert="shapes are always checked")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> DotPlan:
         """Infer the output: common axes, var1, var2."""
         if len(self.sources) != 2:
             raise ctx.error("needs exactly two sources in 'from', got %d." % len(self.sources))
         a, b = (node.output for node in self.sources)
-        self._sparse = self._sparse_source(ctx, a, b)
-        red1, red2 = self._reduced(ctx, a, b)
+        sparse = self._sparse_source(ctx, a, b)
+        red1, red2 = self._reduced(ctx, a, b, sparse)
         var1, var2 = self._given_var(ctx, a, 0), self._given_var(ctx, b, 1)
-        self._axes = match_leftovers(ctx, (a, b), (red1, red2), (var1, var2))
-        return self._output(ctx, a, b)
+        axes = match_leftovers(ctx, (a, b), (red1, red2), (var1, var2))
+        return self._planned(ctx, a, b, sparse, axes)
 
     def _sparse_source(self, ctx: PlanContext, a: Data, b: Data) -> Optional[int]:
         """Return the source that acts as one-hot vectors."""
@@ -78,7 +94,7 @@ class DotLayer(Layer):
             raise ctx.error("both sources are sparse, %s and %s; make one of them dense." % (a, b))
         return found[0] if found else None
 
-    def _reduced(self, ctx: PlanContext, a: Data, b: Data) -> tuple[list[int], list[int]]:
+    def _reduced(self, ctx: PlanContext, a: Data, b: Data, sparse: Optional[int]) -> tuple[list[int], list[int]]:
         if self.reduce is not None:
             if self.red1 is not _AUTO or self.red2 is not _AUTO:
                 raise ctx.error("give either 'reduce' or 'red1' and 'red2', not both.")
@@ -90,8 +106,8 @@ class DotLayer(Layer):
                 raise ctx.error("the axes to sum over are missing: give 'reduce', or 'red1' and 'red2'.")
         both = []
         for i, (data, desc) in enumerate(zip((a, b), given)):
-            axes = [] if i == self._sparse else prefer_axes(ctx, data, desc)
-            if not axes and i != self._sparse and desc not in (None, [], ()):
+            axes = [] if i == sparse else prefer_axes(ctx, data, desc)
+            if not axes and i != sparse and desc not in (None, [], ()):
                 raise ctx.error("there is no axis %s to sum over in source %d, %s." % (_show(desc), i + 1, data))
             both.append(axes)
         return both[0], both[1]
@@ -104,30 +120,30 @@ class DotLayer(Layer):
             value = _OLD_DEFAULTS[2 + index]
         return [] if value is None else prefer_axes(ctx, data, value)
 
-    def _output(self, ctx: PlanContext, a: Data, b: Data) -> Data:
-        axes = self._axes
+    def _planned(self, ctx: PlanContext, a: Data, b: Data, sparse: Optional[int], axes: DotAxes) -> DotPlan:
         dims = [a.dims[i] for i in axes.common1] + [a.dims[i] for i in axes.var1] + [b.dims[i] for i in axes.var2]
         add = ctx.behavior_version < 3 if self.add_var2_if_empty is None else self.add_var2_if_empty
         has_var2 = any(not b.dims[i].is_loop for i in axes.var2)
-        self._add_axis = bool(add and not has_var2)
-        if self._add_axis:
+        adds_axis = bool(add and not has_var2)
+        if adds_axis:
             dims.append(ctx.new_feature(1))
-        dtype = b.dtype if self._sparse == 0 else a.dtype
-        if self._sparse is None and a.dtype != b.dtype:
+        dtype = b.dtype if sparse == 0 else a.dtype
+        if sparse is None and a.dtype != b.dtype:
             raise ctx.error("the sources have dtypes %s and %s. Cast one of them." % (a.dtype, b.dtype))
         out = Data.from_dims(dims, dtype=dtype)
-        if has_var2 or self._add_axis:
+        if has_var2 or adds_axis:
             last = len(dims) - 1
             times = (i for i, d in enumerate(dims) if d.is_dynamic and d.kind is DimKind.SPATIAL and i != last)
             out = out.replace(feature_axis=last, time_axis=next(times, None))
-        return out
+        return DotPlan(out, sparse, axes, adds_axis)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one (batched) matrix product, or a row lookup."""
         x1, x2 = ctx.source(0), ctx.source(1)
-        axes = self._axes
-        if self._sparse is not None:
-            y = gather_rows(x1, x2, axes, sparse=self._sparse)
+        axes = self.plan.axes
+        sparse = self.plan.sparse
+        if sparse is not None:
+            y = gather_rows(x1, x2, axes, sparse=sparse)
         else:
             which, mask = self._mask(ctx)
             y = self._contracted_in_beam(ctx, which, mask)
@@ -135,10 +151,10 @@ class DotLayer(Layer):
                 y = self._attended(ctx, (x1, x2))
             if y is None:
                 y = contract(*_masked(x1, x2, which, mask), axes)
-        y = tf.expand_dims(y, -1) if self._add_axis else y
-        if self._sparse is None:
+        y = tf.expand_dims(y, -1) if self.plan.adds_axis else y
+        if sparse is None:
             first, second, out = axis_letters(axes)
-            labels = [*out, "added"] if self._add_axis else out
+            labels = [*out, "added"] if self.plan.adds_axis else out
             note_product(ctx, y, Factor(x1, tuple(first)), Factor(x2, tuple(second)), labels)
         return y
 
@@ -148,7 +164,7 @@ class DotLayer(Layer):
 
     def _attended(self, ctx: EmitContext, x: tuple[Any, Any]) -> Optional[Any]:
         """Return the product if one source has attention weights, of which those after the end of a sequence are 0."""
-        *letters, out = axis_letters(self._axes)
+        *letters, out = axis_letters(self.plan.axes)
         for i in range(2):
             y = attended(ctx, self.sources[i], letters[i], letters[1 - i], out, x[1 - i])
             if y is not None:
@@ -162,12 +178,12 @@ class DotLayer(Layer):
         if other is None or None not in found or (mask is not None and which == once):
             return None
         dims = self.sources[0].output.dims
-        batch = next((i for i, axis in enumerate(self._axes.common1) if dims[axis].is_batch), None)
+        batch = next((i for i, axis in enumerate(self.plan.axes.common1) if dims[axis].is_batch), None)
         if batch is None:
             return None
         x1, x2 = (other.values if i == once else ctx.source(i) for i in range(2))
         tensors = _masked(x1, x2, which, mask)
-        *letters, out = axis_letters(self._axes)
+        *letters, out = axis_letters(self.plan.axes)
         parts = list(zip(tensors, letters))
         return product_in_beam(
             parts[once], parts[1 - once], out, batch=out[batch], beam=other.beam, with_gradient=ctx.train
@@ -176,7 +192,7 @@ class DotLayer(Layer):
     def _mask(self, ctx: EmitContext) -> tuple[int, Optional[Any]]:
         """Return (the source, a mask of the frames in it that count): that with fewer axes, if it has the lengths."""
         a, b = (node.output for node in self.sources)
-        reds = self._axes.red1, self._axes.red2
+        reds = self.plan.axes.red1, self.plan.axes.red2
         which = 0 if a.rank < b.rank else 1
         if not self.use_mask:
             return which, None

@@ -12,7 +12,7 @@ from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Activation, Code, OutType, OutTypeOptions
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.math.combine import ElementwiseLayer
+from returnn_tf.layers.math.combine import ElementwiseLayer, ElementwisePlan
 from returnn_tf.layers.math.eval_code import compile_code, run_code, true_labels_of_code
 from returnn_tf.layers.shared.out_type_function import out_type_of_function
 from returnn_tf.ops.activations import check_activation, get_activation
@@ -44,7 +44,7 @@ class EvalLayer(ElementwiseLayer):
     out_type: OutType = option(None, help="output properties that differ from the sources", group=OutTypeOptions)
     allow_broadcast_all_sources: Optional[bool] = option(None, help="allow that no source has all axes")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> ElementwisePlan:
         """Infer the output: the common layout, changed by out_type."""
         check_activation(self.activation)
         compile_code(ctx, self.eval, self.eval_locals)
@@ -57,8 +57,10 @@ class EvalLayer(ElementwiseLayer):
             return self.without_sources(ctx, out_type)
         # The code may do anything with its sources, so they need not match unless it uses them broadcast.
         allow = True if self.out_type else self.allow_broadcast_all_sources
-        data = self.common(ctx, allow).replace(vocab=None)
-        return out_type if isinstance(out_type, Data) else self.with_out_type(ctx, data, out_type)
+        layout = self.common(ctx, allow)
+        if isinstance(out_type, Data):
+            return ElementwisePlan(out_type, layout)
+        return self.with_out_type(ctx, layout.replace(vocab=None), layout, out_type)
 
     def differentiates_by(self) -> Sequence[Node]:
         """Return what the user's code sees."""
@@ -70,7 +72,7 @@ class EvalLayer(ElementwiseLayer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Run the code."""
-        y = run_code(ctx, self.eval, self.eval_locals, self.layout)
+        y = run_code(ctx, self.eval, self.eval_locals, self.plan.layout)
         if self.activation is not None:
             ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(y, self.activation))
             y = get_activation(self.activation)(y)

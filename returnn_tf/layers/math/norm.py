@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axes
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -66,8 +70,20 @@ def _behind(param: Any, count: int) -> Any:
     return expand_at(param, range(rank, rank + count))
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class NormPlan(LayerPlan):
+    """What `NormLayer` found.
+
+    :param axes: the axes that mean and variance are over
+    :param param_axes: the axes of scale and bias
+    """
+
+    axes: Sequence[int]
+    param_axes: Sequence[int]
+
+
 @register_layer("norm")
-class NormLayer(ConcatInputLayer):
+class NormLayer(ConcatInputLayer, Planned[NormPlan]):
     """``y = (x - mean) / sqrt(variance + epsilon) * scale + bias`` over any axes.
 
     Mean and (biased) variance are over all frames of the array, those after the end of a sequence too. With axis "F"
@@ -89,41 +105,41 @@ class NormLayer(ConcatInputLayer):
     bias: bool = option(True, help="whether to add bias")
     epsilon: float = option(1e-6, help="added to the variance")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> NormPlan:
         """Return the template of the source."""
         data = self.input_template(ctx)
-        self._axes = given_axes(ctx, data, self.axis, self.axes)
-        self._param_axes: list[int] = ctx.axes(data, self.param_shape)
-        if not self._param_axes:
+        axes = given_axes(ctx, data, self.axis, self.axes)
+        param_axes = ctx.axes(data, self.param_shape)
+        if not param_axes:
             raise ctx.error("param_shape %r means no axis of %s." % (self.param_shape, data))
-        shape = [data.dims[i] for i in self._param_axes]
+        shape = [data.dims[i] for i in param_axes]
         if self.scale:
             ctx.param("scale", shape, 1.0)
         if self.bias:
             ctx.param("bias", shape, 0.0)
-        return data.replace(vocab=None)
+        return NormPlan(data.replace(vocab=None), axes, param_axes)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit moments and one multiply-add."""
         x = self.emit_input(ctx)
         last = [self.input.rank - 1]
-        if (ctx.train or ctx.lowering.in_place) and list(self._axes) == last == self._param_axes:
+        if (ctx.train or ctx.lowering.in_place) and list(self.plan.axes) == last == list(self.plan.param_axes):
             scale, bias = (ctx.param(name) if on else None for name, on in (("scale", self.scale), ("bias", self.bias)))
             return layer_norm(x, scale, bias, self.epsilon)
-        mean, variance = moments(x, self._axes)
+        mean, variance = moments(x, self.plan.axes)
         scale = self._param(ctx, "scale") if self.scale else None
         bias = self._param(ctx, "bias") if self.bias else None
         return normalize(x, mean, variance, self.epsilon, scale, bias)
 
     def works_by_frame(self) -> bool:
         """Return whether it normalises over the last axis."""
-        return list(self._axes) == [self.input.rank - 1] == self._param_axes and self.drops_by_frame()
+        return list(self.plan.axes) == [self.input.rank - 1] == list(self.plan.param_axes) and self.drops_by_frame()
 
     def _param(self, ctx: EmitContext, name: str) -> Optional[Any]:
-        return param_in_layout(ctx.param(name), self._param_axes, self.input)
+        return param_in_layout(ctx.param(name), self.plan.param_axes, self.input)
 
 
-def param_in_layout(param: Any, axes: list[int], data: Data) -> Any:
+def param_in_layout(param: Any, axes: Sequence[int], data: Data) -> Any:
     """Broadcast a parameter over some axes of a layout to the whole layout."""
     param = transpose(param, sorted(range(len(axes)), key=lambda i: axes[i]))
     return expand_at(param, [i for i in range(data.rank) if i not in axes])

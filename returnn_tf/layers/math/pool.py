@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axes, Dims, Padding
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.numbers import need_numbers
 from returnn_tf.layers.shared.spatial import (
+    SpatialAxes,
     bind_spatial,
     check_padding,
     conv_dim,
@@ -29,8 +34,26 @@ from returnn_tf.util.lazy_tf import tf
 Sizes = Union[int, list[int], tuple[int, ...]]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class PoolPlan(LayerPlan):
+    """What `PoolLayer` found.
+
+    :param spatial: where the axes are that the window moves along
+    :param size: of the window, per axis
+    :param strides: per axis
+    :param dilations: per axis
+    :param padding: per axis: "same", "valid", or the frames in front and behind
+    """
+
+    spatial: SpatialAxes
+    size: Sequence[int]
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    padding: Sequence[Union[str, tuple[int, int]]]
+
+
 @register_layer("pool")
-class PoolLayer(ConcatInputLayer):
+class PoolLayer(ConcatInputLayer, Planned[PoolPlan]):
     """Maximum or mean over a window that slides along one to three axes, e.g. to shorten sequences.
 
     The output has the axes [batch, others, spatial, features]; axes that are not in ``in_spatial_dims`` count as batch.
@@ -61,7 +84,7 @@ class PoolLayer(ConcatInputLayer):
     )
     use_time_mask: bool = option(False, help="ignore frames after the end of a sequence")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> PoolPlan:
         """Infer the output: batch and other axes, spatial axes, features."""
         if self.mode.lower() not in ("max", "avg"):
             raise ctx.error("mode must be 'max' or 'avg', not %r." % self.mode)
@@ -70,48 +93,57 @@ class PoolLayer(ConcatInputLayer):
         count = 1 if isinstance(self.pool_size, int) else len(self.pool_size)
         if not 1 <= count <= 3:
             raise ctx.error("pool_size must have 1 to 3 entries, got %r." % (self.pool_size,))
-        self._spatial = spatial_axes(ctx, data, self.in_spatial_dims, count, "pool_size")
-        self._size = per_axis(ctx, "pool_size", self.pool_size, count)
-        self._strides = per_axis(ctx, "strides", self._size if self.strides is None else self.strides, count)
-        self._dilations = per_axis(ctx, "dilation_rate", self.dilation_rate, count)
+        spatial = spatial_axes(ctx, data, self.in_spatial_dims, count, "pool_size")
+        size = per_axis(ctx, "pool_size", self.pool_size, count)
+        strides = per_axis(ctx, "strides", size if self.strides is None else self.strides, count)
+        dilations = per_axis(ctx, "dilation_rate", self.dilation_rate, count)
         given = check_padding(ctx, self.padding, count)
-        steps = list(zip(self._size, self._strides, self._dilations))
-        self._padding = [fixed_padding(d, p, *step) for d, p, step in zip(self._spatial.dims, given, steps)]
-        dims = [conv_dim(d, *step, p) for d, p, step in zip(self._spatial.dims, given, steps)]
-        return self._spatial.template(
-            bind_spatial(ctx, self.out_spatial_dims, dims, self._spatial.dims), self._out_feature(ctx)
+        steps = list(zip(size, strides, dilations))
+        padding = [fixed_padding(d, p, *step) for d, p, step in zip(spatial.dims, given, steps)]
+        dims = [conv_dim(d, *step, p) for d, p, step in zip(spatial.dims, given, steps)]
+        return PoolPlan(
+            spatial.template(
+                bind_spatial(ctx, self.out_spatial_dims, dims, spatial.dims), self._out_feature(ctx, spatial.data)
+            ),
+            spatial=spatial,
+            size=size,
+            strides=strides,
+            dilations=dilations,
+            padding=padding,
         )
 
     def remark(self) -> str:
         """Tell that values depend on the longest sequence of the batch."""
-        return remark_on_padding(self._spatial.dims, self._padding, self._size, self._strides, self._dilations)
+        return remark_on_padding(
+            self.plan.spatial.dims, self.plan.padding, self.plan.size, self.plan.strides, self.plan.dilations
+        )
 
-    def _out_feature(self, ctx: PlanContext) -> Any:
-        dim = ctx.need_feature(self._spatial.data)
+    def _out_feature(self, ctx: PlanContext, data: Data) -> Any:
+        dim = ctx.need_feature(data)
         if self.n_out not in (None, dim.size):
             raise ctx.error("n_out is %s, but pooling keeps the %s features. Omit n_out." % (self.n_out, dim.size))
         return ctx.bind(self.out_dim, dim)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one pooling operation."""
-        data = self._spatial.data
-        mask = ctx.masks(data, self._spatial.spatial) if self.use_time_mask else None
+        data = self.plan.spatial.data
+        mask = ctx.masks(data, self.plan.spatial.spatial) if self.use_time_mask else None
         if mask is not None:
             mask = self._mask_in_op_form(ctx, mask)
         y = pool(
-            self._spatial.to_op(ctx, self.emit_input(ctx), use_time_mask=False),
+            self.plan.spatial.to_op(ctx, self.emit_input(ctx), use_time_mask=False),
             self.mode.lower(),
-            self._size,
-            strides=self._strides,
-            dilations=self._dilations,
-            padding=self._padding,
+            self.plan.size,
+            strides=self.plan.strides,
+            dilations=self.plan.dilations,
+            padding=self.plan.padding,
             mask=mask,
         )
-        return self._spatial.from_op(ctx, y, ctx.output)
+        return self.plan.spatial.from_op(ctx, y, ctx.output)
 
     def _mask_in_op_form(self, ctx: EmitContext, mask: Any) -> Any:
         """Bring the mask to [N, spatial..., 1]; axes in which it is constant stay at size 1 unless merged into N."""
-        axes, data = self._spatial, self._spatial.data
+        axes, data = self.plan.spatial, self.plan.spatial.data
         mask = transpose(mask, axes.order)
         if len(axes.lead) > 1:
             lead = [ctx.size(data.dims[i]) for i in axes.lead]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axes
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -42,25 +45,37 @@ def reduced_template(ctx: PlanContext, data: Data, axes: list[int], keep_dims: b
     return data
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReducePlan(LayerPlan):
+    """What `reduce` and `math_norm` found.
+
+    :param axes: the reduced ones, in the input
+    :param batch_move: where the batch axis of the result is, and where it goes; None: it stays
+    """
+
+    axes: Sequence[int]
+    batch_move: Optional[tuple[int, int]] = None
+
+
 @dataclasses.dataclass(eq=False, repr=False)
-class _ReduceAxes(ConcatInputLayer):
+class _ReduceAxes(ConcatInputLayer, Planned[ReducePlan]):
     """The common part of `reduce` and `math_norm`."""
 
     keep_dims: bool = option(False, help="keep the axes with size 1")
     use_time_mask: Optional[bool] = option(None, help="False: frames after the end of a sequence count too")
 
-    def reduced_axes(self, ctx: PlanContext, axis: Any, axes: Any) -> Data:
-        """Return the template, and set the axes."""
+    def reduced(self, ctx: PlanContext, axis: Any, axes: Any) -> ReducePlan:
+        """Infer the axes, and the template without them."""
         data = self.input_template(ctx)
-        self._axes = given_axes(ctx, data, axis, axes)
-        return reduced_template(ctx, data, self._axes, self.keep_dims)
+        found = given_axes(ctx, data, axis, axes)
+        return ReducePlan(reduced_template(ctx, data, found, self.keep_dims), found)
 
     def frame_mask(self, ctx: EmitContext) -> Optional[Any]:
         """Return the mask of the frames that count, None for all."""
         if self.use_time_mask is False:
             return None
         # Without a batch axis the frames belong to all sequences together.
-        axes = [a for a in self._axes if self.input.batch_axis is not None or _same_lens(ctx, self.input, a)]
+        axes = [a for a in self.plan.axes if self.input.batch_axis is not None or _same_lens(ctx, self.input, a)]
         return ctx.masks(self.input, axes)
 
 
@@ -102,36 +117,37 @@ class ReduceLayer(_ReduceAxes):
     axes: Optional[Axes] = option(None, help="the same as axis", old="'axis'")
     enforce_batch_dim_axis: Optional[int] = option(None, help="index of the batch axis in the output")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> ReducePlan:
         """Infer the output without the axes."""
-        self._mode = canonical_mode(self.mode)
-        if self._mode not in REDUCE_MODES:
+        mode = canonical_mode(self.mode)
+        if mode not in REDUCE_MODES:
             raise ctx.error("unknown mode %r. %s" % (self.mode, did_you_mean(self.mode, REDUCE_MODES)))
-        out = self.reduced_axes(ctx, self.axis, self.axes)
-        _check_dtype(ctx, self.input, self._mode)
-        if is_arg_mode(self._mode):
-            if len(self._axes) != 1:
-                raise ctx.error("mode %r is over a single axis, got %d." % (self.mode, len(self._axes)))
-            dim = self.input.dims[self._axes[0]]
+        found = self.reduced(ctx, self.axis, self.axes)
+        out = found.output
+        _check_dtype(ctx, self.input, mode)
+        if is_arg_mode(mode):
+            if len(found.axes) != 1:
+                raise ctx.error("mode %r is over a single axis, got %d." % (self.mode, len(found.axes)))
+            dim = self.input.dims[found.axes[0]]
             out = out.replace(dtype="int32", sparse_dim=dim, feature_axis=None, vocab=None)
         if self.n_out is not None and out.feature_axis is not None and out.dim != self.n_out:
             raise ctx.error("n_out is %d, but the result is %s. Omit n_out." % (self.n_out, out))
         batch = out.batch_axis
-        self._batch_move = None
+        batch_move = None
         if self.enforce_batch_dim_axis is not None and not 0 <= self.enforce_batch_dim_axis < out.rank:
             raise ctx.error("enforce_batch_dim_axis is %d, but the output is %s." % (self.enforce_batch_dim_axis, out))
         if self.enforce_batch_dim_axis is not None and batch not in (None, self.enforce_batch_dim_axis):
             order = [i for i in range(out.rank) if i != batch]
             order.insert(self.enforce_batch_dim_axis, batch)
-            self._batch_move = (batch, self.enforce_batch_dim_axis)
+            batch_move = (batch, self.enforce_batch_dim_axis)
             out = out.permuted(order)
-        return out
+        return ReducePlan(out, found.axes, batch_move)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one reduction, after a where for the mask."""
         x = self.emit_input(ctx)
-        y = masked_reduce(self._mode, x, self._axes, self.frame_mask(ctx), keepdims=self.keep_dims)
-        return y if self._batch_move is None else move_axis(y, ctx.output.rank, *self._batch_move)
+        y = masked_reduce(canonical_mode(self.mode), x, self.plan.axes, self.frame_mask(ctx), keepdims=self.keep_dims)
+        return y if self.plan.batch_move is None else move_axis(y, ctx.output.rank, *self.plan.batch_move)
 
 
 @register_layer("math_norm")
@@ -150,16 +166,17 @@ class MathNormLayer(_ReduceAxes):
     axis: Optional[Axes] = option(None, help="the axis to reduce, or a list of axes")
     axes: Optional[Axes] = option(None, help="the same as axis", old="'axis'")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> ReducePlan:
         """Infer the output without the axes."""
         if not self.p > 0:
             raise ctx.error("p must be positive, got %s." % self.p)
-        out = self.reduced_axes(ctx, self.axis, self.axes)
-        return out.replace(dtype={"complex64": "float32", "complex128": "float64"}.get(out.dtype, out.dtype))
+        found = self.reduced(ctx, self.axis, self.axes)
+        dtype = {"complex64": "float32", "complex128": "float64"}.get(found.output.dtype, found.output.dtype)
+        return ReducePlan(found.output.replace(dtype=dtype), found.axes)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit power, sum, root."""
-        return p_norm(self.emit_input(ctx), self.p, self._axes, self.frame_mask(ctx), keepdims=self.keep_dims)
+        return p_norm(self.emit_input(ctx), self.p, self.plan.axes, self.frame_mask(ctx), keepdims=self.keep_dims)
 
 
 @register_layer("reduce_out")
@@ -179,11 +196,11 @@ class ReduceOutLayer(ConcatInputLayer):
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: feature axis replaced."""
-        self._mode = canonical_mode(self.mode)
-        if self._mode not in REDUCE_MODES or is_arg_mode(self._mode):
+        mode = canonical_mode(self.mode)
+        if mode not in REDUCE_MODES or is_arg_mode(mode):
             raise ctx.error("unknown mode %r. %s" % (self.mode, did_you_mean(self.mode, REDUCE_MODES)))
         data = self.input_template(ctx)
-        _check_dtype(ctx, data, self._mode)
+        _check_dtype(ctx, data, mode)
         size = ctx.need_static(ctx.need_feature(data), "the feature axis of the source")
         if self.num_pieces < 1 or size % self.num_pieces:
             raise ctx.error("the feature axis of size %d is not divisible by num_pieces %d." % (size, self.num_pieces))
@@ -199,4 +216,4 @@ class ReduceOutLayer(ConcatInputLayer):
         assert axis is not None
         shape = ctx.shape(self.input)
         shape[axis : axis + 1] = [shape[axis] // self.num_pieces, self.num_pieces]
-        return masked_reduce(self._mode, tf.reshape(self.emit_input(ctx), shape), [axis + 1])
+        return masked_reduce(canonical_mode(self.mode), tf.reshape(self.emit_input(ctx), shape), [axis + 1])

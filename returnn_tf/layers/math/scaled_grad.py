@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import AxisOption
+from returnn_tf.graph.layer import AxisOption, Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.copy import CopyLayer
-from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ScaledGradientPlan(LayerPlan):
+    """What `ScaledGradientLayer` found.
+
+    :param sum_axis: the axis of ``scale_shift_by_sum_over_axis``
+    :param clip_axis: the axis of ``clip_max_axis``
+    """
+
+    sum_axis: Optional[int]
+    clip_axis: Optional[int]
+
+
 @register_layer("scaled_grad")
-class ScaledGradientLayer(CopyLayer):
+class ScaledGradientLayer(CopyLayer, Planned[ScaledGradientPlan]):
     """``y = x``; backward ``dx = scale * dy + shift``.
 
     With scale_shift_by_sum_over_axis, ``shift`` is multiplied by the sum of ``|dy|`` over that axis. clip_max_axis
@@ -33,19 +46,19 @@ class ScaledGradientLayer(CopyLayer):
     scale_shift_by_sum_over_axis: Optional[AxisOption] = option(None, help="weight shift by the sum over this axis")
     clip_max_axis: Optional[AxisOption] = option(None, help="bound the gradient by its maximum along this axis")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> ScaledGradientPlan:
         """Return the template of the input."""
-        data = super().template(ctx)
-        self._sum_axis = self._clip_axis = None
+        data = self.copied(ctx)
+        sum_axis = clip_axis = None
         if self.scale_shift_by_sum_over_axis is not None:
-            self._sum_axis = ctx.axis(data, self.scale_shift_by_sum_over_axis)
+            sum_axis = ctx.axis(data, self.scale_shift_by_sum_over_axis)
         if self.clip_max_axis is not None:
-            self._clip_axis = ctx.axis(data, self.clip_max_axis)
-        return data
+            clip_axis = ctx.axis(data, self.clip_max_axis)
+        return ScaledGradientPlan(data, sum_axis, clip_axis)
 
     def works_by_frame(self) -> bool:
         """Return whether the gradient of a frame does too, and that of padding stays 0."""
-        over_frames = self._clip_axis not in (None, self.input.feature_axis)
+        over_frames = self.plan.clip_axis not in (None, self.input.feature_axis)
         return not over_frames and not self.shift and super().works_by_frame()
 
     def emit(self, ctx: EmitContext) -> Any:
@@ -57,12 +70,12 @@ class ScaledGradientLayer(CopyLayer):
         return tf.custom_gradient(identity)(super().emit(ctx))
 
     def _backward(self, dy: Any) -> Any:
-        if self._clip_axis is not None:
-            dy = tf.minimum(dy, tf.reduce_max(dy, axis=self._clip_axis, keepdims=True))
+        if self.plan.clip_axis is not None:
+            dy = tf.minimum(dy, tf.reduce_max(dy, axis=self.plan.clip_axis, keepdims=True))
         dx = dy * self.scale
         if self.shift is not None:
             weight = 1.0
-            if self._sum_axis is not None:
-                weight = tf.reduce_sum(tf.abs(dy), axis=self._sum_axis, keepdims=True)
+            if self.plan.sum_axis is not None:
+                weight = tf.reduce_sum(tf.abs(dy), axis=self.plan.sum_axis, keepdims=True)
             dx += self.shift * weight
         return dx

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.config.options import LayerOrNumber, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
@@ -18,8 +21,20 @@ from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class SoftmaxOverSpatialPlan(LayerPlan):
+    """What `SoftmaxOverSpatialLayer` found.
+
+    :param axis: of the softmax
+    :param moved: the input with this axis as its last one
+    """
+
+    axis: int
+    moved: Data
+
+
 @register_layer("softmax_over_spatial")
-class SoftmaxOverSpatialLayer(ConcatInputLayer):
+class SoftmaxOverSpatialLayer(ConcatInputLayer, Planned[SoftmaxOverSpatialPlan]):
     """``y = softmax(energy_factor * x)`` over one axis, by default time; that axis is the last one of the output.
 
     Frames after the end of a sequence, before ``start`` or outside the window
@@ -43,21 +58,21 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer):
     use_time_mask: Optional[bool] = option(None, help="False: frames after the end of a sequence count too")
     log_space: bool = option(False, help="compute the log softmax instead")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> SoftmaxOverSpatialPlan:
         """Infer the output: the axis moved to the end."""
         data = self.input_template(ctx)
         if (self.window_start is None) != (self.window_size is None):
             raise ctx.error("window_start and window_size go together; give both or none.")
-        self._axis = self._find_axis(ctx, data)
+        axis = self._find_axis(ctx, data)
         if not data.dtype.startswith(("float", "bfloat")):
             raise ctx.error("the source has dtype %s, but energies must be floats." % data.dtype)
-        self._moved = data.permuted(moved_axis_perm(data.rank, self._axis, data.rank - 1))
-        rest = self._moved.without_axes([data.rank - 1])
+        moved = data.permuted(moved_axis_perm(data.rank, axis, data.rank - 1))
+        rest = moved.without_axes([data.rank - 1])
         for name in ("start", "window_start", "window_size"):
             node = getattr(self, name)
             if isinstance(node, Node):
                 self._check_position(ctx, name, node, rest)
-        return self._moved.replace(vocab=None)
+        return SoftmaxOverSpatialPlan(moved.replace(vocab=None), axis, moved)
 
     def _find_axis(self, ctx: PlanContext, data: Data) -> int:
         if self.axis is not None:
@@ -77,18 +92,20 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit transpose, masks, softmax over the last axis."""
         energies = self.emit_input(ctx)
-        x = move_axis(energies, self.input.rank, self._axis, self.input.rank - 1)
+        x = move_axis(energies, self.input.rank, self.plan.axis, self.input.rank - 1)
         if self.energy_factor is not None and self.energy_factor != 1:
             x = x * self.energy_factor
         y = masked_softmax(x, self._mask(ctx), log_space=self.log_space)
         if self._sees_all_frames():
-            perm = moved_axis_perm(self.input.rank, self._axis, self.input.rank - 1)
-            note_weights(ctx, y, energies, self._moved, perm, 1.0 if self.energy_factor is None else self.energy_factor)
+            perm = moved_axis_perm(self.input.rank, self.plan.axis, self.input.rank - 1)
+            note_weights(
+                ctx, y, energies, self.plan.moved, perm, 1.0 if self.energy_factor is None else self.energy_factor
+            )
         return y
 
     def masks_padding(self) -> bool:
         """Return whether frames after the end of a sequence have no weight."""
-        over_frames = self.input.dims[self._axis].is_dynamic
+        over_frames = self.input.dims[self.plan.axis].is_dynamic
         return over_frames and self.use_time_mask is not False and not self.log_space
 
     def ignores_padding(self) -> bool:
@@ -102,7 +119,7 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer):
 
     def _mask(self, ctx: EmitContext) -> Optional[Any]:
         """Return the mask of valid frames [..., axis]; None if all are."""
-        data = self._moved
+        data = self.plan.moved
         last = data.rank - 1
         dim = data.dims[last]
         parts = []
@@ -122,7 +139,7 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer):
     def _position(self, ctx: EmitContext, value: Any) -> Any:
         if not isinstance(value, Node):
             return tf.constant(int(value))
-        return tf.cast(to_layout(ctx.value(value), value.output, self._moved), tf.int32)
+        return tf.cast(to_layout(ctx.value(value), value.output, self.plan.moved), tf.int32)
 
 
 @register_layer("batch_softmax")

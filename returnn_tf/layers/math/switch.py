@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated, Any, Callable, Union
 
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import option
 from returnn_tf.config.user_code import result_of_config
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import LayerOrConstant
 from returnn_tf.graph.plan_context import PlanContext
@@ -19,8 +21,18 @@ from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class SwitchPlan(LayerPlan):
+    """What `SwitchLayer` found.
+
+    :param layout: the axes of condition and branches together
+    """
+
+    layout: Data
+
+
 @register_layer("switch")
-class SwitchLayer(Layer):
+class SwitchLayer(Planned[SwitchPlan]):
     """``y = true_from where condition else false_from``, per entry, with broadcasting. Both are computed.
 
     Lengths: those of the operand with most axes.
@@ -39,7 +51,7 @@ class SwitchLayer(Layer):
     true_from: LayerOrConstant = option(help="layer, or a number", refs=True)
     false_from: LayerOrConstant = option(help="layer, or a number", refs=True)
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> SwitchPlan:
         """Infer the output: the common layout of condition and branches; the dtype is that of the branches."""
         branches = [b for b in (self.true_from, self.false_from) if isinstance(b, Node)]
         if isinstance(self.condition, Node) and self.condition.output.dtype != "bool":
@@ -56,8 +68,8 @@ class SwitchLayer(Layer):
         operands = [n.output for n in [*branches, self.condition] if isinstance(n, Node)]
         if not isinstance(self.condition, Node):
             operands = [chosen.output] if isinstance(chosen, Node) else []
-        self.layout = common_layout(operands, allow_broadcast_all=True) if operands else Data(())
-        data = self.layout
+        layout = common_layout(operands, allow_broadcast_all=True) if operands else Data(())
+        data = layout
         if branches:
             first = branches[0].output
             data = data.replace(dtype=first.dtype, sparse_dim=first.sparse_dim, vocab=None)
@@ -69,7 +81,7 @@ class SwitchLayer(Layer):
             ints = all(isinstance(n, int) for n in numbers)
             data = data.replace(dtype="bool" if flags else "int32" if ints else float_dtype())
         self._check_numbers(ctx, data.dtype)
-        return data
+        return SwitchPlan(data, layout)
 
     def _check_numbers(self, ctx: PlanContext, dtype: str) -> None:
         """Check that branches that are numbers have a value in the dtype of the output."""
@@ -88,7 +100,7 @@ class SwitchLayer(Layer):
 
         def operand(value: Any) -> Any:
             if isinstance(value, Node):
-                return ctx.broadcast(value, self.layout)
+                return ctx.broadcast(value, self.plan.layout)
             return tf.cast(value, ctx.output.dtype)
 
         if not isinstance(self.condition, Node):

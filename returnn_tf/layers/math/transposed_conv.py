@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axes, Dims, NumberPerAxis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.layers.shared.conv_params import ConvParams
-from returnn_tf.layers.shared.spatial import bind_spatial, per_axis, spatial_axes
+from returnn_tf.layers.shared.conv_params import ConvFilter, ConvParams
+from returnn_tf.layers.shared.spatial import SpatialAxes, bind_spatial, per_axis, spatial_axes
 from returnn_tf.ops.dense.transposed_convolution import transposed_convolution, transposed_length
-from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor import Dim
 
 Sizes = Union[int, list[int], tuple[int, ...]]
 FilterSizes = Union[int, list[Union[int, Dim]], tuple[Union[int, Dim], ...]]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class TransposedConvPlan(LayerPlan):
+    """What `TransposedConvLayer` found.
+
+    :param filter: where filter and bias come from
+    :param spatial: where the axes are that the filter moves along
+    :param strides: per axis
+    :param remove: frames to cut at both ends, per axis
+    :param extra: frames to add at the end, per axis; None: by the padding
+    """
+
+    filter: ConvFilter
+    spatial: SpatialAxes
+    strides: Sequence[int]
+    remove: Sequence[int]
+    extra: Sequence[Optional[int]]
+
+
 @register_layer("transposed_conv")
-class TransposedConvLayer(ConcatInputLayer, ConvParams):
+class TransposedConvLayer(ConcatInputLayer, ConvParams, Planned[TransposedConvPlan]):
     """Transposed convolution (Zeiler et al. 2010): every frame is multiplied by the filter and added to the output.
 
     Without padding, output frame ``t * stride + k`` gets ``x[t] W[k]``; padding "same" cuts the output to
@@ -52,31 +74,38 @@ class TransposedConvLayer(ConcatInputLayer, ConvParams):
     out_spatial_dims: Optional[Dims] = option(None, help="the dims of these axes in the output")
     use_time_mask: bool = option(False, help="treat frames after the end of a sequence as 0")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> TransposedConvPlan:
         """Infer the output: batch and other axes, spatial axes, features."""
         count = 1 if isinstance(self.filter_size, int) else len(self.filter_size)
         if not 1 <= count <= 3:
             raise ctx.error("filter_size must have 1 to 3 entries, got %r." % (self.filter_size,))
         if self.padding.lower() not in ("same", "valid"):
             raise ctx.error("padding must be 'same' or 'valid', not %r." % self.padding)
-        self._spatial = spatial_axes(ctx, self.input_template(ctx), self.in_spatial_dims, count, "filter_size")
+        spatial = spatial_axes(ctx, self.input_template(ctx), self.in_spatial_dims, count, "filter_size")
         size = per_axis(ctx, "filter_size", self.filter_size, count)
-        self._strides = per_axis(ctx, "strides", size if self.strides is None else self.strides, count)
-        self._remove = [v or 0 for v in self._numbers(ctx, "remove_padding", self.remove_padding, count)]
-        self._extra = self._numbers(ctx, "output_padding", self.output_padding, count)
+        strides = per_axis(ctx, "strides", size if self.strides is None else self.strides, count)
+        remove = [v or 0 for v in self._numbers(ctx, "remove_padding", self.remove_padding, count)]
+        extra = self._numbers(ctx, "output_padding", self.output_padding, count)
         dims = [
             transposed_length(d, k, s, self.padding.lower(), p) - 2 * r
-            for d, k, s, p, r in zip(self._spatial.dims, size, self._strides, self._extra, self._remove)
+            for d, k, s, p, r in zip(spatial.dims, size, strides, extra, remove)
         ]
         out = ctx.out_feature()
-        n_in = ctx.need_static(ctx.need_feature(self._spatial.data), "the feature axis of the source")
+        n_in = ctx.need_static(ctx.need_feature(spatial.data), "the feature axis of the source")
         n_out = ctx.need_static(out, "out_dim")
         shape = [*size, *([1] if count == 1 else []), n_out, n_in]
         with_bias = True if self.with_bias is None else self.with_bias
-        self.declare_params(
+        params = self.declare_params(
             ctx, "W_native_transposed_conv", shape, n_out, with_bias, filter_rank=3 if count == 1 else 0
         )
-        return self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, dims, self._spatial.dims), out)
+        return TransposedConvPlan(
+            spatial.template(bind_spatial(ctx, self.out_spatial_dims, dims, spatial.dims), out),
+            filter=params,
+            spatial=spatial,
+            strides=strides,
+            remove=remove,
+            extra=extra,
+        )
 
     def _numbers(self, ctx: PlanContext, name: str, value: Any, count: int) -> list[Optional[int]]:
         values = list(value) if isinstance(value, (list, tuple)) else [value] * count
@@ -86,13 +115,13 @@ class TransposedConvLayer(ConcatInputLayer, ConvParams):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one transposed convolution, cut at the ends."""
-        w = self.emit_filter(ctx)
+        w = self.emit_filter(ctx, self.plan.filter)
         y = transposed_convolution(
-            self._spatial.to_op(ctx, self.emit_input(ctx), use_time_mask=self.use_time_mask),
-            w[:, 0] if len(self._strides) == 1 else w,
-            strides=self._strides,
+            self.plan.spatial.to_op(ctx, self.emit_input(ctx), use_time_mask=self.use_time_mask),
+            w[:, 0] if len(self.plan.strides) == 1 else w,
+            strides=self.plan.strides,
             padding=self.padding.lower(),
-            output_padding=self._extra,
-            remove_padding=self._remove,
+            output_padding=self.plan.extra,
+            remove_padding=self.plan.remove,
         )
-        return self.finish(ctx, self._spatial.from_op(ctx, y, ctx.output))
+        return self.finish(ctx, self.plan.spatial.from_op(ctx, y, ctx.output), self.plan.filter)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
 from typing import Annotated, Any, Optional, Union
 
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import LayerRef, LayerRefs, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Layer, Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Init
 from returnn_tf.graph.params.of_layer import ValueOfLayer
@@ -21,8 +22,20 @@ from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class VariablePlan(LayerPlan):
+    """What `VariableLayer` found.
+
+    :param name: of the parameter
+    :param param_data: the parameter itself, without added axes
+    """
+
+    name: str
+    param_data: Data
+
+
 @register_layer("variable")
-class VariableLayer(Layer):
+class VariableLayer(Planned[VariablePlan]):
     """A parameter.
 
     Parameters: ``<param_name>`` (default: the name of the layer) of the given shape.
@@ -54,30 +67,25 @@ class VariableLayer(Layer):
         False, help="obsolete", inert="preload_from_files and its 'ignore_missing' determine what may be missing"
     )
 
-    def __post_init__(self) -> None:
-        #: The parameter itself, without added axes; set when planned.
-        self.param_data = Data(())
-        self.name = ""
-
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> VariablePlan:
         """Infer the output: the dims of the parameter, after the added ones."""
         if self.sources:
             raise ctx.error("takes no sources: 'from' must be [].")
         dims = self._dims(ctx)
-        self.name = self.param_name or self.node.path.rpartition("/")[2]
-        self.dtype = self.dtype or float_dtype()
-        is_float = self.dtype.startswith(("float", "bfloat", "complex"))
+        name = self.param_name or self.node.path.rpartition("/")[2]
+        dtype = self.dtype or float_dtype()
+        is_float = dtype.startswith(("float", "bfloat", "complex"))
         init = 0 if self.init is None else self.init
         if self.init_by_layer is not None:
-            init = self._init_of(ctx, self.init_by_layer, dims)
-        ctx.param(self.name, dims, init, dtype=self.dtype, trainable=None if is_float else False)
-        data = self.param_data = with_feature_default(Data(tuple(dims), self.dtype))
+            init = self._init_of(ctx, self.init_by_layer, Data(tuple(dims), dtype))
+        ctx.param(name, dims, init, dtype=dtype, trainable=None if is_float else False)
+        data = param_data = with_feature_default(Data(tuple(dims), dtype))
         if self.add_time_axis:
             data = data.with_axis(0, ctx.new_spatial(1, "time"), time=True)
         if self.add_batch_axis:
             ctx.depend_on_dim(batch_dim)
             data = data.with_axis(0, batch_dim)
-        return data
+        return VariablePlan(data, name, param_data)
 
     def _dims(self, ctx: PlanContext) -> list[Dim]:
         shape = [self.shape] if isinstance(self.shape, (int, Dim)) else list(self.shape)
@@ -91,15 +99,14 @@ class VariableLayer(Layer):
             dims.append(size)
         return dims
 
-    def _init_of(self, ctx: PlanContext, node: Node, dims: Sequence[Dim]) -> Any:
+    def _init_of(self, ctx: PlanContext, node: Node, into: Data) -> Any:
         if self.init is not None:
             raise ctx.error("init and init_by_layer are both given. Give one of them.")
         if node.layer.initializer is not None:
             return node.layer.initializer
-        into = Data(tuple(dims), str(self.dtype))
         data = node.output
         mapping = match_axes(data, into)
-        if data.dtype != self.dtype or any(t is None and d.size != 1 for d, t in zip(data.dims, mapping)):
+        if data.dtype != into.dtype or any(t is None and d.size != 1 for d, t in zip(data.dims, mapping)):
             raise ctx.error("init_by_layer %r gives %s, which does not fit the parameter %s." % (node.path, data, into))
         init = ValueOfLayer(node, into, tuple(mapping))
         of_batch = init.input()
@@ -113,9 +120,9 @@ class VariableLayer(Layer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the value of the parameter, repeated for all sequences if there is a batch axis."""
-        value = ctx.param(self.name)
+        value = ctx.param(self.plan.name)
         data = ctx.output
-        if data.rank == self.param_data.rank:
+        if data.rank == self.plan.param_data.rank:
             return value
         return tf.broadcast_to(value, tf.stack(ctx.shape(data)))
 
@@ -137,7 +144,7 @@ class VariableAccess(Layer):
     def resource(self, ctx: EmitContext, var: Node) -> Any:
         """Return the variable."""
         assert isinstance(var.layer, VariableLayer)
-        return ctx.lowering.variables[var.params[var.layer.name].name]
+        return ctx.lowering.variables[var.params[var.layer.plan.name].name]
 
 
 @register_layer("variable_assign")
@@ -163,7 +170,7 @@ class VariableAssignLayer(VariableAccess):
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: a scalar."""
-        into = self.layer_of(ctx, self.var).param_data
+        into = self.layer_of(ctx, self.var).plan.param_data
         value = self.value.output
         missing = [d for d, target in zip(value.dims, match_axes(value, into)) if target is None and d.size != 1]
         if missing:
@@ -178,7 +185,7 @@ class VariableAssignLayer(VariableAccess):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the assignment; what is emitted later reads the new value."""
         variable = self.resource(ctx, self.var)
-        value = tf.broadcast_to(ctx.broadcast(self.value, self.var.layer.param_data), variable.shape)
+        value = tf.broadcast_to(ctx.broadcast(self.value, self.var.layer.plan.param_data), variable.shape)
         done = variable.assign_add(value) if self.op == "add" else variable.assign(value)
         with tf.control_dependencies([done]):
             return tf.constant(0)
@@ -202,7 +209,7 @@ class VariableReadLayer(VariableAccess):
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the dims of the parameter."""
-        return self.layer_of(ctx, self.var).param_data
+        return self.layer_of(ctx, self.var).plan.param_data
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a new read of the variable."""

@@ -7,7 +7,6 @@ from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.freezing import read_only
 from returnn_tf.graph.loss import Loss, LossContext, LossNode
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
@@ -39,24 +38,23 @@ class BranchLoss(Loss):
                 )
         self.name = name
         self.class_name = given[0].loss.class_name  # type: ignore[misc]
-        self.branches = list(branches)
+        self.branches = tuple(branches)
         self.use_normalized_loss = given[0].loss.use_normalized_loss
         #: What the losses need, for the plan.
         needs = [n for node in given for n in (node.target, node.seq_tags, *_nodes_of(node.loss))]
-        self.needs = [node for node in needs if isinstance(node, Node)]
+        self.needs = tuple(node for node in needs if isinstance(node, Node))
 
     @property
     def loss_scale(self) -> float:
         """Return the weight in the objective."""
         return next(node.scale for node in self.branches if node is not None)
 
-    def freeze(self) -> None:
+    def seal(self, place: str) -> None:
         """Forbid all further changes."""
         for node in self.branches:
             if node is not None:
-                node.loss.freeze()
-        self.branches, self.needs = read_only(self.branches), read_only(self.needs)
-        super().freeze()
+                node.loss.seal("The loss %r of layer %r" % (node.loss.class_name, node.name))
+        super().seal(place)
 
     def emit_branch(self, lowering: Lowering, index: int, found: set[tuple[str, str]]) -> list[Any]:
         """Emit value, error and count of a branch; 0 for what it does not have.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.constraints import constrains_output
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.emit_node import emit_node
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.graph.plan_context import PlanContext
@@ -19,14 +21,31 @@ from returnn_tf.layers.nested.branch_losses import branch_losses
 from returnn_tf.layers.nested.branch_outputs import BranchOutput
 from returnn_tf.layers.nested.unit_network import unit_network, unit_references
 from returnn_tf.layers.shared.nested import varies
-from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 _BRANCHES = ("true_layer", "false_layer")
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class CondPlan(LayerPlan):
+    """What `CondLayer` found. `Node.sub_plans` has the same as ``result`` for the parts that are used.
+
+    :param condition: the layer with the condition
+    :param branches: the layers of each branch that are computed only there
+    :param result: the output
+    :param losses: those of the layers in the branches
+    :param states: those of the layers inside, in the step of a loop: (layer, its key, key here)
+    """
+
+    condition: Node
+    branches: tuple[Sequence[Node], Sequence[Node]]
+    result: BranchOutput
+    losses: Sequence[LossNode]
+    states: Sequence[tuple[Node, str, str]]
+
+
 @register_layer("cond")
-class CondLayer(Layer):
+class CondLayer(Planned[CondPlan]):
     """``y = true_layer if condition else false_layer``. Only the selected layer is computed (`tf.cond`).
 
     A condition given as a dict is always computed; its parameters are in ``<layer>/condition``.
@@ -82,37 +101,27 @@ class CondLayer(Layer):
         for name in ("condition", *_BRANCHES):
             yield from unit_references(options.get(name), of_params=True)
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> CondPlan:
         """Return the template of the true layer."""
-        #: The layer with the condition.
-        self._condition = self._plan_condition(ctx)
-        self._nodes: list[list[Node]] = []
-        results: list[Node] = []
-        losses: list[list[LossNode]] = []
-        for name in _BRANCHES:
-            result, nodes, of_branch = self._plan_branch(ctx, name)
-            results.append(result)
-            self._nodes.append(nodes)
-            losses.append(of_branch)
-        self._share_params(ctx)
-        ctx.node.inner = self._nodes[0] + self._nodes[1]
+        condition = self._plan_condition(ctx)
+        true, false = (self._plan_branch(ctx, name) for name in _BRANCHES)
+        _share_params(ctx, true.nodes, false.nodes)
+        ctx.node.inner = true.nodes + false.nodes
         ctx.planner.hide_results(ctx.node.inner)
-        #: The outputs by name: "" is the layer itself, others are its parts, as far as they are used.
-        self._outputs = {"": BranchOutput.of(ctx, *results)}
-        self._losses = branch_losses(ctx.node, results, losses)
-        for loss in self._losses:
+        result = BranchOutput.of(ctx, true.result, false.result)
+        losses = branch_losses(ctx.node, (true.result, false.result), (true.losses, false.losses))
+        for loss in losses:
             ctx.planner.add_loss(loss)
-        #: The states of the layers inside, in the step of a loop: (layer, its key, key here).
-        self._states = list(self._carry_states(ctx))
-        return results[0].output
+        branches = true.nodes, false.nodes
+        return CondPlan(true.result.output, condition, branches, result, losses, list(_carry_states(ctx, branches)))
 
     def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
         """Return a layer inside that both branches have among their outputs."""
-        if name not in self._outputs:
+        if name not in self.node.sub_plans:
             found = [self._part(branch, name) for branch in range(len(_BRANCHES))]
             if found[0] is None or found[1] is None:
                 return None
-            self._outputs[name] = BranchOutput.of(ctx, found[0], found[1])
+            self.node.sub_plans[name] = BranchOutput.of(ctx, found[0], found[1])
             ctx.sub_output(name, found[0].output)
         return ctx.planner.sub_output(ctx.node, name)
 
@@ -122,13 +131,13 @@ class CondLayer(Layer):
         return [name for name in names[0] if name in names[1]]
 
     def _names(self, branch: int) -> list[str]:
-        start = self._outputs[""].nodes[branch].path + "/"
-        return [node.path[len(start) :] for node in self._nodes[branch] if node.path.startswith(start)]
+        start = self.plan.result.nodes[branch].path + "/"
+        return [node.path[len(start) :] for node in self.plan.branches[branch] if node.path.startswith(start)]
 
     def _part(self, branch: int, name: str) -> Optional[Node]:
         """Return an output of the layer of a branch, by its name there."""
-        path = "%s/%s" % (self._outputs[""].nodes[branch].path, name)
-        for node in self._nodes[branch]:
+        path = "%s/%s" % (self.plan.result.nodes[branch].path, name)
+        for node in self.plan.branches[branch]:
             is_output = node.layer.is_output_layer or name.rpartition("/")[2] == "output" or node.layer.is_connector
             if node.path == path and is_output:
                 return node
@@ -154,8 +163,8 @@ class CondLayer(Layer):
             )
         return node
 
-    def _plan_branch(self, ctx: PlanContext, name: str) -> tuple[Node, list[Node], list[LossNode]]:
-        """Return (the layer of a branch, all nodes computed only in this branch, the losses of these)."""
+    def _plan_branch(self, ctx: PlanContext, name: str) -> _Branch:
+        """Plan the layers of a branch."""
         sink = ctx.planner.sink
         before = len(sink)
         deps = list(ctx.node.deps)
@@ -181,7 +190,7 @@ class CondLayer(Layer):
             for dep in node.deps:
                 if dep not in nodes:
                     ctx.depend(dep)
-        return result, nodes, losses
+        return _Branch(result, nodes, losses)
 
     def _check_inside(self, ctx: PlanContext, node: Node) -> None:
         """Check that a layer of a branch may be left out.
@@ -200,78 +209,91 @@ class CondLayer(Layer):
                 "layer %r has %s, which is not supported in a branch that may not be computed." % (node.path, has)
             )
 
-    def _carry_states(self, ctx: PlanContext) -> Iterator[tuple[Node, str, str]]:
-        """Declare the states of the layers inside as states of this layer."""
-        for index, nodes in enumerate(self._nodes):
-            for node in nodes:
-                for key, (data, initial) in node.loop_states.items():
-                    name = "%s %s %s" % (_BRANCHES[index], node.path, key)
-                    ctx.loop_state(name, data, functools.partial(_initial_inside, node, initial))
-                    yield node, key, name
-
-    def _share_params(self, ctx: PlanContext) -> None:
-        """Share the parameters that both branches declare."""
-        known: dict[str, ParamSpec] = {spec.name: spec for node in self._nodes[0] for spec in node.owned}
-        for node in self._nodes[1]:
-            for spec in list(node.owned):
-                other = known.get(spec.name)
-                if other is None:
-                    continue
-                if other.shape != spec.shape:
-                    raise ctx.error(
-                        "both layers have a parameter %r, but of the shapes %s and %s. Put one of them into a "
-                        "subnetwork or give it a name_scope." % (spec.name, other.shape, spec.shape)
-                    )
-                node.owned.remove(spec)
-        for node in self._nodes[1]:
-            for key, spec in node.params.items():
-                if isinstance(spec, ParamSpec) and known.get(spec.name) is not None:
-                    node.params[key] = known[spec.name]
-
     def emit(self, ctx: EmitContext) -> Any:
         """Emit `tf.cond`; lengths that only a branch knows come out of it."""
-        outputs = list(self._outputs.values())
+        names = ["", *self.node.sub_plans]
+        outputs: list[BranchOutput] = [self.plan.result, *self.node.sub_plans.values()]
+        branches, states = self.plan.branches, self.plan.states
         new = list(dict.fromkeys(d for o in outputs for d in o.data.dims if d.is_dynamic and not ctx.has_lens(d)))
 
-        losses: list[Any] = [loss.loss for loss in self._losses] if ctx.lowering.with_losses else []
+        losses: list[Any] = [loss.loss for loss in self.plan.losses] if ctx.lowering.with_losses else []
         found: set[tuple[str, str]] = set()
 
         def branch(index: int) -> Any:
             state = ctx.lowering.child()
-            for node, key, name in self._states:
+            for node, key, name in states:
                 state.loop_inputs[node, key] = ctx.loop_state(name)
-            for node in self._nodes[index]:
+            for node in branches[index]:
                 emit_node(state, node)
             values = [output.value(state, index) for output in outputs]
             dims = [
                 next(o.dim(axis, index) for o in outputs for axis, d in enumerate(o.data.dims) if d is dim)
                 for dim in new
             ]
-            states = [
-                state.next_states[node, key] if node in self._nodes[index] else ctx.loop_state(name)
-                for node, key, name in self._states
+            new_states = [
+                state.next_states[node, key] if node in branches[index] else ctx.loop_state(name)
+                for node, key, name in states
             ]
             of_losses = [loss.emit_branch(state, index, found) for loss in losses]
             for update in state.updates:
                 update()
             lens, sizes = [state.get_lens(dim) for dim in dims], [state.get_size(dim) for dim in dims]
-            return [values, lens, sizes, states, of_losses]
+            return [values, lens, sizes, new_states, of_losses]
 
-        values, lens, sizes, states, of_losses = tf.cond(
-            ctx.value(self._condition), lambda: branch(0), lambda: branch(1)
+        values, lens, sizes, new_states, of_losses = tf.cond(
+            ctx.value(self.plan.condition), lambda: branch(0), lambda: branch(1)
         )
         for dim, dim_lens, size in zip(new, lens, sizes):
             ctx.define_lens(dim, dim_lens, size)
-        for (node, key, name), value in zip(self._states, states):
+        for (node, key, name), value in zip(states, new_states):
             value.set_shape(node.loop_states[key][0].static_shape)
             ctx.set_loop_state(name, value)
         for loss, parts in zip(losses, of_losses):
             loss.set_values(ctx, parts, found)
-        for name, output, value in zip(self._outputs, outputs, values):
+        for name, output, value in zip(names, outputs, values):
             value.set_shape(output.data.static_shape)
             if name:
                 ctx.set_sub_output(name, value)
         return values[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Branch:
+    """A planned branch: its layer, all layers that are computed only in it, and their losses."""
+
+    result: Node
+    nodes: list[Node]
+    losses: list[LossNode]
+
+
+def _carry_states(ctx: PlanContext, branches: Sequence[Sequence[Node]]) -> Iterator[tuple[Node, str, str]]:
+    """Declare the states of the layers inside as states of this layer."""
+    for index, nodes in enumerate(branches):
+        for node in nodes:
+            for key, (data, initial) in node.loop_states.items():
+                name = "%s %s %s" % (_BRANCHES[index], node.path, key)
+                ctx.loop_state(name, data, functools.partial(_initial_inside, node, initial))
+                yield node, key, name
+
+
+def _share_params(ctx: PlanContext, true: Sequence[Node], false: Sequence[Node]) -> None:
+    """Share the parameters that both branches declare."""
+    known: dict[str, ParamSpec] = {spec.name: spec for node in true for spec in node.owned}
+    for node in false:
+        for spec in list(node.owned):
+            other = known.get(spec.name)
+            if other is None:
+                continue
+            if other.shape != spec.shape:
+                raise ctx.error(
+                    "both layers have a parameter %r, but of the shapes %s and %s. Put one of them into a "
+                    "subnetwork or give it a name_scope." % (spec.name, other.shape, spec.shape)
+                )
+            node.owned.remove(spec)
+    for node in false:
+        for key, spec in node.params.items():
+            if isinstance(spec, ParamSpec) and known.get(spec.name) is not None:
+                node.params[key] = known[spec.name]
 
 
 def _initial_inside(node: Node, initial: Any, ctx: EmitContext) -> Any:

@@ -58,7 +58,7 @@ class SubnetworkLayer(ConcatInputLayer):
 
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the inner output."""
-        inner = self.inner = ctx.subnetwork(self.subnetwork, self._inputs(ctx))
+        inner = ctx.node.passes_on = ctx.subnetwork(self.subnetwork, self._inputs(ctx))
         return inner.output
 
     def _inputs(self, ctx: PlanContext) -> dict[str, Node]:
@@ -90,8 +90,10 @@ class SubnetworkLayer(ConcatInputLayer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit nothing: the inner layers were emitted as part of the plan."""
-        ctx.forward_aux(self.inner)
-        return ctx.value(self.inner)
+        inner = self.node.passes_on
+        assert inner is not None
+        ctx.forward_aux(inner)
+        return ctx.value(inner)
 
 
 #: Options with a network of layers, where ``base:`` refers to the enclosing network.

@@ -8,6 +8,7 @@ from typing import Any, Callable, Optional
 from returnn_tf.config import ConfigError
 from returnn_tf.config.option_values import map_strings
 from returnn_tf.config.options import declared_options
+from returnn_tf.config.read_only import ReadOnlyList
 from returnn_tf.graph.params.reuse import map_names
 from returnn_tf.graph.registry import LAYERS
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -95,6 +96,7 @@ def _nested(value: Any, outside: Callable[[str], str], owner: Callable[[str], st
             else _nested(item, outside, owner, level + (key in nested and is_network(item)))
             for key, item in value.items()
         }
-    if type(value) in (list, tuple, set):
-        return type(value)(_nested(item, outside, owner, level) for item in value)
+    if type(value) in (list, tuple, set, ReadOnlyList):
+        kind = list if isinstance(value, ReadOnlyList) else type(value)
+        return kind(_nested(item, outside, owner, level) for item in value)
     return value

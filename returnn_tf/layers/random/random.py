@@ -89,16 +89,16 @@ class RandomLayer(Layer):
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the dims of the shape; in a loop, where numbers differ by step, the steps in front."""
-        self.dtype = self.dtype or float_dtype()
-        self._check_distribution(ctx)
+        dtype = self.dtype or float_dtype()
+        self._check_distribution(ctx, dtype)
         self._check_state(ctx)
         dims = random_dims(ctx, self.shape, last_is_feature=False)
         feature = None
-        if self.sparse_dim is not None and self.dtype not in _INTS:
-            raise ctx.error("sparse_dim: labels must be int32 or int64, not %s." % self.dtype)
+        if self.sparse_dim is not None and dtype not in _INTS:
+            raise ctx.error("sparse_dim: labels must be int32 or int64, not %s." % dtype)
         if self.sparse_dim is None and dims and dims[-1].size is not None and not dims[-1].is_batch:
             feature = len(dims) - 1
-        data = Data.from_dims(dims, dtype=self.dtype, sparse_dim=self.sparse_dim, feature_axis=feature)
+        data = Data.from_dims(dims, dtype=dtype, sparse_dim=self.sparse_dim, feature_axis=feature)
         if data.time_axis == feature:
             data = data.replace(time_axis=None)
         if self.feature_dim is not None:
@@ -114,7 +114,7 @@ class RandomLayer(Layer):
         """Return whether the state of the generator is advanced."""
         return bool(self.auto_update_state) if self.explicit_state is not None else not self.static
 
-    def _check_distribution(self, ctx: PlanContext) -> None:
+    def _check_distribution(self, ctx: PlanContext, dtype: str) -> None:
         given = [name for name in ("mean", "stddev", "bound", "minval", "maxval") if getattr(self, name) is not None]
         for name in given:
             check_scalar(ctx, name, getattr(self, name))
@@ -122,8 +122,8 @@ class RandomLayer(Layer):
         if self.distribution != "uniform":
             if bounds:
                 raise ctx.error("%s is for distribution 'uniform'. Give mean and stddev." % " and ".join(bounds))
-            if self.dtype not in _FLOATS:
-                raise ctx.error("distribution %r has no %s numbers. Use 'uniform'." % (self.distribution, self.dtype))
+            if dtype not in _FLOATS:
+                raise ctx.error("distribution %r has no %s numbers. Use 'uniform'." % (self.distribution, dtype))
             return
         if not given:
             raise ctx.error("distribution 'uniform' needs maxval (and minval), bound, or mean and stddev.")
@@ -131,16 +131,16 @@ class RandomLayer(Layer):
             raise ctx.error("%s exclude each other. Give minval and maxval, bound, or mean and stddev." % _and(given))
         if self.minval is not None and self.maxval is None:
             raise ctx.error("maxval is missing: minval alone defines no range.")
-        if self.dtype in _INTS:
-            self._check_ints(ctx)
+        if dtype in _INTS:
+            self._check_ints(ctx, dtype)
 
-    def _check_ints(self, ctx: PlanContext) -> None:
+    def _check_ints(self, ctx: PlanContext, dtype: str) -> None:
         if self.maxval is None:
-            raise ctx.error("%s numbers need maxval (and minval)." % self.dtype)
+            raise ctx.error("%s numbers need maxval (and minval)." % dtype)
         low, high = self.minval or 0, self.maxval
         for name, value in (("minval", low), ("maxval", high)):
             if isinstance(value, float) and not value.is_integer():
-                raise ctx.error("%s is %s, but the numbers are %s." % (name, value, self.dtype))
+                raise ctx.error("%s is %s, but the numbers are %s." % (name, value, dtype))
         if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low >= high:
             raise ctx.error("there is no number from minval %s to maxval %s, which is excluded." % (low, high))
 
@@ -188,7 +188,7 @@ class RandomLayer(Layer):
         if self.explicit_state is None:
             return ctx.variable(_STATE)
         layer: Any = self.explicit_state.layer
-        return ctx.lowering.variables[self.explicit_state.params[layer.name].name]
+        return ctx.lowering.variables[self.explicit_state.params[layer.plan.name].name]
 
     def _draw(self, ctx: EmitContext, state: Any, shape: Any) -> Any:
         def number(value: Any, default: float = 0.0) -> Any:

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.layers.shared.last_frame import last_frame
-from returnn_tf.tensor import Data
 
 ERROR_TOPIC = "loops"
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class GetRecAccumulatedPlan(LayerPlan):
+    """What `GetRecAccumulatedLayer` found.
+
+    :param inner: the layer of the loop, with its values of all steps
+    """
+
+    inner: Node
+
+
 @register_layer("get_rec_accumulated")
-class GetRecAccumulatedLayer(Layer):
+class GetRecAccumulatedLayer(Planned[GetRecAccumulatedPlan]):
     """The values of a layer of a loop in all steps, like ``<loop>/<layer>``. The layer needs ``is_output_layer``.
 
     Lengths: the steps of the loop.
@@ -36,20 +47,30 @@ class GetRecAccumulatedLayer(Layer):
 
     sub_layer: str = option(help="name of the layer inside the loop")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> GetRecAccumulatedPlan:
         """Infer the output: [steps, batch, ...]."""
         ctx.single_source()
-        self._inner = layer_of_loop(ctx, self.source, self.sub_layer, "is_output_layer")
-        return self._inner.output
+        inner = layer_of_loop(ctx, self.source, self.sub_layer, "is_output_layer")
+        return GetRecAccumulatedPlan(inner.output, inner)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit no op."""
-        ctx.forward_aux(self._inner)
-        return ctx.value(self._inner)
+        ctx.forward_aux(self.plan.inner)
+        return ctx.value(self.plan.inner)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RecLastOutputPlan(LayerPlan):
+    """What `RecLastOutputLayer` found.
+
+    :param inner: the layer of the loop, with its values of all steps
+    """
+
+    inner: Node
 
 
 @register_layer("rec_last_output")
-class RecLastOutputLayer(Layer):
+class RecLastOutputLayer(Planned[RecLastOutputPlan]):
     """The value of a layer of a loop in the last step of each sequence. The layer needs ``need_last``.
 
     Lengths: the step axis is removed. A sequence without steps gets zeros.
@@ -68,17 +89,17 @@ class RecLastOutputLayer(Layer):
     rec_layer: LayerRef = option(help="the loop", refs=True)
     sub_layer_name: str = option(help="name of the layer inside the loop")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> RecLastOutputPlan:
         """Infer the output: [batch, ...]."""
-        self._inner = layer_of_loop(ctx, self.rec_layer, self.sub_layer_name, "need_last")
-        data = self._inner.output
+        inner = layer_of_loop(ctx, self.rec_layer, self.sub_layer_name, "need_last")
+        data = inner.output
         if data.time_axis is None:
-            return data  # equal in all steps
-        return data.without_axes([data.time_axis])
+            return RecLastOutputPlan(data, inner)  # equal in all steps
+        return RecLastOutputPlan(data.without_axes([data.time_axis]), inner)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the last step of each sequence."""
-        return last_frame(ctx, self._inner)
+        return last_frame(ctx, self.plan.inner)
 
 
 def layer_of_loop(ctx: PlanContext, loop: Any, name: str, needed: str) -> Node:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.hidden_state import HiddenState, hidden_state_of
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.hidden_state import hidden_state_of
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import HiddenState, LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import LAYERS, register_layer
@@ -21,8 +23,18 @@ from returnn_tf.tensor.match import match_axes
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class GetLastHiddenStatePlan(LayerPlan):
+    """What `GetLastHiddenStateLayer` found.
+
+    :param picked: the hidden state of each source, and the indices of the selected tensors
+    """
+
+    picked: Sequence[tuple[HiddenState, list[int]]]
+
+
 @register_layer("get_last_hidden_state")
-class GetLastHiddenStateLayer(Layer):
+class GetLastHiddenStateLayer(Planned[GetLastHiddenStatePlan]):
     """The state of a recurrent layer after the frame processed last (with direction -1 the first one of the sequence).
 
     ``key`` selects one tensor of the state, for an LSTM "h" or "c"; "*" concatenates all of them in the feature axis,
@@ -43,28 +55,22 @@ class GetLastHiddenStateLayer(Layer):
     combine: str = option("concat", help="how to combine the states of several sources: 'concat' in the feature axis")
     key: Union[str, int] = option("*", help="tensor of the state, e.g. 'h'; '*': all, concatenated")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> GetLastHiddenStatePlan:
         """Return the template of the source without the time axis."""
         if self.combine != "concat":
             raise ctx.error("combine must be 'concat', not %r." % (self.combine,))
         if not self.sources:
             raise ctx.error("needs a source: the recurrent layer, e.g. 'from': 'encoder'.")
-        self._picked = [self._pick(ctx, node) for node in self.sources]
-        data = self._common
-        size = sum(state.sizes[index] for state, picks in self._picked for index in picks)
-        for node, (state, _) in zip(self.sources, self._picked):
+        picked = [self._pick(ctx, node) for node in self.sources]
+        data = _first(picked)
+        size = sum(state.sizes[index] for state, picks in picked for index in picks)
+        for node, (state, _) in zip(self.sources, picked):
             self._check_axes(ctx, node, state.parts[0], data)
         if self.n_out is not None and self.n_out != size:
             raise ctx.error("n_out is %d, but the state %r has dim %d. Omit n_out." % (self.n_out, self.key, size))
         assert data.feature_axis is not None
         out = data.dims[data.feature_axis] if size == data.dim else ctx.new_feature(size)
-        return data.with_feature(data.feature_axis, ctx.bind(self.out_dim, out))
-
-    @property
-    def _common(self) -> Data:
-        """Return the template of the first tensor, whose layout the output has."""
-        state, picks = self._picked[0]
-        return state.parts[picks[0]]
+        return GetLastHiddenStatePlan(data.with_feature(data.feature_axis, ctx.bind(self.out_dim, out)), picked)
 
     def _pick(self, ctx: PlanContext, node: Node) -> tuple[HiddenState, list[int]]:
         """Return (the hidden state of a source, indices of the tensors that ``key`` selects)."""
@@ -99,12 +105,18 @@ class GetLastHiddenStateLayer(Layer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit no op for a single tensor."""
-        common = self._common
+        common = _first(self.plan.picked)
         tensors: list[Any] = []
-        for node, (state, picks) in zip(self.sources, self._picked):
+        for node, (state, picks) in zip(self.sources, self.plan.picked):
             values = state_values(ctx, node)
             tensors += [_in_layout(values[index], state.parts[index], common) for index in picks]
         return tensors[0] if len(tensors) == 1 else tf.concat(tensors, axis=common.feature_axis)
+
+
+def _first(picked: Sequence[tuple[HiddenState, list[int]]]) -> Data:
+    """Return the template of the first tensor, whose layout the output has."""
+    state, picks = picked[0]
+    return state.parts[picks[0]]
 
 
 def asks_for_state(cls: Optional[type[Any]], options: Mapping[str, Any]) -> bool:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axes, Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.layers.shared.spatial import spatial_axes
+from returnn_tf.layers.shared.spatial import SpatialAxes, spatial_axes
 from returnn_tf.ops.cells.base import project
 from returnn_tf.ops.dense.mdlstm import GATES, Flips, run_mdlstm
 from returnn_tf.ops.frames.shape import transpose
-from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 #: Where a direction starts -> whether it runs from the last row, and from the last column.
@@ -35,8 +37,20 @@ COMBINE: dict[str, Callable[[Sequence[Any]], Any]] = {
 """By the option ``combine``."""
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class MDLstmPlan(LayerPlan):
+    """What `MDLstmLayer` found.
+
+    :param corners: where the directions begin
+    :param axes: where rows and columns are
+    """
+
+    corners: Sequence[str]
+    axes: SpatialAxes
+
+
 @register_layer("mdlstm")
-class MDLstmLayer(ConcatInputLayer):
+class MDLstmLayer(ConcatInputLayer, Planned[MDLstmPlan]):
     """A multi-dimensional LSTM over images (Graves & Schmidhuber 2009; formulas in `returnn_tf.ops.dense.mdlstm`).
 
     Every pixel sees its two neighbours towards the corner where the direction starts, and through them all pixels
@@ -69,24 +83,24 @@ class MDLstmLayer(ConcatInputLayer):
     recurrent_weights_init: Init = option(None, help="initialiser of V_h and V_v (default glorot_uniform)")
     bias_init: Init = option(None, help="initialiser of the bias (default 0)")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> MDLstmPlan:
         """Infer the output: [batch, rows, columns, n_out]."""
-        self._corners = self._checked_corners(ctx)
+        corners = self._checked_corners(ctx)
         if self.combine not in COMBINE:
             raise ctx.error("unknown combine %r. %s" % (self.combine, did_you_mean(self.combine, COMBINE)))
         data = self.input_template(ctx)
         n_in = ctx.need_static(ctx.need_feature(data), "the feature axis")
-        self._axes = spatial_axes(ctx, data, self.in_spatial_dims, 2, "an image")
-        if len(self._axes.lead) != 1 or data.batch_axis is None:
+        axes = spatial_axes(ctx, data, self.in_spatial_dims, 2, "an image")
+        if len(axes.lead) != 1 or data.batch_axis is None:
             raise ctx.error(
                 "the source is %s, but it must have the axes batch, rows, columns, feature, and no others." % data
             )
         out = ctx.out_feature()
-        n_out, count = ctx.need_static(out, "n_out"), len(self._corners)
+        n_out, count = ctx.need_static(out, "n_out"), len(corners)
         if self.combine == "concat" and n_out % count:
             raise ctx.error("n_out %d is not divisible by the %d directions." % (n_out, count))
-        self._declare_params(ctx, n_in, n_out // count if self.combine == "concat" else n_out)
-        return self._axes.template(self._axes.dims, out)
+        self._declare_params(ctx, corners, n_in, n_out // count if self.combine == "concat" else n_out)
+        return MDLstmPlan(axes.template(axes.dims, out), corners, axes)
 
     def _checked_corners(self, ctx: PlanContext) -> list[str]:
         names = list(CORNERS)
@@ -101,9 +115,9 @@ class MDLstmLayer(ConcatInputLayer):
             raise ctx.error("directions must be different corners, at least one, got %r." % (self.directions,))
         return list(self.directions)
 
-    def _declare_params(self, ctx: PlanContext, n_in: int, n: int) -> None:
+    def _declare_params(self, ctx: PlanContext, corners: Sequence[str], n_in: int, n: int) -> None:
         recurrent = self.recurrent_weights_init or "glorot_uniform"
-        for corner in self._corners:
+        for corner in corners:
             ctx.param(corner + "/W", (n_in, GATES * n), self.forward_weights_init or "glorot_uniform")
             ctx.param(corner + "/V_h", (n, GATES * n), recurrent)
             ctx.param(corner + "/V_v", (n, GATES * n), recurrent)
@@ -111,13 +125,13 @@ class MDLstmLayer(ConcatInputLayer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the projections, then the recurrences of all directions."""
-        x = transpose(self.emit_input(ctx), self._axes.order)
-        rows, columns = (tf.broadcast_to(ctx.lens(dim), [tf.shape(x)[0]]) for dim in self._axes.dims)
+        x = transpose(self.emit_input(ctx), self.plan.axes.order)
+        rows, columns = (tf.broadcast_to(ctx.lens(dim), [tf.shape(x)[0]]) for dim in self.plan.axes.dims)
         z, left, up = [], [], []
-        for corner in self._corners:
+        for corner in self.plan.corners:
             z.append(project(x, ctx.param(corner + "/W"), ctx.param(corner + "/b")))
             left.append(ctx.param(corner + "/V_h"))
             up.append(ctx.param(corner + "/V_v"))
-        flips = [CORNERS[name] for name in self._corners]
+        flips = [CORNERS[name] for name in self.plan.corners]
         parts = run_mdlstm(z, left, up, rows, columns, flips, stable=self.stable)
         return tf.ensure_shape(COMBINE[self.combine](parts), ctx.output.static_shape)

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.hidden_state import HiddenState
+from returnn_tf.graph.layer_plan import HiddenState
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.rec.initial_state import (
     InitialState,
@@ -143,9 +143,10 @@ def plan_cell(
     )
     # A name_scope replaces "<layer>/rec".
     prefix = "rec/" if layer.name_scope is None else ""
+    forward, recurrent = layer.weights_inits()
     given = {
-        "forward": layer.forward_weights_init,
-        "recurrent": layer.recurrent_weights_init,
+        "forward": forward,
+        "recurrent": recurrent,
         "bias": layer.bias_init,
         "fixed": None,
     }
@@ -154,7 +155,7 @@ def plan_cell(
         if init is None and spec.default is not None:
             init = spec.default
         if init is None:
-            init = "glorot_uniform" if layer.recurrent_weights_init is None else layer.recurrent_weights_init
+            init = "glorot_uniform" if recurrent is None else recurrent
         ctx.param(prefix + spec.name, spec.shape, init)
     # The output before may come from any unit, a memory only means something to the unit that reads it.
     unit = cell.unit if cell.output_state is None else None

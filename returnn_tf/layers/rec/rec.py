@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Optional, Union
 
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import OptionalLayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axis, Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -32,8 +35,18 @@ _STEP_NETWORK_OPTIONS = (
 )
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class RecPlan(LayerPlan):
+    """What `RecLayer` found.
+
+    :param run: what it computes: a loop, one step of a cell in an enclosing loop, or a cell over frames
+    """
+
+    run: RecRun
+
+
 @register_layer("rec")
-class RecLayer(ConcatInputLayer):
+class RecLayer(ConcatInputLayer, Planned[RecPlan]):
     """A recurrent cell: ``output_t, state_t = cell(x_t, state_{t-1})`` over all frames t of each sequence.
 
     With direction -1 each sequence runs from its last frame to its first one; the output is in the order of the input.
@@ -146,9 +159,6 @@ class RecLayer(ConcatInputLayer):
     #: Whether some unit names denote a different cell than in a layer over a whole sequence.
     single_step: ClassVar[bool] = False
 
-    #: The layers of a step network whose values are wanted for all steps, by name.
-    exits: ClassVar[dict[str, Any]] = {}
-
     @classmethod
     def takes_data(cls, options: Mapping[str, Any]) -> bool:
         """Return whether the source defaults to "data": a cell needs an input, a step network may have none."""
@@ -171,11 +181,11 @@ class RecLayer(ConcatInputLayer):
         """Return whether the unit is a cell: a step network is a loop of its own, restarted in each step."""
         return not isinstance(options.get("unit"), Mapping)
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> RecPlan:
         """Infer the output: iterated axis first, then batch, then all others; the feature axis replaced and last."""
-        self._run = self._planned(ctx)
-        self.hidden_state = None if self._run.cell is None else self._run.cell.state
-        return self._run.output
+        run = self._planned(ctx)
+        self.node.hidden_state = None if run.cell is None else run.cell.state
+        return RecPlan(run.output, run)
 
     def _planned(self, ctx: PlanContext) -> RecRun:
         """Plan what the unit requires: a loop, one step of a cell in an enclosing loop, or a cell over frames."""
@@ -190,22 +200,22 @@ class RecLayer(ConcatInputLayer):
 
     def state_name(self, key: str) -> str:
         """Return "state", or e.g. "state/c" for the cell state of an LSTM."""
-        keys = () if self.hidden_state is None else self.hidden_state.keys
+        keys = () if self.node.hidden_state is None else self.node.hidden_state.keys
         return "state/%s" % keys[int(key)] if keys else "state"
 
     def gives_initial_output(self) -> bool:
         """Return whether the unit is a cell, whose initial state provides the initial output."""
-        return self.hidden_state is not None and self.state is None
+        return self.node.hidden_state is not None and self.state is None
 
     def initial_output_value(self, ctx: EmitContext) -> Any:
         """Return the value of ``prev:`` in the first step of a loop: the output part of the initial state."""
-        assert self._run.cell is not None
-        return self._run.cell.first_output(ctx)
+        assert self.plan.run.cell is not None
+        return self.plan.run.cell.first_output(ctx)
 
     def initial_output_template(self) -> Data:
         """Return the layout of `initial_output_value`."""
-        assert self._run.cell is not None
-        return self._run.cell.output
+        assert self.plan.run.cell is not None
+        return self.plan.run.cell.output
 
     def _check_no_cell_options(self, ctx: PlanContext) -> None:
         if self.axis is single_step_dim or self.state is not None:
@@ -238,27 +248,31 @@ class RecLayer(ConcatInputLayer):
         """Return one node for all sources of a step network."""
         return joined_source(ctx, self)
 
+    def weights_inits(self) -> tuple[Init, Init]:
+        """Return the initialisers of the input weights and of the recurrent weights."""
+        return self.forward_weights_init, self.recurrent_weights_init
+
     def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Parts) -> Parts:
         """Return what the unit declares, with the parts of the sources in place of its input."""
-        return [] if self._run.cell is None else self._run.cell.param_parts(name, axis, inputs)
+        return [] if self.plan.run.cell is None else self.plan.run.cell.param_parts(name, axis, inputs)
 
     def feature_parts(self) -> Parts:
         """Return the parts of the output of the unit, such as its heads."""
-        return [] if self._run.cell is None else self._run.cell.cell.output_parts()
+        return [] if self.plan.run.cell is None else self.plan.run.cell.cell.output_parts()
 
     def sub_node(self, ctx: PlanContext, name: str) -> Any:
         """Return an output layer of the step network, with its values of all steps."""
-        return self.exits.get(name) if isinstance(self.unit, dict) else None
+        return self.node.exits.get(name) if isinstance(self.unit, dict) else None
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit what was planned."""
-        return self._run.emit(ctx)
+        return self.plan.run.emit(ctx)
 
     def before_loop(self, ctx: EmitContext) -> None:
         """Compute what all steps of the cell share."""
-        self._run.before_loop(ctx)
+        self.plan.run.before_loop(ctx)
 
     @property
     def is_fused(self) -> bool:
         """Return whether this cell of a loop runs over all steps at once, as its input is known before the loop."""
-        return self._run.is_fused
+        return self.plan.run.is_fused

@@ -6,8 +6,7 @@ from returnn_tf.config.options import option
 from returnn_tf.graph.option_types import Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.rec.rec import RecLayer
-from returnn_tf.tensor import Data
+from returnn_tf.layers.rec.rec import RecLayer, RecPlan
 
 
 @register_layer("rnn_cell")
@@ -31,13 +30,17 @@ class RnnCellLayer(RecLayer):
     single_step = True
     weights_init: Init = option(None, help="initialiser of all weights of the cell")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> RecPlan:
         """Infer the output: like `rec`, but only inside a loop."""
         if not ctx.in_step and ctx.loop_dim is None:
             raise ctx.error("is one step of a cell, for the network inside of a 'rec' layer. Here use class 'rec'.")
         if not isinstance(self.unit, str):
             raise ctx.error("the unit must be a name such as 'lstm', not %r." % (self.unit,))
-        if self.weights_init is not None:
-            self.forward_weights_init = self.forward_weights_init or self.weights_init
-            self.recurrent_weights_init = self.recurrent_weights_init or self.weights_init
         return super().template(ctx)
+
+    def weights_inits(self) -> tuple[Init, Init]:
+        """Return the initialisers of the input weights and of the recurrent weights."""
+        forward, recurrent = self.forward_weights_init, self.recurrent_weights_init
+        if self.weights_init is None:
+            return forward, recurrent
+        return forward or self.weights_init, recurrent or self.weights_init

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.hidden_state import HIDDEN_STATE, HiddenState, hidden_state_of, recurrent_node
+from returnn_tf.graph.hidden_state import HIDDEN_STATE, hidden_state_of, recurrent_node
 from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer_plan import HiddenState
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.shared.last_frame import last_frame
@@ -22,7 +23,7 @@ def carried_state_of(node: Node) -> Optional[HiddenState]:
 
 def depend_on_state(ctx: PlanContext, node: Node) -> None:
     """Declare that `emit` will use the hidden state of a layer; one of an enclosing loop must be planned first."""
-    plan_state = recurrent_node(node).layer.plan_state
+    plan_state = recurrent_node(node).plan_state
     if plan_state is not None:
         ctx.depend(plan_state())
 
@@ -31,11 +32,11 @@ def state_values(ctx: EmitContext, node: Node) -> Any:
     """Return the tensors of the hidden state of a layer; in a loop those after this step, for ``prev:`` before it."""
     owner = recurrent_node(node)
     lowering = ctx.lowering
-    exit_layer = owner.layer
-    if exit_layer.plan_state is not None:
-        last = exit_layer.plan_state()
+    if owner.plan_state is not None:
+        last = owner.plan_state()
         if isinstance(last.layer, LastStateLayer):
-            return tf.split(ctx.value(last), exit_layer.hidden_state.sizes, axis=last.output.feature_axis)
+            assert owner.hidden_state is not None
+            return tf.split(ctx.value(last), owner.hidden_state.sizes, axis=last.output.feature_axis)
         return state_values(ctx, last)
     before = lowering.owners_of_state.get(owner)
     if before is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Init
 from returnn_tf.graph.plan_context import PlanContext
@@ -30,8 +33,24 @@ from returnn_tf.util.lazy_tf import tf
 _STATES = ("h", "c")
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class TwoDLstmPlan(LayerPlan):
+    """What `TwoDLstmLayer` found.
+
+    :param source_axes: order of the axes of the source sequence: frames, batch, features
+    :param steps: the dim of the rows; None: a step of a loop
+    :param target_axes: order of the axes of the target: rows (unless it has none), batch, features
+    :param row: the layout of a row
+    """
+
+    source_axes: Sequence[int]
+    steps: Optional[Dim]
+    target_axes: Sequence[int]
+    row: Data
+
+
 @register_layer("twod_lstm")
-class TwoDLstmLayer(Layer):
+class TwoDLstmLayer(Planned[TwoDLstmPlan]):
     """A two-dimensional LSTM (Bahar et al. 2018, cell of Leifert et al. 2016).
 
     The formulas are in `returnn_tf.ops.dense.twod_lstm`.
@@ -75,9 +94,8 @@ class TwoDLstmLayer(Layer):
     recurrent_weights_init: Init = option(None, help="initialiser of V_h and V_v (default glorot_uniform)")
     bias_init: Init = option(None, help="initialiser of the bias (default 0)")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> TwoDLstmPlan:
         """Infer the output: [target, batch, n], in a step [batch, n]."""
-        self.size_target = None
         if len(self.sources) != 2:
             raise ctx.error(
                 "needs two sources, the source sequence and the target, e.g. 'from': ['base:encoder', 'target_embed'], "
@@ -89,19 +107,25 @@ class TwoDLstmLayer(Layer):
         frames = source.time_dim
         if frames is None:
             raise ctx.error("the source sequence %r has no time axis, it is %s." % (self.source.path, source))
-        self._source_axes = _axes(ctx, self.source, frames)
-        self._steps = None if ctx.in_step and target.time_dim is None else self._target_dim(ctx, target)
-        self._target_axes = _axes(ctx, self.sources[1], self._steps if self._steps in target.dims else None)
-        out, batch = ctx.out_feature(), source.dims[self._source_axes[1]]
+        source_axes = _axes(ctx, self.source, frames)
+        steps = None if ctx.in_step and target.time_dim is None else self._target_dim(ctx, target)
+        target_axes = _axes(ctx, self.sources[1], steps if steps in target.dims else None)
+        out, batch = ctx.out_feature(), source.dims[source_axes[1]]
         self._declare_params(ctx, ctx.need_static(out, "n_out"))
         output = Data((batch, out), float_dtype(), feature_axis=1)
-        self._row = output.with_axis(0, frames).replace(time_axis=0)
-        if self._steps is not None:
-            output = output.with_axis(0, self._steps)
-            return output.replace(time_axis=None if self._steps.is_loop else 0)
+        row = output.with_axis(0, frames).replace(time_axis=0)
+        if steps is not None:
+            output = output.with_axis(0, steps)
+            return TwoDLstmPlan(
+                output.replace(time_axis=None if steps.is_loop else 0),
+                source_axes=source_axes,
+                steps=steps,
+                target_axes=target_axes,
+                row=row,
+            )
         for key in _STATES:
-            ctx.loop_state(key, self._row, lambda emit: tf.zeros(tf.stack(emit.shape(self._row)), self._row.dtype))
-        return output
+            ctx.loop_state(key, row, lambda emit: tf.zeros(tf.stack(emit.shape(row)), row.dtype))
+        return TwoDLstmPlan(output, source_axes=source_axes, steps=steps, target_axes=target_axes, row=row)
 
     def _target_dim(self, ctx: PlanContext, target: Data) -> Dim:
         if ctx.loop_dim is not None and (ctx.loop_dim in target.dims or target.time_dim is None):
@@ -113,26 +137,28 @@ class TwoDLstmLayer(Layer):
             )
         return target.time_dim
 
+    def _prefix(self) -> str:
+        """Return what is in front of the names of the parameters; a name_scope stands for "<layer>/rec"."""
+        return "rec/" if self.name_scope is None else ""
+
     def _declare_params(self, ctx: PlanContext, n: int) -> None:
-        # A name_scope stands for "<layer>/rec".
-        self._prefix = "rec/" if self.name_scope is None else ""
         sizes = [ctx.need_static(ctx.need_feature(s.output, "source %r" % s.path), "it") for s in self.sources]
         recurrent = self.recurrent_weights_init or "glorot_uniform"
-        ctx.param(self._prefix + "W", (sum(sizes), GATES * n), self.forward_weights_init or "glorot_uniform")
-        ctx.param(self._prefix + "V_h", (n, GATES * n), recurrent)
-        ctx.param(self._prefix + "V_v", (n, GATES * n), recurrent)
-        ctx.param(self._prefix + "b", (GATES * n,), 0.0 if self.bias_init is None else self.bias_init)
+        ctx.param(self._prefix() + "W", (sum(sizes), GATES * n), self.forward_weights_init or "glorot_uniform")
+        ctx.param(self._prefix() + "V_h", (n, GATES * n), recurrent)
+        ctx.param(self._prefix() + "V_v", (n, GATES * n), recurrent)
+        ctx.param(self._prefix() + "b", (GATES * n,), 0.0 if self.bias_init is None else self.bias_init)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the projections of both sources, then the grid or a row of it."""
         z_source, z_target = self._projected(ctx)
-        weights = TwoDLstmWeights(ctx.param(self._prefix + "V_h"), ctx.param(self._prefix + "V_v"))
+        weights = TwoDLstmWeights(ctx.param(self._prefix() + "V_h"), ctx.param(self._prefix() + "V_v"))
         lens = self._source_lens(ctx, tf.shape(z_source)[1])
-        if self._steps is not None:
+        if self.plan.steps is not None:
             return tf.ensure_shape(self._grid(z_source, z_target, lens, weights), ctx.output.static_shape)
         h, c = row(z_source, z_target, ctx.loop_state("h"), ctx.loop_state("c"), weights)
         for key, value in zip(_STATES, (h, c)):
-            ctx.set_loop_state(key, tf.ensure_shape(value, self._row.static_shape))
+            ctx.set_loop_state(key, tf.ensure_shape(value, self.plan.row.static_shape))
         return pooled_row(h, lens, self.pooling)
 
     def _grid(self, z_source: Any, z_target: Any, lens: Any, weights: TwoDLstmWeights) -> Any:
@@ -147,17 +173,17 @@ class TwoDLstmLayer(Layer):
 
     def _projected(self, ctx: EmitContext) -> tuple[Any, Any]:
         """Return the projections ([source, batch, 5 n], [target, batch, 5 n] or in a step [batch, 5 n])."""
-        weights = ctx.param(self._prefix + "W")
+        weights = ctx.param(self._prefix() + "W")
         rows = self.source.output.dim
-        source = transpose(ctx.source(0), self._source_axes)
-        target = transpose(ctx.source(1), self._target_axes)
-        if self._steps is not None and len(self._target_axes) == 2:  # the same in all steps
-            target = tf.repeat(target[None], ctx.size(self._steps), axis=0)
-        return project(source, weights[:rows]), project(target, weights[rows:], ctx.param(self._prefix + "b"))
+        source = transpose(ctx.source(0), self.plan.source_axes)
+        target = transpose(ctx.source(1), self.plan.target_axes)
+        if self.plan.steps is not None and len(self.plan.target_axes) == 2:  # the same in all steps
+            target = tf.repeat(target[None], ctx.size(self.plan.steps), axis=0)
+        return project(source, weights[:rows]), project(target, weights[rows:], ctx.param(self._prefix() + "b"))
 
     def _source_lens(self, ctx: EmitContext, batch: Any) -> Any:
-        assert self._row.time_dim is not None
-        return tf.broadcast_to(ctx.lens(self._row.time_dim), [batch])
+        assert self.plan.row.time_dim is not None
+        return tf.broadcast_to(ctx.lens(self.plan.row.time_dim), [batch])
 
 
 def _axes(ctx: PlanContext, node: Node, frames: Optional[Dim]) -> list[int]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -16,8 +18,18 @@ from returnn_tf.util.lazy_tf import tf
 ERROR_TOPIC = "loops"
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class RecUnstackPlan(LayerPlan):
+    """What `RecUnstackLayer` found.
+
+    :param axis: the axis whose entries the steps get
+    """
+
+    axis: int
+
+
 @register_layer("rec_unstack")
-class RecUnstackLayer(Layer):
+class RecUnstackLayer(Planned[RecUnstackPlan]):
     """``y_t = x[t]`` in step t of a loop, along one axis of the source.
 
     In a loop without a source of its own and without a layer "end", this axis determines the number of steps.
@@ -36,25 +48,25 @@ class RecUnstackLayer(Layer):
     axis: Optional[Axis] = option(None, help="axis of the source with a frame for each step (default: time)")
     declare_rec_time: bool = option(False, help="this axis determines the number of steps of the loop")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> RecUnstackPlan:
         """Infer the output without the axis in a step."""
         data = ctx.single_source()
         if not ctx.in_step and ctx.loop_dim is None:
             raise ctx.error("takes the frame of a step: put it into the unit of a 'rec' layer.")
         axis = unstacked_axis(ctx, data, self.axis)
-        self._axis = axis
         if ctx.loop_dim is None:
-            return data.without_axes([axis])
+            return RecUnstackPlan(data.without_axes([axis]), axis)
         if ctx.loop_dim in data.dims:
             raise ctx.error("the source %s is a layer of the loop; name an outer one, e.g. 'base:encoder'." % data)
-        return data.with_dim(axis, ctx.loop_dim).replace(time_axis=None if data.time_axis == axis else data.time_axis)
+        time = None if data.time_axis == axis else data.time_axis
+        return RecUnstackPlan(data.with_dim(axis, ctx.loop_dim).replace(time_axis=time), axis)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit no op before the loop, a slice in a step."""
         x = ctx.source()
         if self.node.output.rank == self.source.output.rank:
             return x
-        return tf.gather(x, ctx.lowering.loop_index, axis=self._axis)
+        return tf.gather(x, ctx.lowering.loop_index, axis=self.plan.axis)
 
 
 def unstacked_axis(ctx: PlanContext, data: Data, axis: Any) -> int:

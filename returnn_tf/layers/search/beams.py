@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import Aux, first_axis
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Layer, Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.tensor import Data, Dim
@@ -97,8 +99,20 @@ class SourceBeamsLayer(Layer):
         return tf.zeros_like(ctx.source(), tf.int32) if beams is None else beams
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class SplitBatchBeamPlan(LayerPlan):
+    """What `SplitBatchBeamLayer` found.
+
+    :param beam: number of hypotheses
+    :param time: the frames of all hypotheses, if there is a time axis and more than one hypothesis
+    """
+
+    beam: int
+    time: Optional[Dim]
+
+
 @register_layer("split_batch_beam")
-class SplitBatchBeamLayer(Layer):
+class SplitBatchBeamLayer(Planned[SplitBatchBeamPlan]):
     """The hypotheses of a search as an axis of their own: [batch * beam, ...] -> [batch, beam, ...].
 
     Lengths: those of the best hypothesis of each sequence. Without search the beam has size 1.
@@ -111,20 +125,20 @@ class SplitBatchBeamLayer(Layer):
     ends_search = True
     beam_dim: Optional[Dim] = option(None, help="the dim of the beam axis")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> SplitBatchBeamPlan:
         """Infer the output: a static axis after the batch axis."""
         data = ctx.single_source()
         axis = data.batch_axis
         if axis is None:
             raise ctx.error("the source %s has no batch axis." % data)
-        self._beam = 1 if data.beam is None else data.beam.size
-        beam = ctx.bind(self.beam_dim, ctx.new_spatial(self._beam, "beam"))
-        time = data.time_axis
-        if self._beam > 1 and time is not None:
-            self._time = data.dims[time]
-            data = data.with_dim(time, ctx.new_spatial(None, "time"))
+        size = 1 if data.beam is None else data.beam.size
+        beam = ctx.bind(self.beam_dim, ctx.new_spatial(size, "beam"))
+        axis_of_time, time = data.time_axis, None
+        if size > 1 and axis_of_time is not None:
+            time = data.dims[axis_of_time]
+            data = data.with_dim(axis_of_time, ctx.new_spatial(None, "time"))
         is_feature = data.feature_axis is None and data.sparse_dim is None
-        return data.replace(beam=None).with_axis(axis + 1, beam, feature=is_feature)
+        return SplitBatchBeamPlan(data.replace(beam=None).with_axis(axis + 1, beam, feature=is_feature), size, time)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a reshape."""
@@ -132,10 +146,10 @@ class SplitBatchBeamLayer(Layer):
         axis = source.batch_axis
         assert axis is not None
         shape = tf.shape(x)
-        x = tf.reshape(x, tf.concat([shape[:axis], [-1, self._beam], shape[axis + 1 :]], axis=0))
-        if self._beam > 1 and source.time_axis is not None:
-            lens = ctx.lowering.lens_in_beam(self._time, self._beam)
-            lens = lens[:: self._beam] if lens.shape.rank else lens
+        x = tf.reshape(x, tf.concat([shape[:axis], [-1, self.plan.beam], shape[axis + 1 :]], axis=0))
+        if self.plan.time is not None:
+            lens = ctx.lowering.lens_in_beam(self.plan.time, self.plan.beam)
+            lens = lens[:: self.plan.beam] if lens.shape.rank else lens
             time = ctx.output.time_axis
             assert time is not None
             ctx.define_lens(ctx.output.dims[time], lens, shape[source.time_axis])

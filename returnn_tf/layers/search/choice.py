@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config.options import LayerRef, LayerRefs, OptionError, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Planned
 from returnn_tf.graph.layer_base import SameLabels, same_labels
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -23,8 +25,24 @@ _INPUT_TYPES = ("prob", "log_prob", "logits", "regression")
 _RECOMBINE = (None, "max", "sum")
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChoicePlan(LayerPlan):
+    """What `ChoiceLayer` found.
+
+    :param followed: the targets, if it gives their labels
+    :param in_step: whether these are the labels of one step, where the loop determines its end step by step
+    :param truths: the targets, if a search or the samples also see them
+    :param source_beams: number of labels to keep of each source
+    """
+
+    followed: Sequence[Node] = ()
+    in_step: bool = False
+    truths: Sequence[Node] = ()
+    source_beams: Sequence[int] = ()
+
+
 @register_layer("choice")
-class ChoiceLayer(Layer):
+class ChoiceLayer(Planned[ChoicePlan]):
     """The label of each step: in training the target; in search the labels of the best ``beam_size`` hypotheses.
 
     Search: ``score = prob_scale * log p(label) + base_beam_score_scale * score of the hypothesis``, the best of all
@@ -129,30 +147,28 @@ class ChoiceLayer(Layer):
 
     # --- plan ---
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> ChoicePlan:
         """Infer the output: labels, one per sequence in a step."""
         self._check_options(ctx)
-        self._followed: list[Node] = []
-        self.truths: list[Node] = []
         given = {
             "target": self.target,
             "search": self.search,
             "scheduled_sampling": self.scheduled_sampling,
         }
         if type(self).follows_target(given, ctx.search):
-            return self._target_template(ctx)
+            return self._planned_targets(ctx)
         if not self.sources:
             raise OptionError(
                 "has no source with scores to search. Name the layer with the probabilities of the labels in "
                 "'from', and the reference for training in 'target'."
             )
-        self.samples = bool(self.scheduled_sampling) and not self.search and not ctx.search and bool(self.target)
+        truths: list[Node] = []
         if self.cheating or self.samples:
             if not self.cheating or len(self.sources) == 1:
-                self.truths = [ctx.depend(ctx.planner.target_node(ctx.node, t)) for t in self.target_names]
+                truths = [ctx.depend(ctx.planner.target_node(ctx.node, t)) for t in self.target_names]
             else:
                 raise ctx.error("cheating needs a single source, but there are %d." % len(self.sources))
-        return self._search_template(ctx)
+        return self._planned_search(ctx, truths)
 
     def _check_options(self, ctx: PlanContext) -> None:
         if self.beam_size < 1:
@@ -170,7 +186,7 @@ class ChoiceLayer(Layer):
             raise OptionError("recombine_by and recombine_blank need the option 'recombine': 'max' or 'sum'.")
         if self.recombine and self.recombine_by is None and (self.keep_beams or len(self.sources) > 1):
             raise OptionError("recombine without recombine_by is for a single source and without keep_beams.")
-        self._gold_prob = gold_probability(self.scheduled_sampling)
+        gold_probability(self.scheduled_sampling)
         if ctx.loop_dim is None and not ctx.in_step:
             raise ctx.error("chooses labels in a loop: put it into the unit of a 'rec' layer.")
 
@@ -186,13 +202,21 @@ class ChoiceLayer(Layer):
         return not self._followed and not self.samples and self.input_type != "regression"
 
     @property
+    def samples(self) -> bool:
+        """Return whether it draws labels in training."""
+        return bool(self.scheduled_sampling and self.target) and not self.search and not self.node.in_search
+
+    @property
+    def _followed(self) -> Sequence[Node]:
+        return self.plan.followed if isinstance(self.node.found, ChoicePlan) else ()
+
+    @property
     def followed_dims(self) -> list[Dim]:
         """Return the time axes of the targets that it follows, once it is planned."""
         return [node.output.dims[node.output.time_axis or 0] for node in self._followed]
 
-    def _target_template(self, ctx: PlanContext) -> Data:
-        templates = []
-        self._in_step = ctx.loop_dim is None  # where the loop determines its end step by step
+    def _planned_targets(self, ctx: PlanContext) -> ChoicePlan:
+        templates, followed = [], []
         for target in self.target_names:
             node = ctx.depend(ctx.planner.target_node(ctx.node, target))
             data, time = node.output, node.output.time_axis
@@ -201,20 +225,20 @@ class ChoiceLayer(Layer):
             if not data.sparse and self.input_type != "regression":
                 text = "chooses labels, but the target %r has none: %s. Name a data key or layer with labels."
                 raise ctx.error(text % (target, data), topic="targets")
-            self._followed.append(node)
+            followed.append(node)
             data = data.without_axes([time]) if ctx.loop_dim is None else data.with_dim(time, ctx.loop_dim)
             templates.append(data.replace(time_axis=None, vocab=None))
         self._declare_parts(ctx, templates)
-        return templates[0]
+        return ChoicePlan(templates[0], followed=followed, in_step=ctx.loop_dim is None)
 
     def _declare_parts(self, ctx: PlanContext, templates: list[Data]) -> None:
         if len(templates) > 1 or len(self.sources) > 1:
             for i, data in enumerate(templates):
                 ctx.sub_output("out_%d" % i, data)
 
-    def _search_template(self, ctx: PlanContext) -> Data:
+    def _planned_search(self, ctx: PlanContext, truths: list[Node]) -> ChoicePlan:
         if self.input_type == "regression":
-            return ctx.single_source()
+            return ChoicePlan(ctx.single_source(), truths=truths)
         targets = self.target_names
         if len(targets) not in (0, len(self.sources)):
             raise ctx.error(
@@ -224,7 +248,7 @@ class ChoiceLayer(Layer):
         padded: list[Optional[str]] = [*targets] or [None] * len(self.sources)
         templates = [self._labels_of(ctx, source.output, target) for source, target in zip(self.sources, padded)]
         self._declare_parts(ctx, templates)
-        self._check_source_beams(ctx)
+        source_beams = self._source_beams(ctx)
         data = templates[0]
         if self.independent_of_batch and not self.samples:
             for i, part in enumerate(templates):
@@ -232,7 +256,7 @@ class ChoiceLayer(Layer):
         if self.recombine and self.recombine_by is None and not self.samples:
             state = data.replace(dtype="int64", sparse_dim=None, feature_axis=None)
             ctx.loop_state("history", state, lambda emit: tf.zeros(tf.stack(emit.shape(state)), "int64"))
-        return data
+        return ChoicePlan(data, truths=truths, source_beams=source_beams)
 
     def _labels_of(self, ctx: PlanContext, source: Data, target: Optional[str]) -> Data:
         dim = ctx.need_feature(source)
@@ -247,7 +271,8 @@ class ChoiceLayer(Layer):
             raise ctx.error("the source must be [batch, labels] in a step, but it is %s." % source)
         return data.replace(dtype="int32", sparse_dim=labels, vocab=None)
 
-    def _check_source_beams(self, ctx: PlanContext) -> None:
+    def _source_beams(self, ctx: PlanContext) -> list[int]:
+        """Return the number of labels to keep of each source."""
         sizes = self.source_beam_sizes
         count = len(self.sources)
         if sizes is None:
@@ -259,7 +284,7 @@ class ChoiceLayer(Layer):
                 "source_beam_sizes must be %d positive numbers, one for each source, not %r."
                 % (count, self.source_beam_sizes)
             )
-        self.source_beams: list[int] = list(sizes)
+        return list(sizes)
 
     def same_labels(self) -> Iterator[SameLabels]:
         """Return that the scores are those of its labels."""
@@ -284,14 +309,15 @@ class ChoiceLayer(Layer):
 
     def _followed_labels(self, ctx: EmitContext, node: Node) -> Any:
         """Return the target of all steps, or of the current one."""
-        return tf.cast(true_label(ctx, node, 1), node.output.dtype) if self._in_step else ctx.value(node)
+        return tf.cast(true_label(ctx, node, 1), node.output.dtype) if self.plan.in_step else ctx.value(node)
 
     def _sampled(self, ctx: EmitContext) -> list[Any]:
         """Return labels drawn in training, [batch] for each source."""
-        truths = [true_label(ctx, node, 1) for node in self.truths]
+        truths = [true_label(ctx, node, 1) for node in self.plan.truths]
         if not ctx.train:
             return truths
-        keep = tf.random.stateless_uniform(tf.shape(truths[0]), ctx.seed("gold")) < self._gold_prob
+        gold = gold_probability(self.scheduled_sampling)
+        keep = tf.random.stateless_uniform(tf.shape(truths[0]), ctx.seed("gold")) < gold
         labels = []
         for i, (source, truth) in enumerate(zip(self.sources, truths)):
             log_probs = log_probs_of(ctx, source, self.input_type)

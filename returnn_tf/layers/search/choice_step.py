@@ -47,7 +47,7 @@ class ChoiceStep:
         if first:
             # Before the first choice all hypotheses are copies of one.
             scores = tf.where(copies[None, :, None], tf.constant(float("-inf"), scores.dtype), scores)
-        truth = true_label(ctx, self._layer.truths[0], beam) if self._layer.cheating else None
+        truth = true_label(ctx, self._layer.plan.truths[0], beam) if self._layer.cheating else None
         if self._layer.cheating == "exclusive":
             scores = without_truth(scores, truth, hyps)
         best, source, candidate = self._chosen(scores, found)
@@ -73,7 +73,7 @@ class ChoiceStep:
         if self._needs_all_labels():
             log_probs = log_probs_of(ctx, layer.sources[0], layer.input_type)
             return all_candidates(log_probs, self._ended, ended_labels[0])
-        sizes = layer.source_beams if len(layer.sources) > 1 else [self._pool()]
+        sizes = layer.plan.source_beams if len(layer.sources) > 1 else [self._pool()]
         best = [best_log_probs(ctx, node, layer.input_type, size) for node, size in zip(layer.sources, sizes)]
         return best_candidates(best, self._ended, ended_labels)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import Aux, first_axis
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.tensor import Data
+from returnn_tf.tensor import Dim
 from returnn_tf.util.lazy_tf import tf
 
 #: Of a decision: float [batch], the score of the chosen hypothesis.
@@ -55,8 +57,18 @@ def has_scores(node: Node) -> bool:
     return False
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class DecidePlan(LayerPlan):
+    """What `DecideLayer` found.
+
+    :param time: the frames of all hypotheses, if there is a time axis
+    """
+
+    time: Optional[Dim]
+
+
 @register_layer("decide")
-class DecideLayer(Layer):
+class DecideLayer(Planned[DecidePlan]):
     """The best hypothesis of a search; without search a copy.
 
     Lengths: those of the best hypotheses; the time axis is cut to the longest one.
@@ -69,16 +81,16 @@ class DecideLayer(Layer):
     ends_search = True
     length_normalization: bool = option(False, help="divide the scores by the lengths before comparing")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> DecidePlan:
         """Infer the output without hypotheses."""
         data = ctx.single_source()
-        self._time: Optional[Any] = None
+        time = None
         if data.beam is None:
-            return data
+            return DecidePlan(data, time)
         if data.time_axis is not None and data.batch_axis is not None:
-            self._time = data.dims[data.time_axis]
+            time = data.dims[data.time_axis]
             data = data.with_dim(data.time_axis, ctx.new_spatial(None, "time"))
-        return data.replace(beam=None)
+        return DecidePlan(data.replace(beam=None), time)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a gather of the best entry of each sequence."""
@@ -89,8 +101,8 @@ class DecideLayer(Layer):
         beam = source.beam.size
         scores = ctx.lowering.beam_scores[source.beam.of]
         lens = None
-        if self._time is not None:
-            lens = ctx.lowering.lens_in_beam(self._time, beam)
+        if self.plan.time is not None:
+            lens = ctx.lowering.lens_in_beam(self.plan.time, beam)
             lens = lens if lens.shape.rank else tf.fill([tf.size(scores)], lens)
         if self.length_normalization and lens is not None:
             scores /= tf.maximum(tf.cast(tf.reshape(lens, [-1, beam]), scores.dtype), 1.0)

@@ -9,8 +9,9 @@ from typing import Any, Callable, Optional
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.aux_values import OUTPUT_LOSS
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Layer, Planned
 from returnn_tf.graph.layer_base import SameLabels, same_labels
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -39,8 +40,20 @@ class CtcTopologyOptions:
     label_loop: bool = option(True, help="allow a label to span several frames")
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class FastBaumWelchPlan(LayerPlan):
+    """What `FastBaumWelchLayer` found.
+
+    :param labels: the layer with the labels, if they come from one
+    :param seq_tags: the input with the names of the sequences, if they are needed
+    """
+
+    labels: Optional[Node]
+    seq_tags: Optional[Node]
+
+
 @register_layer("fast_bw")
-class FastBaumWelchLayer(Layer):
+class FastBaumWelchLayer(Planned[FastBaumWelchPlan]):
     """The posteriors of all labels at each frame, summed over all alignments of the target (Baum-Welch).
 
     align_target "ctc": the labels in ``align_target_key``, each for one or more frames, with optional blanks between
@@ -90,7 +103,7 @@ class FastBaumWelchLayer(Layer):
         if isinstance(options.get("align_target_key"), str):
             yield options["align_target_key"]
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> FastBaumWelchPlan:
         """Infer the output: time-major."""
         data = _scores_template(ctx)
         if (self.align_target == "automaton") != callable(self.automaton):
@@ -100,25 +113,25 @@ class FastBaumWelchLayer(Layer):
             )
         if self.ctc_opts and self.align_target != "ctc":
             raise ctx.error("ctc_opts is for align_target 'ctc', not %r. Remove it." % self.align_target)
-        self.labels: Optional[Node] = None
-        self.seq_tags: Optional[Node] = None
+        labels: Optional[Node] = None
+        seq_tags: Optional[Node] = None
         if self.align_target == "sprint":
             where = "Layer %r (class 'fast_bw')" % ctx.node.path
             AUTOMATON_SERVERS.get(self.align_target, where).check(self.sprint_opts, where)
-            self.seq_tags = ctx.depend(ctx.planner.extern_node(SEQ_TAG))
+            seq_tags = ctx.depend(ctx.planner.extern_node(SEQ_TAG))
         elif self.sprint_opts:
             raise ctx.error("sprint_opts is for align_target 'sprint', not %r. Remove it." % self.align_target)
         elif self.align_target != "staircase":
-            self.labels = ctx.depend(ctx.planner.target_node(ctx.node, self.align_target_key or "classes"))
-            _check_labels(ctx, data, self.labels.output, self.align_target_key or "classes")
-        return data
+            labels = ctx.depend(ctx.planner.target_node(ctx.node, self.align_target_key or "classes"))
+            _check_labels(ctx, data, labels.output, self.align_target_key or "classes")
+        return FastBaumWelchPlan(data, labels, seq_tags)
 
     def same_labels(self) -> Iterator[SameLabels]:
         """Return that the classes are the labels of the target, and for CTC a blank."""
-        if self.labels is None or self.align_target == "automaton":
+        if self.plan.labels is None or self.align_target == "automaton":
             return iter(())
         blank = CtcTopologyOptions(**(self.ctc_opts or {})).blank_idx if self.align_target == "ctc" else None
-        return same_labels(self.source.output, self.labels.output, blank)
+        return same_labels(self.source.output, self.plan.labels.output, blank)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one pass over time, forward and backward side by side."""
@@ -140,23 +153,23 @@ class FastBaumWelchLayer(Layer):
         return with_sizes(posteriors, data.static_shape)
 
     def _acceptors(self, ctx: EmitContext) -> Acceptors:
-        if self.seq_tags is not None:
+        if self.plan.seq_tags is not None:
             assert self.sprint_opts is not None and ctx.output.dim is not None
             where = "Layer %r (class 'fast_bw')" % ctx.node.path
-            tags = ctx.value(self.seq_tags)
+            tags = ctx.value(self.plan.seq_tags)
             server = AUTOMATON_SERVERS[self.align_target]
             return server.acceptors(self.sprint_opts, where, tags, ctx.output.dim, self.tdp_scale)
-        assert self.labels is not None and ctx.output.dim is not None and self.automaton is not None
+        assert self.plan.labels is not None and ctx.output.dim is not None and self.automaton is not None
         where = "Layer %r: automaton" % ctx.node.path
-        given = acceptors_by_function(self.automaton, *_labels(ctx, self.labels), ctx.output.dim, where)
+        given = acceptors_by_function(self.automaton, *_labels(ctx, self.plan.labels), ctx.output.dim, where)
         return Acceptors(given.edges, given.costs * self.tdp_scale, given.num_states)
 
     def _topology(self, ctx: EmitContext) -> Topology:
-        if self.labels is not None:
+        if self.plan.labels is not None:
             if self.align_target == "hmm":
-                return label_topology(*_labels(ctx, self.labels))
+                return label_topology(*_labels(ctx, self.plan.labels))
             opts = CtcTopologyOptions(**(self.ctc_opts or {}))
-            labels, label_lens = _labels(ctx, self.labels)
+            labels, label_lens = _labels(ctx, self.plan.labels)
             classes = ctx.output.dim
             assert classes is not None
             blank = opts.blank_idx % classes

@@ -8,7 +8,8 @@ from typing import Any, Optional
 
 from returnn_tf.config.options import LayerRef, at_least, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Layer, Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -72,8 +73,20 @@ class _WithReference(Layer):
         return node
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class EditDistanceTablePlan(LayerPlan):
+    """What `EditDistanceTableLayer` found.
+
+    :param node: the layer with the reference
+    :param time: the positions in the reference
+    """
+
+    node: Node
+    time: Any
+
+
 @register_layer("edit_distance_table")
-class EditDistanceTableLayer(_WithReference):
+class EditDistanceTableLayer(_WithReference, Planned[EditDistanceTablePlan]):
     """In a loop: the distances of the labels so far to all prefixes of the reference, int32 [batch, reference + 1].
 
     ``d[i, j] = min(d[i-1, j] + 1, d[i, j-1] + 1, d[i-1, j-1] + (a[i] != b[j]))``, one row i per step (Wagner & Fischer
@@ -95,33 +108,43 @@ class EditDistanceTableLayer(_WithReference):
             "output": {"class": "copy", "from": "loop/best"}}
     """
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> EditDistanceTablePlan:
         """Infer the output: [batch, reference + 1]."""
         if not ctx.in_step:
             raise ctx.error("this layer computes one row per step of a loop. Put it into the unit of a 'rec' layer.")
         data = ctx.single_source()
         if data.sparse_dim is None or data.rank != 1 or data.batch_axis is None:
             raise ctx.error("the source must be one label per sequence, not %s." % data)
-        self._node = self._reference(ctx)
-        self._time = _time_dim(self._node.output)
-        new = ctx.bind(self.out_dim, self._time + 1)
+        node = self._reference(ctx)
+        time = _time_dim(node.output)
+        new = ctx.bind(self.out_dim, time + 1)
         out = Data.from_dims([data.dims[0], new], dtype="int32").replace(beam=data.beam)
         ctx.loop_state("row", out, self.initial_output_value)
-        return out
+        return EditDistanceTablePlan(out, node, time)
 
     def initial_output_value(self, ctx: EmitContext) -> Any:
         """Return the row before the first step."""
-        return first_row(ctx.size(ctx.output.dims[0]), ctx.size(self._time))
+        return first_row(ctx.size(ctx.output.dims[0]), ctx.size(self.plan.time))
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the next row."""
-        row = next_row(ctx.loop_state("row"), ctx.source(), _labels(ctx, self._node)[0], self.blank_idx)
+        row = next_row(ctx.loop_state("row"), ctx.source(), _labels(ctx, self.plan.node)[0], self.blank_idx)
         ctx.set_loop_state("row", row)
         return row
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class OptimalCompletionsPlan(LayerPlan):
+    """What `OptimalCompletionsLayer` found.
+
+    :param node: the layer with the reference
+    """
+
+    node: Node
+
+
 @register_layer("optimal_completions")
-class OptimalCompletionsLayer(_WithReference):
+class OptimalCompletionsLayer(_WithReference, Planned[OptimalCompletionsPlan]):
     """For each label: the minimum edit distance to the reference that remains possible if it comes next.
 
     Sabour et al. 2019. The source is a row of `edit_distance_table`, usually that of the previous step. The output is
@@ -142,23 +165,23 @@ class OptimalCompletionsLayer(_WithReference):
             "output": {"class": "copy", "from": "loop/best"}}
     """
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> OptimalCompletionsPlan:
         """Infer the output: [batch, labels]."""
         data = ctx.single_source()
         if data.rank != 2 or data.batch_axis != 0 or not data.dtype.startswith("int"):
             raise ctx.error("the source must be a row of an edit_distance_table, not %s." % data)
-        self._node = self._reference(ctx)
-        labels = self._node.output.dim or 0
+        node = self._reference(ctx)
+        labels = node.output.dim or 0
         if self.blank_idx is not None:
             labels = max(labels, self.blank_idx + 1)
         if self.n_out not in (None, labels):
             raise ctx.error("n_out is %s, but there are %d labels. Omit n_out." % (self.n_out, labels))
         new = ctx.bind(self.out_dim, ctx.new_feature(labels))
-        return Data.from_dims([data.dims[0], new], dtype="int32").replace(beam=data.beam)
+        return OptimalCompletionsPlan(Data.from_dims([data.dims[0], new], dtype="int32").replace(beam=data.beam), node)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a minimum per label."""
-        reference, lens = _labels(ctx, self._node)
+        reference, lens = _labels(ctx, self.plan.node)
         return completions(ctx.source(), reference, lens, ctx.output.dims[1].size or 0, self.blank_idx)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -12,18 +14,30 @@ from returnn_tf.config.options import OptionError, option
 from returnn_tf.datasets.core.safe_files import path_of
 from returnn_tf.datasets.vocabulary import read_labels
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Code
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.ops.sequence.ngram import LabelScorer, load_ngram_model
-from returnn_tf.tensor import Data
 from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class KenLmPlan(LayerPlan):
+    """What `KenLmLayer` found.
+
+    :param path: of the model
+    :param labels: those of the vocabulary, in order
+    """
+
+    path: str
+    labels: Sequence[str]
+
+
 @register_layer("kenlm")
-class KenLmLayer(Layer):
+class KenLmLayer(Planned[KenLmPlan]):
     """The natural log probability that an n-gram model assigns to the label of a step, given those before it.
 
     With dense_output those of all labels that may follow the label of the step: with "prev:output" as source, this is
@@ -65,34 +79,36 @@ class KenLmLayer(Layer):
     input_step_offset: int = option(0, help="labels of earlier steps are ignored; 1 for 'prev:output'")
     dense_output: bool = option(False, help="output the scores of all possible next labels, as features")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> KenLmPlan:
         """Infer the output: [batch], or with dense_output [batch, labels]."""
         source = ctx.single_source()
         if not ctx.in_step:
             raise ctx.error("scores the labels of a loop step by step: put it into the unit of a 'rec' layer.")
-        self._path, self._vocab = (path_of(getattr(self, name), where=name) for name in ("lm_file", "vocab_file"))
-        for option_name, file in (("lm_file", self._path), ("vocab_file", self._vocab)):
+        path, vocab = (path_of(getattr(self, name), where=name) for name in ("lm_file", "vocab_file"))
+        for option_name, file in (("lm_file", path), ("vocab_file", vocab)):
             if not os.path.exists(file):
                 raise OptionError("%s %r does not exist (current directory: %s)." % (option_name, file, os.getcwd()))
         if source.sparse_dim is None or source.rank != 1 or source.batch_axis is None:
             raise ctx.error("the source must be one label per sequence, but it is %s." % source)
         try:
-            self._labels = read_labels(self._vocab)
+            labels = read_labels(vocab)
         except DataError as exc:
             raise OptionError("vocab_file: %s" % exc) from exc
         size = ctx.need_static(source.sparse_dim, "the number of labels")
-        if len(self._labels) != size:
+        if len(labels) != size:
             text = "vocab_file %r has %d labels, but the source %s has %d."
-            raise ctx.error(text % (self._vocab, len(self._labels), source, size))
+            raise ctx.error(text % (vocab, len(labels), source, size))
         history = source.replace(dtype="string", sparse_dim=None, vocab=None)
         ctx.loop_state("history", history, lambda emit: tf.fill(emit.shape(history), ""))
         data = source.replace(dtype=float_dtype(), sparse_dim=None, vocab=None)
-        return data.with_axis(1, ctx.new_feature(size), feature=True) if self.dense_output else data
+        if self.dense_output:
+            data = data.with_axis(1, ctx.new_feature(size), feature=True)
+        return KenLmPlan(data, path, labels)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a Python function of the label strings."""
         scorer = LabelScorer(
-            load_ngram_model(self._path), self._labels, self.vocab_unknown_label, self.bpe_merge_symbol or ""
+            load_ngram_model(self.plan.path), self.plan.labels, self.vocab_unknown_label, self.bpe_merge_symbol or ""
         )
         before = ctx.loop_state("history")
         labels = tf.strings.as_string(ctx.source())
@@ -100,7 +116,7 @@ class KenLmLayer(Layer):
         counts = ctx.lowering.loop_index >= self.input_step_offset
         after = tf.where(counts, longer, before)
         ctx.set_loop_state("history", after)
-        dense, size = self.dense_output, len(self._labels)
+        dense, size = self.dense_output, len(self.plan.labels)
 
         def score(strings: Any, strings_before: Any) -> Any:
             histories = [tuple(map(int, text.split())) for text in strings]

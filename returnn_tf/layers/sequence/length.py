@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import AxisOption, Layer
+from returnn_tf.graph.layer import AxisOption, Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.tensor import NUMERIC_DTYPES, Data, Dim, batch_dim
@@ -34,8 +36,18 @@ def axis_dim(ctx: PlanContext, source: Data, desc: Any) -> Dim:
     return desc
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class LengthPlan(LayerPlan):
+    """What `LengthLayer` found.
+
+    :param dim: the dim whose lengths are output; read by `range_from_length`
+    """
+
+    dim: Dim
+
+
 @register_layer("length")
-class LengthLayer(Layer):
+class LengthLayer(Planned[LengthPlan]):
     """The lengths of an axis: one number per sequence; a scalar if the axis is static or the batch axis.
 
     The axis may be any dim whose lengths are known, with or without a source, or "sparse_dim".
@@ -53,34 +65,27 @@ class LengthLayer(Layer):
     dtype: str = option("int32", choices=NUMERIC_DTYPES, help="e.g. 'int32' or 'float32'")
     sparse: bool = option(False, help="make the output indices into the axis")
 
-    def __post_init__(self) -> None:
-        #: The dim whose lengths are output; read by `range_from_length`.
-        self.dim: Dim = batch_dim
-
     @classmethod
     def takes_data(cls, options: Mapping[str, Any]) -> bool:
         """Return whether the axis is one of a source."""
         return not isinstance(options.get("axis"), Dim)
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> LengthPlan:
         """Infer the output: [batch] for a dynamic axis, else a scalar."""
         source = given_source(ctx, self.axis)
-        self.dim = axis_dim(ctx, source, self.axis)
+        dim = axis_dim(ctx, source, self.axis)
         dims = [source.dims[source.batch_axis] if source.batch_axis is not None else batch_dim]
-        if not self.dim.is_dynamic:
+        if not dim.is_dynamic:
             dims = []
         if self.add_time_axis:
             dims.append(ctx.new_spatial(1, "time"))
-        return Data(
-            tuple(dims),
-            self.dtype,
-            time_axis=len(dims) - 1 if self.add_time_axis else None,
-            sparse_dim=self.dim if self.sparse else None,
-        )
+        time_axis = len(dims) - 1 if self.add_time_axis else None
+        out = Data(tuple(dims), self.dtype, time_axis=time_axis, sparse_dim=dim if self.sparse else None)
+        return LengthPlan(out, dim)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit no op but the cast, usually."""
-        dim, data = self.dim, ctx.output
+        dim, data = self.plan.dim, ctx.output
         if dim.is_dynamic:
             lens = ctx.lens(dim)
             if lens.shape.rank == 0:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.option_values import map_strings, referenced_names
 from returnn_tf.config.options import LayerRef, check_options, declared_options, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.loss import Loss, LossContext, LossNode, LossPlanContext
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Axis
@@ -23,8 +25,18 @@ from returnn_tf.util.lazy_tf import tf
 _PARTS = ("loss", "error")
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class LossLayerPlan(LayerPlan):
+    """What `LossLayer` found.
+
+    :param loss_node: the loss, as if it were attached to the source
+    """
+
+    loss_node: LossNode
+
+
 @register_layer("loss")
-class LossLayer(Layer):
+class LossLayer(Planned[LossLayerPlan]):
     """The values of a loss before summation, e.g. the cross entropy of every frame, as an output.
 
     The source is the layer that would otherwise have the loss. The output of frame-wise losses has its layout without
@@ -54,22 +66,25 @@ class LossLayer(Layer):
             if info is not None and info.refs and value is not None:
                 yield from referenced_names(info, value)
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> LossLayerPlan:
         """Infer the output as the loss defines it."""
-        self.loss_node = self._plan(ctx)
-        self._parts: dict[str, Node] = {"error" if self.use_error else "loss": self.node}
-        return self.loss_node.loss.unreduced_template(ctx.single_source())
+        loss_node = self._plan(ctx)
+        return LossLayerPlan(loss_node.loss.unreduced_template(ctx.single_source()), loss_node)
 
     def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
         """Return this layer, or the one with the other part, planned when something needs it."""
         if name not in _PARTS:
             return None
-        if name not in self._parts:
-            other = LossLayer()
-            other.loss_, other.loss_opts_, other.target_ = self.loss_, self.loss_opts_, self.target_
-            other.use_error = name == "error"
-            self._parts[name] = ctx.planner.implicit_layer(self.node, name, other, self.sources)
-        return self._parts[name]
+        if name == ("error" if self.use_error else "loss"):
+            return self.node
+        path = "%s/%s" % (self.node.path, name)
+        planned = next((node for node in ctx.planner.sink if node.path == path), None)
+        if planned is not None:
+            return planned
+        options: dict[str, Any] = {"loss_": self.loss_, "loss_opts_": self.loss_opts_, "target_": self.target_}
+        options["use_error"] = name == "error"
+        other = LossLayer(**options)
+        return ctx.planner.implicit_layer(self.node, name, other, self.sources)
 
     def sub_names(self) -> Sequence[str]:
         """Return both parts."""
@@ -89,19 +104,31 @@ class LossLayer(Layer):
         if loss.needs_target or (loss.takes_target and self.target_):
             target = ctx.depend(ctx.planner.target_node(ctx.node, self.target_ or "classes"))
         ctx.single_source()
-        loss.check(LossPlanContext(self.source, target, ctx.behavior_version))
+        found = loss.check(LossPlanContext(self.source, target, ctx.behavior_version))
         seq_tags = ctx.depend(ctx.planner.extern_node(SEQ_TAG)) if loss.needs_seq_tags else None
-        return LossNode(ctx.node.path, loss, target, ctx.node, seq_tags=seq_tags)
+        return LossNode(ctx.node.path, loss, target, ctx.node, seq_tags=seq_tags, found=found)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the losses before they are summed."""
-        return self.loss_node.loss.unreduced(
-            LossContext(self.loss_node, EmitContext(self.source, ctx.lowering)), error=self.use_error
+        return self.plan.loss_node.loss.unreduced(
+            LossContext(self.plan.loss_node, EmitContext(self.source, ctx.lowering)), error=self.use_error
         )
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class SparseSoftmaxCrossEntropyWithLogitsPlan(LayerPlan):
+    """What `SparseSoftmaxCrossEntropyWithLogitsLayer` found.
+
+    :param class_axis: the axis of the logits with the classes
+    :param axes: where the axes of the targets are in the output
+    """
+
+    class_axis: Any
+    axes: Sequence[Optional[int]]
+
+
 @register_layer("sparse_softmax_cross_entropy_with_logits")
-class SparseSoftmaxCrossEntropyWithLogitsLayer(Layer):
+class SparseSoftmaxCrossEntropyWithLogitsLayer(Planned[SparseSoftmaxCrossEntropyWithLogitsPlan]):
     """``-log softmax(logits)[targets]`` over one axis of ``logits``, which the output lacks.
 
     Parameters: none. Lengths: unchanged.
@@ -124,36 +151,36 @@ class SparseSoftmaxCrossEntropyWithLogitsLayer(Layer):
     targets: LayerRef = option(help="layer or data:key with the labels", refs=True)
     axis: Optional[Axis] = option(None, help="the class axis of logits; default: the feature axis")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> SparseSoftmaxCrossEntropyWithLogitsPlan:
         """Infer the output: the logits without the class axis."""
         data, targets = self.logits.output, self.targets.output
         if self.axis is None:
             ctx.need_feature(data, "logits")
-            self.class_axis = data.feature_axis
+            class_axis = data.feature_axis
         else:
-            self.class_axis = ctx.axis(data, self.axis)
-        classes = data.dims[self.class_axis].size
+            class_axis = ctx.axis(data, self.axis)
+        classes = data.dims[class_axis].size
         if not targets.sparse:
             raise ctx.error("targets must be labels (sparse), but they are %s." % targets)
         if classes is not None and targets.dim is not None and classes != targets.dim:
             raise ctx.error(
                 "logits have %d classes but the targets %r have %d labels." % (classes, self.targets.path, targets.dim)
             )
-        out: Data = data.without_axes([self.class_axis])
-        self._axes = _pair_axes(targets, out)
-        missing = [str(targets.dims[a]) for a, into in enumerate(self._axes) if into is None]
+        out: Data = data.without_axes([class_axis])
+        axes = _pair_axes(targets, out)
+        missing = [str(targets.dims[a]) for a, into in enumerate(axes) if into is None]
         if missing:
             raise ctx.error(
                 "the targets %s have the axis %s, which logits %s lack. If both mean the same frames, declare it by a "
                 "reinterpret_data layer with size_base, or by one Dim for both." % (targets, ", ".join(missing), data)
             )
-        return out.replace(vocab=None)
+        return SparseSoftmaxCrossEntropyWithLogitsPlan(out.replace(vocab=None), class_axis, axes)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one op; the targets are repeated along axes that they lack."""
         data = self.logits.output
-        logits = move_axis(ctx.value(self.logits), data.rank, self.class_axis, data.rank - 1)
-        labels = to_layout(ctx.value(self.targets), self.targets.output, ctx.output, self._axes)
+        logits = move_axis(ctx.value(self.logits), data.rank, self.plan.class_axis, data.rank - 1)
+        labels = to_layout(ctx.value(self.targets), self.targets.output, ctx.output, self.plan.axes)
         labels = tf.broadcast_to(labels, tf.stack(sizes_of(logits)[:-1]))
         mask = ctx.masks(ctx.output, ctx.output.dynamic_axes)
         if mask is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any, Optional, Union
@@ -10,7 +11,8 @@ import numpy as np
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import AxisOption, Layer
+from returnn_tf.graph.layer import AxisOption, Layer, Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.cast import is_int
@@ -108,8 +110,18 @@ class RangeInAxisLayer(Layer):
         return tf.cast(tf.range(ctx.size(ctx.output.dims[0])), self.dtype)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class RangeFromLengthPlan(LayerPlan):
+    """What `RangeFromLengthLayer` found.
+
+    :param defines: whether the axis is a new one
+    """
+
+    defines: bool
+
+
 @register_layer("range_from_length")
-class RangeFromLengthLayer(Layer):
+class RangeFromLengthLayer(Planned[RangeFromLengthPlan]):
     """``0, 1, ..., n - 1`` along a new axis whose lengths are the values of the source.
 
     If the source is a `length` layer, the axis is the one whose lengths these are, the batch axis included.
@@ -128,7 +140,7 @@ class RangeFromLengthLayer(Layer):
     sparse: bool = option(False, help="make the output indices into the new axis")
     out_spatial_dim: Optional[Dim] = option(None, help="the new dim")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> RangeFromLengthPlan:
         """Infer the output: the new axis alone."""
         source = ctx.single_source()
         if not is_int(source.dtype) or any(not d.is_batch for d in source.dims):
@@ -137,16 +149,16 @@ class RangeFromLengthLayer(Layer):
                 "Use e.g. a length layer." % source
             )
         layer = self.source.layer
-        is_length = isinstance(layer, LengthLayer) and not layer.add_time_axis
-        self.defines = not is_length or layer.dim.size is not None  # type: ignore[attr-defined]
-        known = ctx.new_spatial(None, "%s_input_len") if self.defines else layer.dim  # type: ignore[attr-defined]
+        of = layer.plan.dim if isinstance(layer, LengthLayer) and not layer.add_time_axis else None
+        known = ctx.new_spatial(None, "%s_input_len") if of is None or of.size is not None else of
         dim = known if known.is_batch else ctx.bind(self.out_spatial_dim, known)
         time_axis = None if dim.is_batch else 0
-        return Data((dim,), self.dtype, time_axis=time_axis, sparse_dim=dim if self.sparse else None)
+        out = Data((dim,), self.dtype, time_axis=time_axis, sparse_dim=dim if self.sparse else None)
+        return RangeFromLengthPlan(out, defines=known is not of)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Define the lengths, and emit a range as long as the longest sequence."""
         dim = ctx.output.dims[0]
-        if self.defines:
+        if self.plan.defines:
             ctx.define_lens(dim, ctx.source())
         return tf.cast(tf.range(ctx.size(dim)), self.dtype)

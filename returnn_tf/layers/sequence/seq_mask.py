@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import AxisOption, Layer
+from returnn_tf.graph.layer import AxisOption, Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Axes, Number
 from returnn_tf.graph.plan_context import PlanContext
@@ -14,13 +17,23 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.axis_marks import with_feature_default
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.ops.frames.shape import transpose
-from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor import Dim
 from returnn_tf.tensor.match import match_axes
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class SeqLenMaskPlan(LayerPlan):
+    """What `SeqLenMaskLayer` found.
+
+    :param masked: the axis with the mask
+    """
+
+    masked: int
+
+
 @register_layer("seq_len_mask")
-class SeqLenMaskLayer(ConcatInputLayer):
+class SeqLenMaskLayer(ConcatInputLayer, Planned[SeqLenMaskPlan]):
     """Frames outside the sequence, or outside a window in it, are set to ``mask_value``.
 
     Lengths: unchanged.
@@ -39,10 +52,10 @@ class SeqLenMaskLayer(ConcatInputLayer):
     window_start: Union[None, int, str] = option(None, help="int or layer: first frame of the window", refs=True)
     window_size: Union[None, int, str] = option(None, help="int or layer: size of the window", refs=True)
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> SeqLenMaskPlan:
         """Return the template of the source."""
         data = self.input_template(ctx)
-        self.masked = ctx.axis(data, self.axis)
+        masked = ctx.axis(data, self.axis)
         if (self.window_start is None) != (self.window_size is None):
             raise ctx.error("window_start and window_size belong together. Give both or none.")
         for name in ("start", "window_start", "window_size", "seq_len_source"):
@@ -51,7 +64,7 @@ class SeqLenMaskLayer(ConcatInputLayer):
                 gone = [d for d, a in zip(node.output.dims, match_axes(node.output, data)) if a is None and d.size != 1]
                 if gone:
                     raise ctx.error("%s: %s has the axis %s, which the source lacks." % (name, node.output, gone[0]))
-        return data
+        return SeqLenMaskPlan(data, masked)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one where op."""
@@ -65,7 +78,7 @@ class SeqLenMaskLayer(ConcatInputLayer):
         return tf.where(mask, x, tf.cast(self.mask_value, x.dtype))
 
     def _masks(self, ctx: EmitContext) -> list[Any]:
-        data, axis = self.input, self.masked
+        data, axis = self.input, self.plan.masked
         position = tf.reshape(tf.range(ctx.size(data.dims[axis])), [-1 if a == axis else 1 for a in range(data.rank)])
 
         def number(value: Any) -> Any:
@@ -91,8 +104,20 @@ class SeqLenMaskLayer(ConcatInputLayer):
         return masks
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class BooleanMaskPlan(LayerPlan):
+    """What `BooleanMaskLayer` found.
+
+    :param axes: the axes that the mask is over
+    :param mask_axes: the same axes in the mask
+    """
+
+    axes: Sequence[int]
+    mask_axes: Sequence[int]
+
+
 @register_layer("boolean_mask")
-class BooleanMaskLayer(Layer):
+class BooleanMaskLayer(Planned[BooleanMaskPlan]):
     """The entries where the mask is True, packed into one new axis in front, instead of the axes of the mask.
 
     Lengths: the new axis has one length for all sequences: the number of True entries, padded frames included.
@@ -112,29 +137,29 @@ class BooleanMaskLayer(Layer):
     dims: Axes = option(help="all dims of the mask, in the order in which the entries are packed")
     out_dim: Optional[Dim] = option(None, help="the new dim")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> BooleanMaskPlan:
         """Infer the output: the new axis, and the axes that the mask lacks."""
         data = ctx.single_source()
         mask = self.mask.output
         if mask.dtype != "bool":
             raise ctx.error("the mask %r must be bool, but it is %s. Use a compare layer." % (self.mask.path, mask))
         dims = [self.dims] if isinstance(self.dims, (int, Dim)) else self.dims
-        self.axes = [ctx.axis(data, d) for d in dims]
-        self.mask_axes = [ctx.axis(mask, d) for d in dims]
-        if sorted(self.mask_axes) != list(range(mask.rank)) or not self.axes:
+        axes = [ctx.axis(data, d) for d in dims]
+        mask_axes = [ctx.axis(mask, d) for d in dims]
+        if sorted(mask_axes) != list(range(mask.rank)) or not axes:
             raise ctx.error(
                 "dims [%s] must be all dims of the mask %s. To drop frames of each sequence separately, use e.g. "
                 "gather or repeat with repetitions 0 and 1." % (", ".join(map(str, self.dims)), mask)
             )
         dim = ctx.bind(self.out_dim, ctx.new_spatial(None, "masked"))
-        rest = data.without_axes(self.axes)
+        rest = data.without_axes(axes)
         is_time = rest.time_axis is None
-        return with_feature_default(rest.with_axis(0, dim, time=is_time))
+        return BooleanMaskPlan(with_feature_default(rest.with_axis(0, dim, time=is_time)), axes, mask_axes)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one boolean_mask op."""
         data = ctx.node.sources[0].output
-        x = transpose(ctx.source(), self.axes + [a for a in range(data.rank) if a not in self.axes])
-        y = tf.boolean_mask(x, transpose(ctx.value(self.mask), self.mask_axes))
+        x = transpose(ctx.source(), [*self.plan.axes, *(a for a in range(data.rank) if a not in self.plan.axes)])
+        y = tf.boolean_mask(x, transpose(ctx.value(self.mask), self.plan.mask_axes))
         ctx.define_lens(ctx.output.dims[0], tf.shape(y)[0], size=tf.shape(y)[0])
         return y

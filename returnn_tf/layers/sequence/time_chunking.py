@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
@@ -14,12 +18,30 @@ from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.native.chunk import chunk_ops, native_chunk, native_unchunk
 from returnn_tf.ops.frames.chunks import chunk, chunk_count, unchunk
 from returnn_tf.ops.frames.shape import transpose
-from returnn_tf.tensor import Data, Dim, DimKind
+from returnn_tf.tensor import Dim, DimKind
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class TimeChunkingPlan(LayerPlan):
+    """What `TimeChunkingLayer` found.
+
+    :param axes: order of the axes of the input: the frames, batch, others
+    :param frames_dim: the axis that is cut
+    :param batch_dim: the batch axis of the input
+    :param chunk_dim: the frames of a chunk
+    :param chunks_dim: the chunks of all sequences, a batch axis
+    """
+
+    axes: Sequence[int]
+    frames_dim: Dim
+    batch_dim: Dim
+    chunk_dim: Dim
+    chunks_dim: Dim
+
+
 @register_layer("time_chunking")
-class TimeChunkingLayer(ConcatInputLayer):
+class TimeChunkingLayer(ConcatInputLayer, Planned[TimeChunkingPlan]):
     """Cuts every sequence into overlapping chunks, which become sequences of their own.
 
     Chunk c of sequence b has the frames ``c * chunk_step ... c * chunk_step + chunk_size - 1`` and is at
@@ -40,7 +62,7 @@ class TimeChunkingLayer(ConcatInputLayer):
     chunk_step: int = option(help="distance of the first frames of neighbouring chunks")
     axis: Axis = option("T", help="the axis to cut")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> TimeChunkingPlan:
         """Infer the output: chunk frames, batch, others."""
         if self.chunk_size < 1 or not self.chunk_step >= 1:
             raise ctx.error("chunk_size and chunk_step must be positive.")
@@ -48,32 +70,50 @@ class TimeChunkingLayer(ConcatInputLayer):
         axis, batch = ctx.axis(data, self.axis), data.batch_axis
         if batch is None or axis in (batch, data.feature_axis):
             raise ctx.error("needs a batch axis, and an axis to cut other than batch or feature; got %s." % data)
-        self._axes: list[int] = [axis, batch] + [i for i in range(data.rank) if i not in (axis, batch)]
-        #: Read by `time_unchunking`.
-        self.frames_dim, self.batch_dim = data.dims[axis], data.dims[batch]
-        self.chunk_dim = ctx.bind(self.out_dim, ctx.new_spatial(None, "chunk"))
-        self.chunks_dim = Dim(DimKind.BATCH, None, "%s:chunks" % self.node.path)
-        out = data.permuted(self._axes).with_dim(0, self.chunk_dim).with_dim(1, self.chunks_dim)
-        return out.replace(time_axis=0)
+        axes: list[int] = [axis, batch] + [i for i in range(data.rank) if i not in (axis, batch)]
+        frames_dim, batch_dim = data.dims[axis], data.dims[batch]
+        chunk_dim = ctx.bind(self.out_dim, ctx.new_spatial(None, "chunk"))
+        chunks_dim = Dim(DimKind.BATCH, None, "%s:chunks" % self.node.path)
+        out = data.permuted(axes).with_dim(0, chunk_dim).with_dim(1, chunks_dim)
+        return TimeChunkingPlan(
+            out.replace(time_axis=0),
+            axes=axes,
+            frames_dim=frames_dim,
+            batch_dim=batch_dim,
+            chunk_dim=chunk_dim,
+            chunks_dim=chunks_dim,
+        )
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit frames gathered by chunk."""
-        x = transpose(self.emit_input(ctx), self._axes)
-        frames, batch = ctx.size(self.frames_dim), ctx.size(self.batch_dim)
+        x = transpose(self.emit_input(ctx), self.plan.axes)
+        frames, batch = ctx.size(self.plan.frames_dim), ctx.size(self.plan.batch_dim)
         count = chunk_count(frames, self.chunk_size, self.chunk_step)
-        ctx.define_size(self.chunks_dim, batch * count)
+        ctx.define_size(self.plan.chunks_dim, batch * count)
         starts = tf.range(count) * self.chunk_step
-        lens = tf.broadcast_to(tf.reshape(ctx.lens(self.frames_dim), [-1, 1]), [batch, count]) - starts
+        lens = tf.broadcast_to(tf.reshape(ctx.lens(self.plan.frames_dim), [-1, 1]), [batch, count]) - starts
         lens = tf.clip_by_value(lens, 0, self.chunk_size)
-        ctx.define_lens(self.chunk_dim, tf.reshape(lens, [-1]), size=self.chunk_size)
+        ctx.define_lens(self.plan.chunk_dim, tf.reshape(lens, [-1]), size=self.chunk_size)
         ops = _ops_for(x)
         if ops is None:
             return chunk(x, self.chunk_size, self.chunk_step)
         return native_chunk(ops, x, self.chunk_size, self.chunk_step)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class TimeUnchunkingPlan(LayerPlan):
+    """What `TimeUnchunkingLayer` found.
+
+    :param chunking: the layer that cut the sequences
+    :param axes: order of the axes of the input: the frames of a chunk, the chunks, others
+    """
+
+    chunking: TimeChunkingLayer
+    axes: Sequence[int]
+
+
 @register_layer("time_unchunking")
-class TimeUnchunkingLayer(ConcatInputLayer):
+class TimeUnchunkingLayer(ConcatInputLayer, Planned[TimeUnchunkingPlan]):
     """The inverse of `time_chunking`: chunks merged to sequences, by the mean where they overlap.
 
     The output is [time, batch, others]. No parameters. Lengths: those before the chunking.
@@ -87,31 +127,31 @@ class TimeUnchunkingLayer(ConcatInputLayer):
 
     chunking_layer: LayerRef = option(help="the layer of class time_chunking", refs=True)
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> TimeUnchunkingPlan:
         """Infer the output: the axes from before the chunking."""
-        self._chunking = chunking = _chunking_of(self.chunking_layer)
+        chunking = _chunking_of(self.chunking_layer)
         if chunking is None:
             raise ctx.error("chunking_layer must be a layer of class time_chunking, got %r." % (self.chunking_layer,))
         data = self.input_template(ctx)
         if not data.dtype.startswith("float"):
             raise ctx.error("the source is %s, but overlapping chunks are averaged, which needs floats." % data)
-        axes = [data.axes_of(chunking.chunk_dim), data.axes_of(chunking.chunks_dim)]
-        if any(len(found) != 1 for found in axes):
+        planned = chunking.plan
+        both = [data.axes_of(planned.chunk_dim), data.axes_of(planned.chunks_dim)]
+        if any(len(found) != 1 for found in both):
             raise ctx.error(
                 "the source %s must have the axes %s and %s of %r, each once."
-                % (data, chunking.chunk_dim, chunking.chunks_dim, self.chunking_layer.path)
+                % (data, planned.chunk_dim, planned.chunks_dim, self.chunking_layer.path)
             )
-        self._axes = [axes[0][0], axes[1][0]]
-        self._axes += [i for i in range(data.rank) if i not in self._axes]
-        out = data.permuted(self._axes).with_dim(0, ctx.bind(self.out_dim, chunking.frames_dim))
-        return out.with_dim(1, chunking.batch_dim).replace(time_axis=0)
+        axes = [both[0][0], both[1][0]]
+        axes += [i for i in range(data.rank) if i not in axes]
+        out = data.permuted(axes).with_dim(0, ctx.bind(self.out_dim, planned.frames_dim))
+        return TimeUnchunkingPlan(out.with_dim(1, planned.batch_dim).replace(time_axis=0), chunking, axes)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit overlapping chunks added, divided by their number."""
-        chunking = self._chunking
-        assert chunking is not None
-        x = transpose(self.emit_input(ctx), self._axes)
-        sizes = (ctx.size(chunking.frames_dim), chunking.chunk_size, chunking.chunk_step)
+        chunking = self.plan.chunking
+        x = transpose(self.emit_input(ctx), self.plan.axes)
+        sizes = (ctx.size(chunking.plan.frames_dim), chunking.chunk_size, chunking.chunk_step)
         ops = _ops_for(x)
         return unchunk(x, *sizes) if ops is None else native_unchunk(ops, x, *sizes)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Planned
 from returnn_tf.graph.layer_base import SameLabels, same_labels
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -19,8 +21,18 @@ from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class TransducerLossPlan(LayerPlan):
+    """What `TransducerLossLayer` found.
+
+    :param axes: order of the axes of the logits: batch, frames, labels, classes
+    """
+
+    axes: Sequence[Any]
+
+
 @register_layer("transducer_loss")
-class TransducerLossLayer(Layer):
+class TransducerLossLayer(Planned[TransducerLossPlan]):
     """``-log p(targets | logits)`` per sequence, summed over all alignments (Graves 2012, arXiv 1211.3711).
 
     The logits have, for each frame and each number of labels so far, a value for each label and for the blank, which
@@ -52,7 +64,7 @@ class TransducerLossLayer(Layer):
     label_takes_frame: bool = option(False, help="a frame has exactly one label or the blank")
     logits_normalized: bool = option(False, help="logits are log probabilities already")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> TransducerLossPlan:
         """Infer the output: one value per sequence."""
         data, targets = self.logits.output, self.targets.output
         classes = ctx.need_static(ctx.need_feature(data, "logits"), "the class axis of logits")
@@ -67,8 +79,8 @@ class TransducerLossLayer(Layer):
                             % (classes, self.targets.path, targets.dim))  # fmt: skip
         label_axis = self._label_axis(ctx)
         (time_axis,) = set(range(4)) - {data.batch_axis, data.feature_axis, label_axis}
-        self._axes = [data.batch_axis, time_axis, label_axis, data.feature_axis]
-        return Data((data.dims[data.batch_axis],), float_dtype())
+        axes = [data.batch_axis, time_axis, label_axis, data.feature_axis]
+        return TransducerLossPlan(Data((data.dims[data.batch_axis],), float_dtype()), axes)
 
     def _label_axis(self, ctx: PlanContext) -> int:
         data, dim = self.logits.output, self.targets.output.time_dim
@@ -92,7 +104,7 @@ class TransducerLossLayer(Layer):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one native op, or a loop over all frames and labels."""
         data, targets = self.logits.output, self.targets.output
-        logits = transpose(ctx.value(self.logits), self._axes)
+        logits = transpose(ctx.value(self.logits), self.plan.axes)
         batch = tf.shape(logits)[0]
         labels = transpose(ctx.value(self.targets), [targets.batch_axis, targets.time_axis])
         check = tf.debugging.assert_equal(
@@ -103,7 +115,7 @@ class TransducerLossLayer(Layer):
             labels = tf.identity(labels)
         return transducer(
             logits,
-            tf.broadcast_to(ctx.lens(data.dims[self._axes[1]]), [batch]),
+            tf.broadcast_to(ctx.lens(data.dims[self.plan.axes[1]]), [batch]),
             labels,
             tf.broadcast_to(ctx.lens(targets.dims[targets.time_axis]), [batch]),
             blank=self.blank_index % logits.shape[-1],

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.ops.frames.shape import to_layout
@@ -15,8 +18,24 @@ from returnn_tf.tensor.match import common_layout, match_axes
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ConcatPlan(LayerPlan):
+    """What `ConcatLayer` found.
+
+    :param axes: the concatenated axis of each source
+    :param rests: the other axes of each source
+    :param common: the other axes of all sources together
+    :param position: of the concatenated axis in the output
+    """
+
+    axes: Sequence[int]
+    rests: Sequence[Data]
+    common: Data
+    position: int
+
+
 @register_layer("concat")
-class ConcatLayer(Layer):
+class ConcatLayer(Planned[ConcatPlan]):
     """Concatenates along one axis of each source: ``from`` is a list of pairs (layer, axis).
 
     The axes are in the order of the first source.
@@ -43,7 +62,7 @@ class ConcatLayer(Layer):
             return [tuple(given)]
         return [tuple(s) if isinstance(s, list) else s for s in super().source_list(given)]
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> ConcatPlan:
         """Infer the output: the first source with the larger axis."""
         if not self.sources:
             raise ctx.error("needs sources: 'from': [(layer, axis), ...].")
@@ -55,25 +74,31 @@ class ConcatLayer(Layer):
         for data in datas[1:]:
             if data.dtype != first.dtype or data.sparse != first.sparse:
                 raise ctx.error("the sources must have one dtype, got %s and %s. Use a cast layer." % (first, data))
-        self.axes = [ctx.axis(data, axis[0]) for data, axis in zip(datas, self.source_options)]
-        self.rests = [data.without_axes([axis]) for data, axis in zip(datas, self.axes)]
-        self.common = self._common(ctx, datas)
-        dim = first.dims[self.axes[0]]
-        for data, axis in zip(datas[1:], self.axes[1:]):
+        axes = [ctx.axis(data, axis[0]) for data, axis in zip(datas, self.source_options)]
+        rests = [data.without_axes([axis]) for data, axis in zip(datas, axes)]
+        common = self._common(ctx, datas, rests)
+        dim = first.dims[axes[0]]
+        for data, axis in zip(datas[1:], axes[1:]):
             dim = dim + data.dims[axis]
         dim = ctx.bind(self.out_dim, dim)
-        is_feature = first.feature_axis == self.axes[0]
-        self.position = min(self.axes[0], self.common.rank)
-        if is_feature and self.common.rank > self.rests[0].rank:
-            self.position = self.common.rank
-        return self.common.with_axis(
-            self.position, dim, feature=is_feature, time=first.time_axis == self.axes[0]
-        ).replace(sparse_dim=first.sparse_dim)
+        is_feature = first.feature_axis == axes[0]
+        position = min(axes[0], common.rank)
+        if is_feature and common.rank > rests[0].rank:
+            position = common.rank
+        return ConcatPlan(
+            common.with_axis(position, dim, feature=is_feature, time=first.time_axis == axes[0]).replace(
+                sparse_dim=first.sparse_dim
+            ),
+            axes=axes,
+            rests=rests,
+            common=common,
+            position=position,
+        )
 
-    def _common(self, ctx: PlanContext, datas: list[Data]) -> Data:
+    def _common(self, ctx: PlanContext, datas: list[Data], rests: list[Data]) -> Data:
         """Return all axes but the concatenated one."""
-        common = self.rests[0]
-        for data, rest in zip(datas, self.rests):
+        common = rests[0]
+        for data, rest in zip(datas, rests):
             missing = [d for d, t in zip(rest.dims, match_axes(rest, common)) if t is None]
             missing += [d for d, t in zip(common.dims, match_axes(common, rest)) if t is None]
             if missing and not self.allow_broadcast:
@@ -82,24 +107,25 @@ class ConcatLayer(Layer):
                     "to repeat a missing axis. Declare axes equal by reinterpret_data or by one Dim."
                     % (datas[0], data, ", ".join(map(str, missing)))
                 )
-        return common_layout(self.rests, allow_broadcast_all=True) if self.allow_broadcast else common
+        return common_layout(rests, allow_broadcast_all=True) if self.allow_broadcast else common
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one concat op."""
-        shape = ctx.shape(self.common)
+        common, position = self.plan.common, self.plan.position
+        shape = ctx.shape(common)
         parts = []
-        for node, axis, rest in zip(self.sources, self.axes, self.rests):
+        for node, axis, rest in zip(self.sources, self.plan.axes, self.plan.rests):
             data, dim = node.output, node.output.dims[axis]
-            into = self.common.with_axis(self.position, dim)
-            targets = match_axes(rest, self.common)
-            mapping = [t if t is None or t < self.position else t + 1 for t in targets]
-            mapping.insert(axis, self.position)
+            into = common.with_axis(position, dim)
+            targets = match_axes(rest, common)
+            mapping = [t if t is None or t < position else t + 1 for t in targets]
+            mapping.insert(axis, position)
             part = to_layout(ctx.value(node), data, into, mapping)
-            if rest.rank < self.common.rank:
-                sizes = shape[: self.position] + [tf.shape(part)[self.position]] + shape[self.position :]
+            if rest.rank < common.rank:
+                sizes = shape[:position] + [tf.shape(part)[position]] + shape[position:]
                 part = tf.broadcast_to(part, tf.stack(sizes))
             parts.append(part)
-        return tf.concat(parts, axis=self.position)
+        return tf.concat(parts, axis=position)
 
 
 def _is_axis(value: Any) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any, Optional
 from weakref import WeakValueDictionary
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import AxisOption
+from returnn_tf.graph.layer import AxisOption, Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -56,8 +59,18 @@ def _packed_indices(ctx: EmitContext, dim: PackedBatch, data: Data, axis: int) -
     return frame_indices(mask if dim.batch_major else tf.transpose(mask))
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class FlattenBatchPlan(LayerPlan):
+    """What `FlattenBatchLayer` found.
+
+    :param packed_axis: the axis that becomes a part of the batch axis
+    """
+
+    packed_axis: int
+
+
 @register_layer("flatten_batch")
-class FlattenBatchLayer(ConcatInputLayer):
+class FlattenBatchLayer(ConcatInputLayer, Planned[FlattenBatchPlan]):
     """Packs the valid frames of all sequences: [batch, time, ...] becomes [sum of the lengths, ...].
 
     Lengths: the axis is removed; the batch axis has all valid frames.
@@ -70,20 +83,20 @@ class FlattenBatchLayer(ConcatInputLayer):
     axis: AxisOption = option("T", help="the axis to pack")
     batch_major: bool = option(True, help="order sequence by sequence; False: frame by frame")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> FlattenBatchPlan:
         """Infer the output: the packed batch axis in front."""
         data = self.input_template(ctx)
-        self.packed_axis = ctx.axis(data, self.axis)
+        packed_axis = ctx.axis(data, self.axis)
         batch = data.batch_axis
-        if batch is None or batch == self.packed_axis:
+        if batch is None or batch == packed_axis:
             raise ctx.error("needs a batch axis and another axis to pack, got %r of %s." % (self.axis, data))
-        dim = packed_batch(data.dims[batch], data.dims[self.packed_axis], self.batch_major)
-        rest = data.without_axes([batch, self.packed_axis])
-        return with_feature_default(rest.with_axis(0, dim).with_time_axis_default())
+        dim = packed_batch(data.dims[batch], data.dims[packed_axis], self.batch_major)
+        rest = data.without_axes([batch, packed_axis])
+        return FlattenBatchPlan(with_feature_default(rest.with_axis(0, dim).with_time_axis_default()), packed_axis)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one gather; for a static axis a reshape."""
-        data, axis, batch = self.input, self.packed_axis, self.input.batch_axis
+        data, axis, batch = self.input, self.plan.packed_axis, self.input.batch_axis
         assert batch is not None
         front = [batch, axis] if self.batch_major else [axis, batch]
         x = transpose(self.emit_input(ctx), front + [a for a in range(data.rank) if a not in front])
@@ -97,8 +110,18 @@ class FlattenBatchLayer(ConcatInputLayer):
         return x
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class UnflattenBatchPlan(LayerPlan):
+    """What `UnflattenBatchLayer` found.
+
+    :param packed: the batch axis with the frames of all sequences
+    """
+
+    packed: PackedBatch
+
+
 @register_layer("unflatten_batch")
-class UnflattenBatchLayer(ConcatInputLayer):
+class UnflattenBatchLayer(ConcatInputLayer, Planned[UnflattenBatchPlan]):
     """The inverse of `flatten_batch`: [sum of the lengths, ...] becomes [batch, time, ...]; padded frames are zero.
 
     Lengths: those before `flatten_batch`.
@@ -111,20 +134,20 @@ class UnflattenBatchLayer(ConcatInputLayer):
             "output": {"class": "unflatten_batch", "from": "l"}}
     """
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> UnflattenBatchPlan:
         """Infer the output: batch and the packed axis in front."""
         data = self.input_template(ctx)
         dim = None if data.batch_axis is None else data.dims[data.batch_axis]
         if not isinstance(dim, PackedBatch):
             raise ctx.error("the source must come from a flatten_batch layer, but its batch axis is %s." % dim)
-        self.packed = dim
+        packed = dim
         rest = data.without_axes([data.batch_axis])  # type: ignore[list-item]
         is_time = dim.inner.kind is DimKind.SPATIAL
-        return rest.with_axis(0, dim.inner, time=is_time).with_axis(0, dim.batch)
+        return UnflattenBatchPlan(rest.with_axis(0, dim.inner, time=is_time).with_axis(0, dim.batch), packed)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one scatter; for a static axis a reshape."""
-        data, dim = self.input, self.packed
+        data, dim = self.input, self.plan.packed
         batch = data.batch_axis
         x = transpose(self.emit_input(ctx), [batch] + [a for a in range(data.rank) if a != batch])  # type: ignore
         sizes = [ctx.size(dim.batch), ctx.size(dim.inner)]
@@ -137,8 +160,20 @@ class UnflattenBatchLayer(ConcatInputLayer):
         return x if dim.batch_major else transpose(x, [1, 0] + list(range(2, data.rank + 1)))
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class UnflattenNdPlan(LayerPlan):
+    """What `UnflattenNdLayer` found.
+
+    :param in_axis: the axis that is divided
+    :param new_dims: the axes instead
+    """
+
+    in_axis: int
+    new_dims: Sequence[Dim]
+
+
 @register_layer("unflatten_nd")
-class UnflattenNdLayer(ConcatInputLayer):
+class UnflattenNdLayer(ConcatInputLayer, Planned[UnflattenNdPlan]):
     """Splits the frames of every sequence into several axes, with separate sizes for each sequence.
 
     Frame ``i * w + j`` of a sequence with the sizes ``(h, w)`` becomes entry ``(i, j)``; all other entries are zero.
@@ -160,23 +195,23 @@ class UnflattenNdLayer(ConcatInputLayer):
         None, help="{index of a new axis: layer whose time dim it has}", refs=True
     )
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> UnflattenNdPlan:
         """Infer the output: [batch, new axes, rest]."""
-        data = self.input = concat_template(ctx, self.sources)
-        self.in_axis = ctx.axis(data, "T" if self.in_dim is None else self.in_dim)
+        data = self.node.input = concat_template(ctx, self.sources)
+        in_axis = ctx.axis(data, "T" if self.in_dim is None else self.in_dim)
         sizes = self.sizes.output
-        if self.in_axis == data.batch_axis:
+        if in_axis == data.batch_axis:
             raise ctx.error("in_dim must be another axis than the batch axis of %s." % data)
         if data.batch_axis is None or not is_int(sizes.dtype) or sizes.rank != 2 or sizes.batch_axis is None:
             raise ctx.error("needs a source with batch axis and integer sizes [batch, num_axes], got sizes %s." % sizes)
         other = sizes.dims[1 - sizes.batch_axis]
         if other.size not in (None, self.num_axes):
             raise ctx.error("num_axes is %d, but sizes is %s." % (self.num_axes, sizes))
-        self.new_dims = [self._new_dim(ctx, i) for i in range(self.num_axes)]
-        rest = data.without_axes([data.batch_axis, self.in_axis])
-        for i, dim in reversed(list(enumerate(self.new_dims))):
+        new_dims = [self._new_dim(ctx, i) for i in range(self.num_axes)]
+        rest = data.without_axes([data.batch_axis, in_axis])
+        for i, dim in reversed(list(enumerate(new_dims))):
             rest = rest.with_axis(0, dim, time=i == 0)
-        return with_feature_default(rest.with_axis(0, data.dims[data.batch_axis]))
+        return UnflattenNdPlan(with_feature_default(rest.with_axis(0, data.dims[data.batch_axis])), in_axis, new_dims)
 
     def _new_dim(self, ctx: PlanContext, index: int) -> Dim:
         same = (self.declare_same_sizes_as or {}).get(index)
@@ -194,7 +229,7 @@ class UnflattenNdLayer(ConcatInputLayer):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one gather."""
         data, sizes = self.input, self.sizes.output
-        front = [data.batch_axis, self.in_axis]
+        front = [data.batch_axis, self.plan.in_axis]
         x = transpose(self.emit_input(ctx), front + [a for a in range(data.rank) if a not in front])  # type: ignore
         values = tf.cast(transpose(ctx.value(self.sizes), [sizes.batch_axis, 1 - sizes.batch_axis]), tf.int32)
         if values.shape[1] is None:
@@ -202,7 +237,7 @@ class UnflattenNdLayer(ConcatInputLayer):
             count = tf.shape(values)[1]
             with tf.control_dependencies([tf.debugging.Assert(tf.equal(count, self.num_axes), [text, count])]):
                 values = with_sizes(tf.identity(values)[:, : self.num_axes], [None, self.num_axes])
-        for i, dim in enumerate(self.new_dims):
+        for i, dim in enumerate(self.plan.new_dims):
             if not ctx.has_lens(dim):
                 ctx.define_lens(dim, values[:, i])
-        return unflatten(x, values, [ctx.size(d) for d in self.new_dims])
+        return unflatten(x, values, [ctx.size(d) for d in self.plan.new_dims])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import AxisOption
+from returnn_tf.graph.layer import AxisOption, Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -142,8 +144,18 @@ def _match_ones(data: Data, position: Data, axes: list[int], partner: Any) -> No
                 break
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class GatherPlan(LayerPlan):
+    """What `GatherLayer` found.
+
+    :param gather: which axes of the input and of the positions belong together
+    """
+
+    gather: GatherAxes
+
+
 @register_layer("gather")
-class GatherLayer(ConcatInputLayer):
+class GatherLayer(ConcatInputLayer, Planned[GatherPlan]):
     """``y[..., p, ...] = x[..., position[p], ...]``: entries of one axis by their indices, e.g. one frame per sequence.
 
     Axes that the positions share with the source (except the gathered one) are matched; the others replace the gathered
@@ -163,7 +175,7 @@ class GatherLayer(ConcatInputLayer):
     axis: AxisOption = option(help="the axis to gather from")
     clip_to_valid: bool = option(False, help="clip positions to the sequence: [0, length - 1]")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> GatherPlan:
         """Infer the output; see the class."""
         data = self.input_template(ctx)
         axis = ctx.axis(data, self.axis)
@@ -175,15 +187,15 @@ class GatherLayer(ConcatInputLayer):
             raise ctx.error("position %s is not in the axis %s, whose first entry is 0." % (self.position, dim))
         if self.clip_to_valid and dim.is_dynamic:
             position = with_batch(position, data)
-        self.gather = GatherAxes(data, position, axis, match_ones=ctx.behavior_version < 11)
-        out = self.gather.output(data).with_time_axis_default()
+        gather = GatherAxes(data, position, axis, match_ones=ctx.behavior_version < 11)
+        out = gather.output(data).with_time_axis_default()
         if data.feature_axis == axis and isinstance(self.position, Node) and _is_default(self.position):
-            return out.replace(feature_axis=None)
-        return with_feature_default(out)
+            return GatherPlan(out.replace(feature_axis=None), gather)
+        return GatherPlan(with_feature_default(out), gather)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one gather op."""
-        gather = self.gather
+        gather = self.plan.gather
         x = gather.arrange_input(ctx, self.emit_input(ctx))
         position = self._positions(ctx)
         if self.clip_to_valid:
@@ -192,7 +204,7 @@ class GatherLayer(ConcatInputLayer):
         return tf.gather(x, position, axis=gather.rank_before, batch_dims=len(gather.common))
 
     def _positions(self, ctx: EmitContext) -> Any:
-        gather = self.gather
+        gather = self.plan.gather
         if isinstance(self.position, Node):
             position = emit_position(ctx, self.position, gather.position)
             return gather.arrange_position(ctx, safe_padding(ctx, self.position.output, gather, position))
@@ -200,8 +212,18 @@ class GatherLayer(ConcatInputLayer):
         return tf.fill([ctx.size(d) for d in gather.position.dims], position) if gather.position.rank else position
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class GatherNdPlan(LayerPlan):
+    """What `GatherNdLayer` found.
+
+    :param gather: which axes of the input and of the positions belong together
+    """
+
+    gather: GatherAxes
+
+
 @register_layer("gather_nd")
-class GatherNdLayer(ConcatInputLayer):
+class GatherNdLayer(ConcatInputLayer, Planned[GatherNdPlan]):
     """`gather` from the first axis other than batch; only the batch axis is shared with the positions.
 
     [batch, n, ...] and positions [batch, ...] give [batch, axes of the positions, rest].
@@ -217,19 +239,19 @@ class GatherNdLayer(ConcatInputLayer):
 
     position: str = option(help="layer with integers: the indices", refs=True)
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> GatherNdPlan:
         """Infer the output; see the class."""
         data = self.input_template(ctx)
         axis = next((a for a, d in enumerate(data.dims) if not d.is_batch), None)
         if axis is None or not isinstance(self.position, Node):
             raise ctx.error("the source %s has no axis to take from." % data)
         position = with_batch(need_indices(ctx, self.position), data)
-        self.gather = GatherAxes(data, position, axis, only_batch=True)
-        return with_feature_default(self.gather.output(data).with_time_axis_default())
+        gather = GatherAxes(data, position, axis, only_batch=True)
+        return GatherNdPlan(with_feature_default(gather.output(data).with_time_axis_default()), gather)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one gather op."""
-        gather = self.gather
+        gather = self.plan.gather
         x = gather.arrange_input(ctx, self.emit_input(ctx))
         assert isinstance(self.position, Node)
         position = emit_position(ctx, self.position, gather.position)

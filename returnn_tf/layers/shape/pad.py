@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import AxesOption
+from returnn_tf.graph.layer import AxesOption, Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Amounts, Dims, Number
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -16,8 +19,20 @@ from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data, Dim
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class PadPlan(LayerPlan):
+    """What `PadLayer` found.
+
+    :param padded: the axes with padding
+    :param amounts: the entries to add in front and behind, for each of these axes
+    """
+
+    padded: Sequence[int]
+    amounts: Sequence[tuple[int, int]]
+
+
 @register_layer("pad")
-class PadLayer(ConcatInputLayer):
+class PadLayer(ConcatInputLayer, Planned[PadPlan]):
     """Adds entries in front of and after axes: a constant, or by mode those next to the border.
 
     In a dynamic axis, the right padding directly follows the last frame of every sequence (since behavior version 21,
@@ -39,34 +54,34 @@ class PadLayer(ConcatInputLayer):
     value: Number = option(0, help="padding value in mode 'constant'")
     mode: str = option("constant", help="constant, reflect, symmetric or replication")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> PadPlan:
         """Infer the output: the axes larger."""
         data = out = self.input_template(ctx)
         if self.mode.lower() not in MODES:
             raise ctx.error("unknown mode %r. Use one of: %s." % (self.mode, ", ".join(MODES)))
-        self.padded = self._axes(ctx, data)
-        self.amounts = self._amounts(ctx)
+        padded = self._axes(ctx, data)
+        amounts = self._amounts(ctx, len(padded))
         declared = self.out_dims
         if declared is not None and not isinstance(declared, (list, tuple)):
             declared = [declared]
-        if declared is not None and len(declared) != len(self.padded):
-            raise ctx.error("out_dims has %d dims for %d axes. Give one for each." % (len(declared), len(self.padded)))
-        for i, (axis, (left, right)) in enumerate(zip(self.padded, self.amounts)):
+        if declared is not None and len(declared) != len(padded):
+            raise ctx.error("out_dims has %d dims for %d axes. Give one for each." % (len(declared), len(padded)))
+        for i, (axis, (left, right)) in enumerate(zip(padded, amounts)):
             dim = data.dims[axis]
             if dim.is_batch:
                 raise ctx.error("the batch axis can't be padded.")
             self._check_border(ctx, dim, max(left, right))
             dim = ctx.bind(declared[i], dim + (left + right)) if declared is not None else dim + (left + right)
             out = out.with_dim(axis, dim)
-        return out
+        return PadPlan(out, padded, amounts)
 
     def _axes(self, ctx: PlanContext, data: Data) -> list[int]:
         if not isinstance(self.axes, (list, tuple)):
             return ctx.axes(data, self.axes)
         return [ctx.axis(data, a) for a in self.axes]
 
-    def _amounts(self, ctx: PlanContext) -> list[tuple[int, int]]:
-        given, count = self.padding, len(self.padded)
+    def _amounts(self, ctx: PlanContext, count: int) -> list[tuple[int, int]]:
+        given = self.padding
         if isinstance(given, int):
             pairs: list[Any] = [(given, given)] * count
         elif len(given) == 2 and all(isinstance(n, (int, Dim)) for n in given):
@@ -94,7 +109,7 @@ class PadLayer(ConcatInputLayer):
         x = self.emit_input(ctx)
         by_sequence = ctx.behavior_version >= 21 if self.handle_dynamic_dims is None else self.handle_dynamic_dims
         mode = self.mode.lower()
-        for axis, (left, right) in zip(self.padded, self.amounts):
+        for axis, (left, right) in zip(self.plan.padded, self.plan.amounts):
             if not (left or right):
                 continue
             dim = self.input.dims[axis]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Optional, Union
 
 from returnn_tf.config.options import LayerOrNumber, LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Axis, LayerOrConstant
 from returnn_tf.graph.plan_context import PlanContext
@@ -26,8 +29,18 @@ def frame_axis(ctx: PlanContext, data: Data, desc: Any) -> int:
     return axis
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class PrefixInTimePlan(LayerPlan):
+    """What `PrefixInTimeLayer` found.
+
+    :param axis: the extended one
+    """
+
+    axis: int
+
+
 @register_layer("prefix_in_time")
-class PrefixInTimeLayer(ConcatInputLayer):
+class PrefixInTimeLayer(ConcatInputLayer, Planned[PrefixInTimePlan]):
     """Puts ``repeat`` frames with a constant in front of every sequence, e.g. the sentence start for labels.
 
     No parameters. Lengths: ``n + repeat``, per sequence if repeat is a layer.
@@ -44,10 +57,10 @@ class PrefixInTimeLayer(ConcatInputLayer):
     )
     size_base: Optional[LayerRef] = option(None, help="layer whose time axis the output has", refs=True)
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> PrefixInTimePlan:
         """Infer the output: the axis extended."""
         data = self.input_template(ctx)
-        self._axis = axis = frame_axis(ctx, data, self.axis)
+        axis = frame_axis(ctx, data, self.axis)
         dim = data.dims[axis]
         if isinstance(self.repeat, Node):
             self._check_repeat(ctx, data, self.repeat)
@@ -61,7 +74,7 @@ class PrefixInTimeLayer(ConcatInputLayer):
             if base is None:
                 raise ctx.error("size_base %s has no time axis." % self.size_base.output)
             new = base
-        return data.with_dim(axis, ctx.bind(self.out_dim, new))
+        return PrefixInTimePlan(data.with_dim(axis, ctx.bind(self.out_dim, new)), axis)
 
     def _check_repeat(self, ctx: PlanContext, data: Data, node: Node) -> None:
         output = node.output
@@ -73,16 +86,16 @@ class PrefixInTimeLayer(ConcatInputLayer):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a concatenation, or for different numbers of frames a gather."""
         x = self.emit_input(ctx)
-        out_dim = ctx.output.dims[self._axis]
+        out_dim = ctx.output.dims[self.plan.axis]
         if isinstance(self.repeat, Node):
             return self._emit_shifted(ctx, x, self.repeat)
-        y = pad_axis(x, self._axis, self.repeat, 0, self.prefix)
+        y = pad_axis(x, self.plan.axis, self.repeat, 0, self.prefix)
         if self.size_base is None:
             return y
-        return fit_axis(y, self._axis, ctx.size(out_dim))
+        return fit_axis(y, self.plan.axis, ctx.size(out_dim))
 
     def _emit_shifted(self, ctx: EmitContext, x: Any, repeat: Node) -> Any:
-        data, axis, out_dim = self.input, self._axis, ctx.output.dims[self._axis]
+        data, axis, out_dim = self.input, self.plan.axis, ctx.output.dims[self.plan.axis]
         shift = tf.reshape(tf.cast(ctx.value(repeat), tf.int32), [-1])
         lens = ctx.lens(data.dims[axis]) + shift
         if out_dim.expr is None and self.size_base is None:
@@ -105,8 +118,18 @@ class PrefixInTimeLayer(ConcatInputLayer):
         return transpose(y, [order.index(i) for i in range(data.rank)])
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class PostfixInTimePlan(LayerPlan):
+    """What `PostfixInTimeLayer` found.
+
+    :param axis: the extended one
+    """
+
+    axis: int
+
+
 @register_layer("postfix_in_time")
-class PostfixInTimeLayer(ConcatInputLayer):
+class PostfixInTimeLayer(ConcatInputLayer, Planned[PostfixInTimePlan]):
     """Puts ``repeat`` frames with a constant directly after the last frame of every sequence.
 
     No parameters. Lengths: ``n + repeat``.
@@ -122,20 +145,20 @@ class PostfixInTimeLayer(ConcatInputLayer):
     )
     repeat: int = option(1, help="number of new frames")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> PostfixInTimePlan:
         """Infer the output: the axis extended."""
         data = self.input_template(ctx)
-        self._axis = frame_axis(ctx, data, self.axis)
+        axis = frame_axis(ctx, data, self.axis)
         if self.repeat < 0:
             raise ctx.error("repeat must be at least 0, got %d." % self.repeat)
         if isinstance(self.postfix, Node):
-            self._check_postfix(ctx, data, self.postfix.output)
+            self._check_postfix(ctx, data, axis, self.postfix.output)
         elif not isinstance(self.postfix, (int, float)):
             raise ctx.error("postfix must be a layer or a number, got %r." % (self.postfix,))
-        return data.with_dim(self._axis, ctx.bind(self.out_dim, data.dims[self._axis] + self.repeat))
+        return PostfixInTimePlan(data.with_dim(axis, ctx.bind(self.out_dim, data.dims[axis] + self.repeat)), axis)
 
-    def _check_postfix(self, ctx: PlanContext, data: Data, given: Data) -> None:
-        rest = data.without_axes([self._axis])
+    def _check_postfix(self, ctx: PlanContext, data: Data, axis: int, given: Data) -> None:
+        rest = data.without_axes([axis])
         mapping = match_axes(given, rest)
         for dim, target in zip(given.dims, mapping):
             if target is None and dim.size != 1:
@@ -145,7 +168,7 @@ class PostfixInTimeLayer(ConcatInputLayer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a longer array, and a where beyond the ends."""
-        data, axis = self.input, self._axis
+        data, axis = self.input, self.plan.axis
         x = self.emit_input(ctx)
         value = self.postfix
         if isinstance(value, Node):

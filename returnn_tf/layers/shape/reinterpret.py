@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axes
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -22,8 +25,20 @@ _FIELDS = {"t": "time_axis", "f": "feature_axis"}
 _LONG = {"batch": "b", "time": "t", "feature": "f"}
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReinterpretDataPlan(LayerPlan):
+    """What `ReinterpretDataLayer` found.
+
+    :param perm: order of the axes of the input in the output
+    :param renamed: the old and the new dim, where the new one is dynamic
+    """
+
+    perm: Sequence[int]
+    renamed: Sequence[tuple[Dim, Dim]]
+
+
 @register_layer("reinterpret_data")
-class ReinterpretDataLayer(ConcatInputLayer):
+class ReinterpretDataLayer(ConcatInputLayer, Planned[ReinterpretDataPlan]):
     """Changes what the axes and the entries of the source mean; the values stay.
 
     Lengths: unchanged; with size_base those of the time axis there, with set_dim_tags those of the dims, where known.
@@ -49,31 +64,26 @@ class ReinterpretDataLayer(ConcatInputLayer):
     set_sparse_dim: Union[None, int, str, Dim] = option("unset", help="number or dim of the labels; None: dense")
     increase_sparse_dim: Optional[int] = option(None, help="number of labels to add")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> ReinterpretDataPlan:
         """Infer the output: the changes in the order of the options."""
         source = data = self.input_template(ctx)
-        self.perm = list(range(data.rank))
-        self.renamed: list[tuple[Dim, Dim]] = []
+        perm = list(range(data.rank))
+        renamed: list[tuple[Dim, Dim]] = []
         if self.enforce_batch_major:
-            data = self._to_front(data, data.batch_axis)
+            data, perm = _to_front(data, data.batch_axis, perm)
         if self.enforce_time_major:
-            data = self._to_front(data, data.time_axis)
+            data, perm = _to_front(data, data.time_axis, perm)
         if self.switch_axes:
             data = self._switch(ctx, data)
         data = self._with_sizes(ctx, data)
         if self.set_axes:
             data = self._with_axes(ctx, data)
         if self.set_dim_tags:
-            data = self._with_dims(ctx, data)
+            data, renamed = self._with_dims(ctx, data)
         data = self._with_labels(ctx, data)
-        return data if data.sparse == source.sparse or data.sparse else data.replace(vocab=None)
-
-    def _to_front(self, data: Data, axis: Optional[int]) -> Data:
-        if axis is None or axis == 0:
-            return data
-        perm = moved_axis_perm(data.rank, axis, 0)
-        self.perm = [self.perm[a] for a in perm]
-        return data.permuted(perm)
+        if source.sparse and not data.sparse:
+            data = data.replace(vocab=None)
+        return ReinterpretDataPlan(data, perm, renamed)
 
     def _switch(self, ctx: PlanContext, data: Data) -> Data:
         axes = ctx.axes(data, self.switch_axes)
@@ -121,8 +131,9 @@ class ReinterpretDataLayer(ConcatInputLayer):
                 data = data.with_time_axis_default()
         return data
 
-    def _with_dims(self, ctx: PlanContext, data: Data) -> Data:
+    def _with_dims(self, ctx: PlanContext, data: Data) -> tuple[Data, list[tuple[Dim, Dim]]]:
         assert self.set_dim_tags is not None
+        renamed = []
         before = data
         for desc, dim in self.set_dim_tags.items():
             axis = ctx.axis(before, desc)
@@ -136,9 +147,9 @@ class ReinterpretDataLayer(ConcatInputLayer):
             if dim.is_dynamic and not dim.is_batch:
                 if ctx.planner.node_with_dim(self.node, dim) is not None:
                     ctx.depend_on_dim(dim)
-                self.renamed.append((old, dim))
+                renamed.append((old, dim))
             data = data.with_dim(axis, dim)
-        return data
+        return data, renamed
 
     def _has_size(self, ctx: PlanContext, dim: Dim) -> bool:
         return dim.size is not None or ctx.knows_dim(dim)
@@ -173,12 +184,20 @@ class ReinterpretDataLayer(ConcatInputLayer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit no op, or a transpose."""
-        for old, new in self.renamed:
+        for old, new in self.plan.renamed:
             if not ctx.has_lens(new):
                 # A batch axis has as many entries as sequences, for all of them.
                 size = tf.convert_to_tensor(ctx.size(old))
                 ctx.define_lens(new, size if old.is_batch else ctx.lens(old), size=size)
-        return transpose(self.emit_input(ctx), self.perm)
+        return transpose(self.emit_input(ctx), self.plan.perm)
+
+
+def _to_front(data: Data, axis: Optional[int], perm: list[int]) -> tuple[Data, list[int]]:
+    """Move an axis to the front, of the template and of the permutation that leads to it."""
+    if axis is None or axis == 0:
+        return data, perm
+    moved = moved_axis_perm(data.rank, axis, 0)
+    return data.permuted(moved), [perm[a] for a in moved]
 
 
 def _exchanged_dims(data: Data, first: int, second: int) -> Data:

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.axis_marks import index_of, product, with_feature_default
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.ops.frames.shape import merge_axes, split_axis, transpose
-from returnn_tf.tensor import Data, Dim, DimKind
+from returnn_tf.tensor import Dim, DimKind
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReshapePlan(LayerPlan):
+    """What `ReshapeLayer` found.
+
+    :param merged: the axes that are replaced
+    :param position: where the new ones begin
+    :param perm: order of the axes of the input with the replaced ones next to each other
+    :param outs: the new dims
+    """
+
+    merged: Sequence[int]
+    position: int
+    perm: Sequence[int]
+    outs: Sequence[Dim]
 
 
 @register_layer("reshape")
-class ReshapeLayer(ConcatInputLayer):
+class ReshapeLayer(ConcatInputLayer, Planned[ReshapePlan]):
     """Reshapes the axes ``in_dims``, made neighbours in this order, to ``out_dims``.
 
     One of the out_dims may be of unknown size and is inferred. If the feature axis is reshaped, the index of the
@@ -36,24 +56,26 @@ class ReshapeLayer(ConcatInputLayer):
     in_dims: list[Dim] = option(help="dims of the source")
     out_dims: list[Dim] = option(help="dims of the output that replace them")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> ReshapePlan:
         """Infer the output: the new axes in the place of the first of the in_dims."""
         data = self.input_template(ctx)
-        self.merged = [ctx.axis(data, d) for d in self.in_dims]
-        if not self.merged:
+        merged = [ctx.axis(data, d) for d in self.in_dims]
+        if not merged:
             raise ctx.error("in_dims must not be empty.")
-        rest = [a for a in range(data.rank) if a not in self.merged]
-        self.position = sum(a < self.merged[0] for a in rest)
-        self.perm = rest[: self.position] + self.merged + rest[self.position :]
-        self.outs = self._out_dims(ctx, [data.dims[a] for a in self.merged])
-        kept = rest[: self.position] + [-1] * len(self.outs) + rest[self.position :]
-        dims = [self.outs[i - self.position] if a == -1 else data.dims[a] for i, a in enumerate(kept)]
+        rest = [a for a in range(data.rank) if a not in merged]
+        position = sum(a < merged[0] for a in rest)
+        perm = rest[:position] + merged + rest[position:]
+        outs = self._out_dims(ctx, [data.dims[a] for a in merged])
+        kept = rest[:position] + [-1] * len(outs) + rest[position:]
+        dims = [outs[i - position] if a == -1 else data.dims[a] for i, a in enumerate(kept)]
         feature, time = index_of(data.feature_axis, kept), index_of(data.time_axis, kept)
-        if data.feature_axis in self.merged:
+        if data.feature_axis in merged:
             new = [i for i, a in enumerate(kept) if a == -1 and dims[i].kind is DimKind.FEATURE]
             feature = data.feature_axis if len(kept) == data.rank else new[-1] if new else None
         out = data.replace(dims=tuple(dims), feature_axis=feature, time_axis=time)
-        return with_feature_default(out.with_time_axis_default())
+        return ReshapePlan(
+            with_feature_default(out.with_time_axis_default()), merged=merged, position=position, perm=perm, outs=outs
+        )
 
     def _out_dims(self, ctx: PlanContext, ins: list[Dim]) -> list[Dim]:
         outs = list(self.out_dims)
@@ -84,20 +106,20 @@ class ReshapeLayer(ConcatInputLayer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a transpose, if the axes are not neighbours in this order, and a reshape."""
-        x = transpose(self.emit_input(ctx), self.perm)
-        x, size = merge_axes(x, self.position, len(self.merged))
+        x = transpose(self.emit_input(ctx), self.plan.perm)
+        x, size = merge_axes(x, self.plan.position, len(self.plan.merged))
         known, rest = self._known_sizes(ctx)
-        sizes = [size // known if i == rest else ctx.size(d) for i, d in enumerate(self.outs)]
-        if rest is not None and self.outs[rest].size is None:
-            ctx.define_size(self.outs[rest], sizes[rest])
-        return split_axis(x, self.position, sizes)
+        sizes = [size // known if i == rest else ctx.size(d) for i, d in enumerate(self.plan.outs)]
+        if rest is not None and self.plan.outs[rest].size is None:
+            ctx.define_size(self.plan.outs[rest], sizes[rest])
+        return split_axis(x, self.plan.position, sizes)
 
     def _known_sizes(self, ctx: EmitContext) -> tuple[Any, Optional[int]]:
         """Return (product of the sizes of all other dims, index of the inferred dim or None)."""
-        ins = [self.input.dims[a] for a in self.merged]
-        rest = next((i for i, d in enumerate(self.outs) if d.size is None and d not in ins), None)
+        ins = [self.input.dims[a] for a in self.plan.merged]
+        rest = next((i for i, d in enumerate(self.plan.outs) if d.size is None and d not in ins), None)
         known: Any = 1
-        for i, dim in enumerate(self.outs):
+        for i, dim in enumerate(self.plan.outs):
             if i != rest:
                 known = known * ctx.size(dim)
         return known, rest

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 from returnn_tf.config.options import LayerOrNumber, option, probability
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
@@ -20,8 +24,18 @@ from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ResizePlan(LayerPlan):
+    """What `ResizeLayer` found.
+
+    :param order: of the axes of the input in the output
+    """
+
+    order: Sequence[int]
+
+
 @register_layer("resize")
-class ResizeLayer(ConcatInputLayer):
+class ResizeLayer(ConcatInputLayer, Planned[ResizePlan]):
     """Makes one axis ``factor`` times as long: by repetition, by interpolation, or by filling the gaps.
 
     Output frame t is at ``t / factor`` of the source. Kind "nn" takes the frame before that position, "linear" and
@@ -44,16 +58,16 @@ class ResizeLayer(ConcatInputLayer):
         0.0, check=probability, help="kind 'fill': fraction of the new frames to drop in training"
     )
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> ResizePlan:
         """Infer the output: batch, the longer axis, others."""
         data = self.input_template(ctx)
         axis = frame_axis(ctx, data, self.axis)
         self._check_kind(ctx, data)
         self._check_factor(ctx)
         front = [axis] if data.batch_axis is None else [data.batch_axis, axis]
-        self._order = front + [i for i in range(data.rank) if i not in front]
-        out = data.permuted(self._order)
-        return out.with_dim(len(front) - 1, ctx.bind(self.out_dim, self._new_dim(ctx, data, axis)))
+        order = front + [i for i in range(data.rank) if i not in front]
+        out = data.permuted(order)
+        return ResizePlan(out.with_dim(len(front) - 1, ctx.bind(self.out_dim, self._new_dim(ctx, data, axis))), order)
 
     def _check_factor(self, ctx: PlanContext) -> None:
         if isinstance(self.factor, Node):
@@ -91,9 +105,9 @@ class ResizeLayer(ConcatInputLayer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a resize op with all other axes as one."""
-        x = transpose(self.emit_input(ctx), self._order)
+        x = transpose(self.emit_input(ctx), self.plan.order)
         at = 0 if self.input.batch_axis is None else 1
-        dim, out_dim = self.input.dims[self._order[at]], ctx.output.dims[at]
+        dim, out_dim = self.input.dims[self.plan.order[at]], ctx.output.dims[at]
         frames = size_of(x, at)
         if self.kind == "fill":
             return self._fill(ctx, x, at, dim, out_dim)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.config.options import LayerRef, OptionalLayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import AxisOption
+from returnn_tf.graph.layer import AxisOption, Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shape.gather import need_indices
@@ -20,8 +22,22 @@ from returnn_tf.tensor.match import common_layout, match_axes
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ScatterNdPlan(LayerPlan):
+    """What `ScatterNdLayer` found.
+
+    :param positions: the layout of the positions
+    :param layout: the axes of input and positions together
+    :param axis: that of the positions, in ``layout``
+    """
+
+    positions: Data
+    layout: Data
+    axis: int
+
+
 @register_layer("scatter_nd")
-class ScatterNdLayer(ConcatInputLayer):
+class ScatterNdLayer(ConcatInputLayer, Planned[ScatterNdPlan]):
     """The inverse of `gather`: ``y[position[i]] += x[i]``, starting from zero.
 
     Source and positions are broadcast to all their axes; ``position_axis`` is replaced by the new dim.
@@ -44,20 +60,19 @@ class ScatterNdLayer(ConcatInputLayer):
     out_spatial_dim: Optional[Dim] = option(None, help="the new dim")
     filter_invalid_indices: bool = option(False, help="ignore entries whose position is outside the new axis")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> ScatterNdPlan:
         """Infer the output: all axes of source and positions, one of them replaced."""
         data = self.input_template(ctx)
         need_numbers(ctx, data, "a sum")
-        self.positions = need_indices(ctx, self.position)
-        position_axis = ctx.axis(self.positions, self.position_axis)
+        positions = need_indices(ctx, self.position)
+        position_axis = ctx.axis(positions, self.position_axis)
         dim = self._new_dim(ctx)
-        layout = common_layout([data, self.positions.replace(feature_axis=None)], allow_broadcast_all=True)
-        axis = match_axes(self.positions, layout)[position_axis]
+        layout = common_layout([data, positions.replace(feature_axis=None)], allow_broadcast_all=True)
+        axis = match_axes(positions, layout)[position_axis]
         if axis is None:
             # Of size 1, and no other template has it.
             axis = layout.rank if layout.feature_axis is None else layout.feature_axis
-            layout = layout.with_axis(axis, self.positions.dims[position_axis])
-        self.layout, self.axis = layout, axis
+            layout = layout.with_axis(axis, positions.dims[position_axis])
         is_feature = layout.feature_axis == axis and dim.kind is DimKind.FEATURE
         out = layout.with_dim(axis, dim).replace(
             dtype=data.dtype, sparse_dim=None, feature_axis=layout.feature_axis if is_feature else None, vocab=None
@@ -66,7 +81,7 @@ class ScatterNdLayer(ConcatInputLayer):
             out = out.replace(feature_axis=layout.feature_axis)
         if dim.is_dynamic and (out.time_axis is None or out.time_axis == axis):
             out = out.replace(time_axis=axis)
-        return with_feature_default(out)
+        return ScatterNdPlan(with_feature_default(out), positions, layout, axis)
 
     def _new_dim(self, ctx: PlanContext) -> Dim:
         if (self.output_dim_via_time_from is None) == (self.out_spatial_dim is None):
@@ -81,15 +96,15 @@ class ScatterNdLayer(ConcatInputLayer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one segment sum."""
-        layout, axis = self.layout, self.axis
-        mapping = match_axes(self.positions, layout)
+        layout, axis = self.plan.layout, self.plan.axis
+        mapping = match_axes(self.plan.positions, layout)
         # Axes of the positions come first, so that the others stay together as one entry.
         lead = [a for a in range(layout.rank) if a in mapping and a != axis]
         inner: list[int] = [a for a in range(layout.rank) if a not in lead and a != axis]
         order = lead + [axis] + inner
         shape = ctx.shape(layout)
         x = tf.broadcast_to(to_layout(self.emit_input(ctx), self.input, layout), tf.stack(shape))
-        index = to_layout(ctx.value(self.position), self.positions, layout, mapping)
+        index = to_layout(ctx.value(self.position), self.plan.positions, layout, mapping)
         index = transpose(index, order)
         index = tf.squeeze(index, axis=list(range(len(lead) + 1, layout.rank))) if inner else index
         index = tf.broadcast_to(tf.cast(index, tf.int32), tf.stack([shape[a] for a in lead + [axis]]))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -13,12 +16,22 @@ from returnn_tf.layers.shape.prefix_postfix import frame_axis
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.ops.frames.pad import pad_axis
 from returnn_tf.ops.frames.windows import axis_slice
-from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor import Dim
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ShiftAxisPlan(LayerPlan):
+    """What `ShiftAxisLayer` found.
+
+    :param axis: the shifted one
+    """
+
+    axis: int
+
+
 @register_layer("shift_axis")
-class ShiftAxisLayer(ConcatInputLayer):
+class ShiftAxisLayer(ConcatInputLayer, Planned[ShiftAxisPlan]):
     """``y[t] = x[t - amount]``: frames shifted to the right by ``amount``, or to the left if it is negative.
 
     With ``pad`` the array keeps its size and frames without a source get ``pad_value``; without it the frames shifted
@@ -38,13 +51,14 @@ class ShiftAxisLayer(ConcatInputLayer):
     pad_value: Union[None, int, float, bool] = option(None, help="value of the frames added by pad (default 0)")
     adjust_size_info: bool = option(True, help="adjust the lengths; False: keep them")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> ShiftAxisPlan:
         """Infer the output, possibly with a new dim."""
         data = self.input_template(ctx)
-        self._axis = axis = frame_axis(ctx, data, self.axis)
-        return data.with_dim(axis, ctx.bind(self.out_dim, self._new_dim(ctx, data, data.dims[axis])))
+        axis = frame_axis(ctx, data, self.axis)
+        dim = self._new_dim(ctx, data.dims[axis], is_feature=axis == data.feature_axis)
+        return ShiftAxisPlan(data.with_dim(axis, ctx.bind(self.out_dim, dim)), axis)
 
-    def _new_dim(self, ctx: PlanContext, data: Data, dim: Dim) -> Dim:
+    def _new_dim(self, ctx: PlanContext, dim: Dim, *, is_feature: bool) -> Dim:
         if self.amount == 0:
             return dim
         if dim.size is None:
@@ -56,11 +70,11 @@ class ShiftAxisLayer(ConcatInputLayer):
                 )
             return dim
         size = max(dim.size - abs(self.amount), 0)
-        return ctx.new_feature(size) if self._axis == data.feature_axis else ctx.new_spatial(size, "shifted")
+        return ctx.new_feature(size) if is_feature else ctx.new_spatial(size, "shifted")
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a slice, and with pad a concatenation."""
-        x, axis, amount = self.emit_input(ctx), self._axis, self.amount
+        x, axis, amount = self.emit_input(ctx), self.plan.axis, self.amount
         if amount == 0:
             return x
         dim, out_dim = self.input.dims[axis], ctx.output.dims[axis]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Optional, Union
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import AxisOption
+from returnn_tf.graph.layer import AxisOption, Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import LayerOrSize
 from returnn_tf.graph.plan_context import PlanContext
@@ -22,8 +24,20 @@ from returnn_tf.tensor.match import match_axes
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class SliceNdPlan(LayerPlan):
+    """What `SliceNdLayer` found.
+
+    :param new_dim: the axis of the slices
+    :param gather: how the entries of the slices are found
+    """
+
+    new_dim: Dim
+    gather: GatherAxes
+
+
 @register_layer("slice_nd")
-class SliceNdLayer(ConcatInputLayer):
+class SliceNdLayer(ConcatInputLayer, Planned[SliceNdPlan]):
     """``x[start : start + size]`` of one axis, with a start and a size for every sequence.
 
     A start with further axes, e.g. [batch, time], gives a slice for each of its entries, with these axes in front.
@@ -48,7 +62,7 @@ class SliceNdLayer(ConcatInputLayer):
     axis: AxisOption = option("T", help="the axis to slice")
     out_spatial_dim: Optional[Dim] = option(None, help="the new dim")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> SliceNdPlan:
         """Infer the output: the axis of the slice in the place of the axis, after those of the start."""
         data = self.input_template(ctx)
         axis = ctx.axis(data, self.axis)
@@ -61,16 +75,16 @@ class SliceNdLayer(ConcatInputLayer):
                 raise ctx.error("%s must not be negative, got %d." % (what, value))
         if self.min_size is not None and self.size is not None:
             ctx.log_inert("min_size", "it is for slices without size")
-        self.new_dim = ctx.bind(self.out_spatial_dim, self._inferred_dim(ctx, data, axis))
+        new_dim = ctx.bind(self.out_spatial_dim, self._inferred_dim(ctx, data, axis))
         position = Data((), "int32")
         if isinstance(self.start, Node):
             position = with_batch(self.start.output, data)
-        self.gather = GatherAxes(data, position, axis)
-        where = len(self.gather.common) + len(self.gather.before) + len(self.gather.own)
-        out = self.gather.output(data).with_axis(where, self.new_dim, feature=data.feature_axis == axis)
+        gather = GatherAxes(data, position, axis)
+        where = len(gather.common) + len(gather.before) + len(gather.own)
+        out = gather.output(data).with_axis(where, new_dim, feature=data.feature_axis == axis)
         if data.time_axis == axis and out.time_axis is None:
             out = out.replace(time_axis=where)
-        return with_feature_default(out.with_time_axis_default())
+        return SliceNdPlan(with_feature_default(out.with_time_axis_default()), new_dim, gather)
 
     def _inferred_dim(self, ctx: PlanContext, data: Data, axis: int) -> Dim:
         if isinstance(self.size, Dim):
@@ -88,7 +102,7 @@ class SliceNdLayer(ConcatInputLayer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one gather."""
-        gather = self.gather
+        gather = self.plan.gather
         x = gather.arrange_input(ctx, self.emit_input(ctx))
         dim = gather.data.dims[gather.axis]
         if not isinstance(self.start, Node):
@@ -107,7 +121,7 @@ class SliceNdLayer(ConcatInputLayer):
         :param start: arranged by `GatherAxes`
         :param limit: the end of the sequence
         """
-        where = self.gather.arranged_position
+        where = self.plan.gather.arranged_position
         if isinstance(self.size, Node):
             mapping = match_axes(self.size.output, where)
             if None in mapping:
@@ -126,8 +140,8 @@ class SliceNdLayer(ConcatInputLayer):
         :param where: the axes of ``rest``
         :param rest: number of entries after the start
         """
-        if self.new_dim.size is not None or self.new_dim is self.size or ctx.has_lens(self.new_dim):
-            return ctx.size(self.new_dim)
+        if self.plan.new_dim.size is not None or self.plan.new_dim is self.size or ctx.has_lens(self.plan.new_dim):
+            return ctx.size(self.plan.new_dim)
         if isinstance(self.size, Node):
             lens, over = tf.cast(ctx.value(self.size), tf.int32), self.size.output
         else:
@@ -135,7 +149,7 @@ class SliceNdLayer(ConcatInputLayer):
         lens = tf.maximum(lens, 0)
         size = tf.reduce_max(tf.concat([tf.reshape(lens, [-1]), [0]], axis=0))
         if any(not d.is_batch for d in over.dims):
-            ctx.define_lens_over(self.new_dim, over.dims, lens, size)
+            ctx.define_lens_over(self.plan.new_dim, over.dims, lens, size)
         else:
-            ctx.define_lens(self.new_dim, lens, size=size)
+            ctx.define_lens(self.plan.new_dim, lens, size=size)
         return size

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import AxisOption
+from returnn_tf.graph.layer import AxisOption, Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Shape
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -15,8 +18,20 @@ from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class SplitPlan(LayerPlan):
+    """What `SplitLayer` found.
+
+    :param split_axis: the axis that is cut
+    :param parts: the dims of the parts
+    """
+
+    split_axis: int
+    parts: Sequence[Dim]
+
+
 @register_layer("split")
-class SplitLayer(ConcatInputLayer):
+class SplitLayer(ConcatInputLayer, Planned[SplitPlan]):
     """Cuts a static axis into parts, which are the layers ``<name>/0``, ``<name>/1``, ...; the output is the source.
 
     Lengths: unchanged.
@@ -33,21 +48,21 @@ class SplitLayer(ConcatInputLayer):
     size_splits: Optional[Shape] = option(None, help="sizes of the parts")
     out_dims: Optional[list[Dim]] = option(None, help="dims of the parts")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> SplitPlan:
         """Return the template of the source, and declare the parts."""
         data = self.input_template(ctx)
         axis = ctx.axis(data, "F" if self.axis is None else self.axis)
-        self.split_axis = axis
+        split_axis = axis
         size = ctx.need_static(data.dims[axis], "the axis to split")
-        self.parts = self._parts(ctx, data, axis, size)
-        if sum(ctx.need_static(d, "a part") for d in self.parts) != size:
+        parts = self._parts(ctx, data, axis, size)
+        if sum(ctx.need_static(d, "a part") for d in parts) != size:
             raise ctx.error(
                 "the parts %s sum to %d, but the axis has %s."
-                % ([d.size for d in self.parts], sum(d.size or 0 for d in self.parts), data.dims[axis])
+                % ([d.size for d in parts], sum(d.size or 0 for d in parts), data.dims[axis])
             )
-        for i, dim in enumerate(self.parts):
+        for i, dim in enumerate(parts):
             ctx.sub_output(str(i), data.with_dim(axis, dim))
-        return data
+        return SplitPlan(data, split_axis, parts)
 
     def _parts(self, ctx: PlanContext, data: Data, axis: int, size: int) -> list[Dim]:
         given = [o for o in (self.num_splits, self.size_splits, self.out_dims) if o is not None]
@@ -82,7 +97,7 @@ class SplitLayer(ConcatInputLayer):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one split op."""
         x = self.emit_input(ctx)
-        parts = tf.split(x, [d.size for d in self.parts], axis=self.split_axis)
+        parts = tf.split(x, [d.size for d in self.plan.parts], axis=self.plan.split_axis)
         for i, part in enumerate(parts):
             ctx.set_sub_output(str(i), part)
         return x

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import AxisOption
+from returnn_tf.graph.layer import AxisOption, Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Number, Shape
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -16,8 +18,24 @@ from returnn_tf.ops.frames.shape import size_of, sizes_of, split_axis
 from returnn_tf.tensor import Data, Dim, DimKind
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class SplitDimsPlan(LayerPlan):
+    """What `SplitDimsLayer` found.
+
+    :param axis: the split one
+    :param open_part: index of the part that is inferred, None if there is none
+    :param known: product of the given sizes
+    :param rest: what remains for the open part
+    """
+
+    axis: int
+    open_part: Optional[int]
+    known: int
+    rest: Dim
+
+
 @register_layer("split_dims")
-class SplitDimsLayer(ConcatInputLayer):
+class SplitDimsLayer(ConcatInputLayer, Planned[SplitDimsPlan]):
     """The inverse of `merge_dims`: with ``dims`` = (m, n), entry ``i * n + j`` becomes entry ``(i, j)``.
 
     One of the dims may be -1 or of unknown size, and is inferred. A dynamic axis is padded to a multiple first.
@@ -36,28 +54,29 @@ class SplitDimsLayer(ConcatInputLayer):
     pad_to_multiples: Optional[bool] = option(None, help="pad the axis to a multiple (default: if it is dynamic)")
     pad_value: Number = option(0, help="padding value")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> SplitDimsPlan:
         """Infer the output: the parts instead of the axis."""
         data = self.input_template(ctx)
-        self.split = axis = ctx.axis(data, self.axis)
+        axis = ctx.axis(data, self.axis)
         dim = data.dims[axis]
         given = list(self.dims)
         if dim.is_batch != any(isinstance(d, Dim) and d.is_batch for d in given):
             raise ctx.error(
                 "dims %s: the batch axis, and no other one, is split into batch_dim and others." % _show(given)
             )
-        self.open = self._open_part(ctx, given)
-        self.known = 1
+        open_part = self._open_part(ctx, given)
+        known = 1
         known_dims = []
         for i, part in enumerate(given):
-            if i != self.open and isinstance(part, Dim) and part.size is None:
+            if i != open_part and isinstance(part, Dim) and part.size is None:
                 ctx.depend_on_dim(part)
                 known_dims.append(part)
-            elif i != self.open:
-                self.known *= (part.size or 0) if isinstance(part, Dim) else part
-        self.rest = self._rest_dim(ctx, dim, known_dims)
-        parts = [self._part(ctx, dim, i) for i in range(len(given))]
-        return self._out(data, parts)
+            elif i != open_part:
+                known *= (part.size or 0) if isinstance(part, Dim) else part
+        rest = self._rest_dim(ctx, dim, known, None if open_part is None and not known_dims else known_dims)
+        parts = [self._part(ctx, dim, i, rest if i == open_part else None) for i in range(len(given))]
+        out = self._out(data, axis, parts, open_part)
+        return SplitDimsPlan(out, axis=axis, open_part=open_part, known=known, rest=rest)
 
     def _open_part(self, ctx: PlanContext, given: list[Any]) -> Optional[int]:
         """Return the index of the part that is inferred, None if there is none."""
@@ -72,41 +91,48 @@ class SplitDimsLayer(ConcatInputLayer):
     def _is_known(self, ctx: PlanContext, part: Any) -> bool:
         return isinstance(part, Dim) and ctx.knows_dim(part)
 
-    def _rest_dim(self, ctx: PlanContext, dim: Dim, known_dims: list[Dim]) -> Dim:
-        """Return the size that remains for the open part."""
+    def _rest_dim(self, ctx: PlanContext, dim: Dim, known: int, known_dims: Optional[list[Dim]]) -> Dim:
+        """Return the size that remains for the open part.
+
+        :param known: product of the given sizes
+        :param known_dims: the dims of known lengths; None: there is no open part, and all sizes are given
+        """
         pads = dim.is_dynamic if self.pad_to_multiples is None else self.pad_to_multiples
-        if self.known <= 0:
+        if known <= 0:
             raise ctx.error("dims %s: sizes must be positive, except for one -1." % _show(self.dims))
-        if self.open is None and not known_dims:
+        if known_dims is None:
             if dim.size is None:
                 raise ctx.error("the axis %s is dynamic, so one of the dims %s must be -1." % (dim, _show(self.dims)))
-            if dim.size != self.known and not (pads and dim.size <= self.known):
-                raise ctx.error("dims %s multiply to %d, but the axis has %s." % (_show(self.dims), self.known, dim))
-        elif dim.size is not None and dim.size % self.known and not pads:
+            if dim.size != known and not (pads and dim.size <= known):
+                raise ctx.error("dims %s multiply to %d, but the axis has %s." % (_show(self.dims), known, dim))
+        elif dim.size is not None and dim.size % known and not pads:
             raise ctx.error(
                 "the size of the axis %s is not a multiple of %d. Choose other dims, or set pad_to_multiples."
-                % (dim, self.known)
+                % (dim, known)
             )
-        for part in known_dims:
+        for part in known_dims or ():
             dim = dim.div_left(part) if not part.is_batch else dim
-        return dim.as_kind(DimKind.SPATIAL).ceildiv_right(self.known) if dim.is_batch else dim.ceildiv_right(self.known)
+        return dim.as_kind(DimKind.SPATIAL).ceildiv_right(known) if dim.is_batch else dim.ceildiv_right(known)
 
-    def _part(self, ctx: PlanContext, old: Dim, index: int) -> Dim:
+    def _part(self, ctx: PlanContext, old: Dim, index: int, rest: Optional[Dim]) -> Dim:
+        """Return the dim of a part.
+
+        :param rest: what remains of the axis, for the open part; None for others
+        """
         given = self.dims[index]
-        if isinstance(given, Dim) and index != self.open:
+        if isinstance(given, Dim) and rest is None:
             return given
         name = "%s_split_dims%d" % (self.node.path.rpartition("/")[2], index)
-        if index != self.open:
+        if rest is None:
             return Dim(_kind_of_part(old), given, name, auto=True)
-        rest = self.rest
         if rest.size is not None and rest is not old and not isinstance(given, Dim):
             return Dim(_kind_of_part(old), rest.size, rest.description or name, auto=True)
         result = ctx.bind(given if isinstance(given, Dim) else None, rest)
         ctx.name_dim(result, name)
         return result
 
-    def _out(self, data: Data, parts: list[Dim]) -> Data:
-        axis, grown = self.split, len(parts) - 1
+    def _out(self, data: Data, axis: int, parts: list[Dim], open_part: Optional[int]) -> Data:
+        grown = len(parts) - 1
 
         def moved(old: Optional[int]) -> Optional[int]:
             return old if old is None or old < axis else old + grown
@@ -117,32 +143,32 @@ class SplitDimsLayer(ConcatInputLayer):
             feature = axis + (of_kind[-1] if of_kind else grown)
         if data.time_axis == axis:
             of_kind = [i for i, part in enumerate(parts) if part.kind is DimKind.SPATIAL]
-            time = axis + (self.open if self.open is not None else of_kind[0] if of_kind else 0)
+            time = axis + (open_part if open_part is not None else of_kind[0] if of_kind else 0)
         dims = data.dims[:axis] + tuple(parts) + data.dims[axis + 1 :]
         return data.replace(dims=dims, feature_axis=feature, time_axis=time).with_time_axis_default()
 
     def ignores_padding(self) -> bool:
         """Return whether no frames are split."""
-        return not self.input.dims[self.split].is_dynamic and not self.dropout
+        return not self.input.dims[self.plan.axis].is_dynamic and not self.dropout
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a reshape; of a dynamic axis after padding."""
         x = self.emit_input(ctx)
-        axis, dim = self.split, self.input.dims[self.split]
+        axis, dim = self.plan.axis, self.input.dims[self.plan.axis]
         size = size_of(x, axis)
         parts = list(ctx.output.dims[axis : axis + len(self.dims)])
-        known: Any = self.known
+        known: Any = self.plan.known
         for i, part in enumerate(parts):
-            if i != self.open and part.size is None and not part.is_batch:
+            if i != self.plan.open_part and part.size is None and not part.is_batch:
                 known = known * ctx.size(part)
         rest = -(-size // known)
-        if not dim.is_batch and (dim.is_dynamic or (dim.size is not None and dim.size % self.known)):
+        if not dim.is_batch and (dim.is_dynamic or (dim.size is not None and dim.size % self.plan.known)):
             pads: list[Any] = [0] * self.input.rank
             pads[axis] = rest * known - size
             x = pad_array(x, [0] * self.input.rank, pads, self.pad_value)
-        inferred = [i for i, part in enumerate(parts) if i == self.open or part.is_batch]
-        if self.rest.size is None and self.rest.expr is not None and self.rest in parts:
-            ctx.define_size(self.rest, rest)
+        inferred = [i for i, part in enumerate(parts) if i == self.plan.open_part or part.is_batch]
+        if self.plan.rest.size is None and self.plan.rest.expr is not None and self.plan.rest in parts:
+            ctx.define_size(self.plan.rest, rest)
         return split_axis(x, axis, [rest if i in inferred else ctx.size(d) for i, d in enumerate(parts)])
 
 

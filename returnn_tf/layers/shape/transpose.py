@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import AxisOption
+from returnn_tf.graph.layer import AxisOption, Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import AxisOrder
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -17,8 +19,18 @@ from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class TransposePlan(LayerPlan):
+    """What `TransposeLayer` found.
+
+    :param order: of the axes of the input in the output
+    """
+
+    order: Sequence[int]
+
+
 @register_layer("transpose")
-class TransposeLayer(ConcatInputLayer):
+class TransposeLayer(ConcatInputLayer, Planned[TransposePlan]):
     """The axes in another order; time and feature stay what they are.
 
     ``perm`` is the list of all axes in the new order, or a dict from new position to axis; axes that the dict does not
@@ -32,11 +44,11 @@ class TransposeLayer(ConcatInputLayer):
 
     perm: AxisOrder = option(help="all axes in the new order, or {position: axis}")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> TransposePlan:
         """Infer the output: the axes in the new order."""
         data = self.input_template(ctx)
-        self.order = self._order(ctx, data)
-        return data.permuted(self.order)
+        order = self._order(ctx, data)
+        return TransposePlan(data.permuted(order), order)
 
     def _order(self, ctx: PlanContext, data: Data) -> list[int]:
         if not isinstance(self.perm, Mapping):
@@ -54,11 +66,21 @@ class TransposeLayer(ConcatInputLayer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one transpose, none if the order is kept."""
-        return transpose(self.emit_input(ctx), self.order)
+        return transpose(self.emit_input(ctx), self.plan.order)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SwapAxesPlan(LayerPlan):
+    """What `SwapAxesLayer` found.
+
+    :param order: of the axes of the input in the output
+    """
+
+    order: Sequence[int]
 
 
 @register_layer("swap_axes")
-class SwapAxesLayer(ConcatInputLayer):
+class SwapAxesLayer(ConcatInputLayer, Planned[SwapAxesPlan]):
     """Two axes exchanged. The feature axis is then the last static one.
 
     Lengths: unchanged.
@@ -71,18 +93,18 @@ class SwapAxesLayer(ConcatInputLayer):
     axis1: AxisOption = option(help="one axis")
     axis2: AxisOption = option(help="the other axis")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> SwapAxesPlan:
         """Infer the output: the exchanged order."""
         data = self.input_template(ctx)
         first, second = ctx.axis(data, self.axis1), ctx.axis(data, self.axis2)
-        self.order = list(range(data.rank))
-        self.order[first], self.order[second] = second, first
-        out = data.permuted(self.order)
+        order = list(range(data.rank))
+        order[first], order[second] = second, first
+        out = data.permuted(order)
         if data.feature_axis is None or data.feature_axis not in (first, second):
-            return out
+            return SwapAxesPlan(out, order)
         static = [a for a, d in enumerate(out.dims) if not d.is_batch and d.size is not None and a != out.time_axis]
-        return with_feature_default(out.replace(feature_axis=static[-1] if static else None))
+        return SwapAxesPlan(with_feature_default(out.replace(feature_axis=static[-1] if static else None)), order)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one transpose."""
-        return transpose(self.emit_input(ctx), self.order)
+        return transpose(self.emit_input(ctx), self.plan.order)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -45,8 +50,32 @@ def check_window_padding(ctx: PlanContext, padding: str) -> str:
     return padding.lower()
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class WindowPlan(LayerPlan):
+    """What `WindowLayer` found.
+
+    :param frames: the input, with the axis of the steps if the window is along that
+    :param axis: that of the window, in ``frames``; None: it is along the steps of a loop
+    :param valid: whether only windows without padding count
+    :param left: frames before the current one
+    :param right: frames after the current one
+    :param size: of the window
+    :param order: of the axes of ``frames`` in the output
+    :param window_axis: index of the window in the output
+    """
+
+    frames: Data
+    axis: Optional[int]
+    valid: bool
+    left: int
+    right: int
+    size: int
+    order: Sequence[int]
+    window_axis: int
+
+
 @register_layer("window")
-class WindowLayer(ConcatInputLayer):
+class WindowLayer(ConcatInputLayer, Planned[WindowPlan]):
     """``y[i, t] = x[t * stride + i - left]``: the frames around each frame as a new axis.
 
     Beyond the ends of the array there are zeros; frames after the end of a sequence are unchanged. With padding
@@ -75,40 +104,49 @@ class WindowLayer(ConcatInputLayer):
     padding: str = option("same", help="'same' or 'valid'")
     stride: int = option(1, help="distance between windows in frames")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> WindowPlan:
         """Infer the output: a new axis."""
         data, axis = frames_of(ctx, self.input_template(ctx), self.axis)
-        self._frames, self._axis = data, axis
         if axis is not None and axis == data.batch_axis:
             raise ctx.error("a window cannot go along the batch axis.")
         if self.stride < 1:
             raise ctx.error("stride must be at least 1, got %d." % self.stride)
-        self._valid = check_window_padding(ctx, self.padding) == "valid"
+        valid = check_window_padding(ctx, self.padding) == "valid"
         size = self._given_size(ctx)
-        if self._valid and size is not None and self.window_left is None and self.window_right is None:
-            self._left, self._right = 0, size - 1
+        if valid and size is not None and self.window_left is None and self.window_right is None:
+            left, right = 0, size - 1
         else:
-            self._left, self._right = window_sides(ctx, size, self.window_left, self.window_right)
-        self._size = self._left + self._right + 1
-        if self._size < 1:
-            raise ctx.error("the window must have at least one frame, got %d." % self._size)
-        window = ctx.bind(self.window_dim, ctx.new_spatial(self._size, "window"))
-        self._order = self._layout(ctx, data)
+            left, right = window_sides(ctx, size, self.window_left, self.window_right)
+        size = left + right + 1
+        if size < 1:
+            raise ctx.error("the window must have at least one frame, got %d." % size)
+        window = ctx.bind(self.window_dim, ctx.new_spatial(size, "window"))
+        order = self._layout(ctx, data, axis)
+        planned = partial(
+            WindowPlan, frames=data, axis=axis, valid=valid, left=left, right=right, size=size, order=order
+        )
         in_loop = axis is None or data.dims[axis].is_loop
-        if in_loop and (self._valid or self.stride != 1):
+        if in_loop and (valid or self.stride != 1):
             raise ctx.error("in a loop there is a window for every step: omit padding and stride.")
         if axis is None:
-            return self._step_template(ctx, data, window)
+            if right:
+                raise ctx.error("in a loop a window has only steps up to the current one: set window_right to 0.")
+            out = data.permuted(order)
+            at = 0 if ctx.behavior_version >= 18 else 1 if out.batch_axis == 0 else 0
+            # The state is all but the last frame of the window of the next step.
+            state = out.with_axis(at, ctx.new_spatial(size - 1, "earlier"))
+            ctx.loop_state("earlier", state, lambda emit: tf.zeros(tf.stack(emit.shape(state)), state.dtype))
+            return planned(out.with_axis(at, window).replace(vocab=None), window_axis=at)
         dim = data.dims[axis]
-        new = (dim - (self._size - 1) if self._valid else dim).ceildiv_right(self.stride)
+        new = (dim - (size - 1) if valid else dim).ceildiv_right(self.stride)
         new = ctx.bind(self.out_spatial_dim, new)
-        out = data.permuted(self._order)
-        at = self._order.index(axis)
+        out = data.permuted(order)
+        at = order.index(axis)
         out = out.with_dim(at, new)
         # Old order: after the frames; now the frames are first, and the window is in front of the time.
         time = 0 if out.time_axis is None or dim.is_loop else out.time_axis
-        self._window_axis = at + 1 if ctx.behavior_version < 18 else time
-        return out.with_axis(self._window_axis, window).replace(vocab=None)
+        window_axis = at + 1 if ctx.behavior_version < 18 else time
+        return planned(out.with_axis(window_axis, window).replace(vocab=None), window_axis=window_axis)
 
     def _given_size(self, ctx: PlanContext) -> Optional[int]:
         given = None if self.window_dim is None else self.window_dim.size
@@ -116,55 +154,57 @@ class WindowLayer(ConcatInputLayer):
             raise ctx.error("window_size is %s, but window_dim has size %d." % (self.window_size, given))
         return self.window_size if given is None else given
 
-    def _layout(self, ctx: PlanContext, data: Data) -> list[int]:
+    def _layout(self, ctx: PlanContext, data: Data, axis: Optional[int]) -> list[int]:
         """Return the order of the axes of the source in the output."""
         order = list(range(data.rank))
-        if self._axis is not None and data.dims[self._axis].is_loop:  # its position does not affect other axes
-            order.remove(self._axis)
-            order.insert(0, self._axis)
-        first = self._axis if self._axis is not None and ctx.behavior_version >= 18 else data.batch_axis
+        if axis is not None and data.dims[axis].is_loop:  # its position does not affect other axes
+            order.remove(axis)
+            order.insert(0, axis)
+        first = axis if axis is not None and ctx.behavior_version >= 18 else data.batch_axis
         if first is not None:
             order.remove(first)
             order.insert(0, first)
         return order
 
-    def _step_template(self, ctx: PlanContext, data: Data, window: Dim) -> Data:
-        """Return the template of the state: all but the last frame of the window of the next step."""
-        if self._right:
-            raise ctx.error("in a loop a window has only steps up to the current one: set window_right to 0.")
-        out = data.permuted(self._order)
-        self._window_axis = 0 if ctx.behavior_version >= 18 else 1 if out.batch_axis == 0 else 0
-        state = out.with_axis(self._window_axis, ctx.new_spatial(self._size - 1, "earlier"))
-        ctx.loop_state("earlier", state, lambda emit: tf.zeros(tf.stack(emit.shape(state)), state.dtype))
-        return out.with_axis(self._window_axis, window).replace(vocab=None)
-
     def emit(self, ctx: EmitContext) -> Any:
         """Emit zeros at the ends, then windows along the first axis."""
-        x = with_frames(ctx, self.emit_input(ctx), self.input, self._frames)
-        if self._axis is None:
-            x = tf.expand_dims(transpose(x, self._order), self._window_axis)
-            frames = tf.concat([ctx.loop_state("earlier"), x], axis=self._window_axis)
-            ctx.set_loop_state("earlier", axis_slice(frames, self._window_axis, 1, None))
+        x = with_frames(ctx, self.emit_input(ctx), self.input, self.plan.frames)
+        if self.plan.axis is None:
+            x = tf.expand_dims(transpose(x, self.plan.order), self.plan.window_axis)
+            frames = tf.concat([ctx.loop_state("earlier"), x], axis=self.plan.window_axis)
+            ctx.set_loop_state("earlier", axis_slice(frames, self.plan.window_axis, 1, None))
             return frames
-        x = transpose(x, [self._axis] + [i for i in self._order if i != self._axis])
+        x = transpose(x, [self.plan.axis] + [i for i in self.plan.order if i != self.plan.axis])
         x = self._padded(x)
-        y = sliding_windows(x, self._size, stride=self.stride)
-        computed = [self._axis] + [i for i in self._order if i != self._axis]
-        places = [computed.index(axis) + 1 for axis in self._order]  # of the axes of the output behind the window
-        places.insert(self._window_axis, 0)
+        y = sliding_windows(x, self.plan.size, stride=self.stride)
+        computed = [self.plan.axis] + [i for i in self.plan.order if i != self.plan.axis]
+        places = [computed.index(axis) + 1 for axis in self.plan.order]  # of the axes of the output behind the window
+        places.insert(self.plan.window_axis, 0)
         return transpose(y, places)
 
     def _padded(self, x: Any) -> Any:
-        if not self._valid:
-            return pad_axis(x, 0, self._left, self._right)
+        if not self.plan.valid:
+            return pad_axis(x, 0, self.plan.left, self.plan.right)
         frames = x.shape[0]
         if frames is None:
-            return pad_axis(x, 0, 0, tf.maximum(self._size - 1 - tf.shape(x)[0], 0))
-        return pad_axis(x, 0, 0, max(self._size - 1 - frames, 0))
+            return pad_axis(x, 0, 0, tf.maximum(self.plan.size - 1 - tf.shape(x)[0], 0))
+        return pad_axis(x, 0, 0, max(self.plan.size - 1 - frames, 0))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FoldPlan(LayerPlan):
+    """What `FoldLayer` found.
+
+    :param axes: order of the axes of the input: the window, the frames, all others
+    :param left: frames of the first window that are before the first frame
+    """
+
+    axes: Sequence[int]
+    left: int
 
 
 @register_layer("fold")
-class FoldLayer(ConcatInputLayer):
+class FoldLayer(ConcatInputLayer, Planned[FoldPlan]):
     """The inverse of `window`: ``y[s] = sum of x[i, t] over all i, t with s = t * stride + i - left``, or their mean.
 
     Frames t after the end of a sequence don't count, nor in a mean. The output is [out_spatial, others].
@@ -189,28 +229,28 @@ class FoldLayer(ConcatInputLayer):
     window_right: Optional[int] = option(None, help="number of frames in a window after its centre")
     stride: int = option(1, help="distance of neighbouring windows")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> FoldPlan:
         """Infer the output: one axis less, the frames first."""
         data = self.input_template(ctx)
         if data.dtype in ("bool", "string") or (self.mode == "mean" and data.dtype.startswith(("int", "uint"))):
             raise ctx.error("mode %r needs numbers of another type than %s. Cast the source." % (self.mode, data))
-        self._axes = [ctx.axis(data, self.window_dim), ctx.axis(data, self.in_spatial_dim)]
-        self._axes += [i for i in range(data.rank) if i not in self._axes]
-        size = ctx.need_static(data.dims[self._axes[0]], "window_dim")
+        axes = [ctx.axis(data, self.window_dim), ctx.axis(data, self.in_spatial_dim)]
+        axes += [i for i in range(data.rank) if i not in axes]
+        size = ctx.need_static(data.dims[axes[0]], "window_dim")
         valid = check_window_padding(ctx, self.padding) == "valid"
-        self._left = 0 if valid else window_sides(ctx, size, self.window_left, self.window_right)[0]
-        dim = data.dims[self._axes[1]]
+        left = 0 if valid else window_sides(ctx, size, self.window_left, self.window_right)[0]
+        dim = data.dims[axes[1]]
         new = (dim - 1) * self.stride + size if valid else dim * self.stride
-        out = data.permuted(self._axes).without_axes([0]).replace(vocab=None)
-        return out.with_dim(0, ctx.bind(self.out_spatial_dim, new))
+        out = data.permuted(axes).without_axes([0]).replace(vocab=None)
+        return FoldPlan(out.with_dim(0, ctx.bind(self.out_spatial_dim, new)), axes, left)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit overlapping windows added, cut to the frames."""
         data = self.input
-        x = transpose(self.emit_input(ctx), self._axes)
-        mask = ctx.masks(data, [self._axes[1]])
+        x = transpose(self.emit_input(ctx), self.plan.axes)
+        mask = ctx.masks(data, [self.plan.axes[1]])
         if mask is not None:
-            mask = transpose(mask, self._axes)
+            mask = transpose(mask, self.plan.axes)
             x = tf.where(mask, x, tf.zeros_like(x))
         y = self._fold(ctx, x)
         if self.mode == "sum":
@@ -223,7 +263,7 @@ class FoldLayer(ConcatInputLayer):
         return y / tf.where(tf.equal(count, 0), tf.ones_like(count), count)
 
     def _fold(self, ctx: EmitContext, x: Any) -> Any:
-        y = axis_slice(overlap_add(x, stride=self.stride), 0, self._left, None)
+        y = axis_slice(overlap_add(x, stride=self.stride), 0, self.plan.left, None)
         frames = ctx.size(ctx.output.dims[0])
         missing = frames - tf.shape(y)[0]
         return axis_slice(pad_axis(y, 0, 0, tf.maximum(missing, 0)), 0, 0, frames)

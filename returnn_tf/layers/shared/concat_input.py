@@ -34,11 +34,14 @@ class ConcatInputLayer(Layer):
     dropout_on_forward: bool = option(False, help="apply dropout outside training too", needs="dropout")
     mask: Optional[str] = option(None, choices=(None, "unity"), help="obsolete", inert="'unity' masks nothing")
 
-    #: The template of the one input; set by `input_template`.
-    input: Data = dataclasses.field(init=False)
+    @property
+    def input(self) -> Data:
+        """The template of the one input, as `input_template` inferred it."""
+        assert self.node.input is not None, "layer %s did not call input_template" % self.node.path
+        return self.node.input
 
     def input_template(self, ctx: PlanContext) -> Data:
-        """Return the template of the single input: the source, or all sources concatenated."""
+        """Infer the template of the single input: the source, or all sources concatenated."""
         data = concat_template(ctx, self.sources)
         if self.dropout and data.sparse:
             ctx.need_feature(data, "the source of the dropout")
@@ -47,7 +50,7 @@ class ConcatInputLayer(Layer):
             data = data.replace(feature_axis=axis, time_axis=None if data.time_axis == axis else data.time_axis)
         if self.dropout:
             _check_noise_shape(ctx, data, self)
-        self.input = data
+        self.node.input = data
         return data
 
     def emit_input(self, ctx: EmitContext) -> Any:

@@ -18,6 +18,22 @@ from returnn_tf.ops.mixed_precision import full
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ConvFilter:
+    """Where a convolution gets its filter and bias from.
+
+    :param name: of the parameter with the filter
+    :param shape: of the filter as a parameter
+    :param has_bias: whether there is a bias
+    :param order: of the axes of the layer that gives the filter; None: a parameter does
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    has_bias: bool
+    order: Optional[tuple[int, ...]]
+
+
 @dataclasses.dataclass(eq=False, repr=False)
 class ConvParams:
     """Options and parameters; mixed into a layer."""
@@ -34,7 +50,7 @@ class ConvParams:
 
     def declare_params(
         self, ctx: PlanContext, name: str, shape: Sequence[int], n_out: int, with_bias: bool, *, filter_rank: int = 0
-    ) -> None:
+    ) -> ConvFilter:
         """Declare the parameters, or check the layers that replace them.
 
         :param name: of the filter
@@ -42,13 +58,13 @@ class ConvParams:
         :param filter_rank: axes of size 1 after the first one are not in the filter layer, which has this rank
         """
         check_activation(self.activation)
-        self._filter_name, self._filter_shape = name, list(shape)
-        self._has_bias = with_bias or self.bias is not None
+        has_bias = with_bias or self.bias is not None
+        order = None
         if not with_bias and not declared_options(type(self))["bias_init"].is_default(self.bias_init):
             ctx.log_inert("bias_init", "it needs with_bias")
         if isinstance(self.filter, Node):
-            self._filter_order = self._order_of(ctx, self.filter)
-            given = [self.filter.output.static_shape[i] for i in self._filter_order]
+            order = tuple(self._order_of(ctx, self.filter))
+            given = [self.filter.output.static_shape[i] for i in order]
             expected = [shape[0], *shape[-(filter_rank - 1) :]] if filter_rank else list(shape)
             if given != expected:
                 raise ctx.error(
@@ -62,8 +78,9 @@ class ConvParams:
                 raise ctx.error(
                     "the bias %r must have the size %d, it is %s." % (self.bias.path, n_out, self.bias.output)
                 )
-        elif self._has_bias:
+        elif has_bias:
             ctx.param("bias", (n_out,), self.bias_init)
+        return ConvFilter(name, tuple(shape), has_bias, order)
 
     def _order_of(self, ctx: PlanContext, node: Node) -> list[int]:
         data, order = node.output, list(range(node.output.rank))
@@ -76,15 +93,15 @@ class ConvParams:
             raise ctx.error("filter_perm %r is not a permutation of the axes of %s." % (self.filter_perm, data))
         return order
 
-    def emit_filter(self, ctx: EmitContext) -> Any:
+    def emit_filter(self, ctx: EmitContext, planned: ConvFilter) -> Any:
         """Return the filter in the shape of the parameter."""
-        if not isinstance(self.filter, Node):
-            return ctx.param(self._filter_name)
-        return tf.reshape(transpose(ctx.value(self.filter), self._filter_order), self._filter_shape)
+        if planned.order is None or not isinstance(self.filter, Node):
+            return ctx.param(planned.name)
+        return tf.reshape(transpose(ctx.value(self.filter), planned.order), planned.shape)
 
-    def finish(self, ctx: EmitContext, y: Any) -> Any:
+    def finish(self, ctx: EmitContext, y: Any, planned: ConvFilter) -> Any:
         """Apply bias and activation; features are the last axis."""
-        if self._has_bias:
+        if planned.has_bias:
             bias = ctx.value(self.bias) if isinstance(self.bias, Node) else ctx.param("bias")
             y = tf.nn.bias_add(y, bias)
         if self.activation is None:

@@ -128,7 +128,7 @@ class BatchMedianPoolingLayer(FeaturesLastLayer):
         x, count = self.emit_features_last(ctx), self.pool_size
         if count == 1:
             return x
-        data = self.input.permuted(self._order)
+        data = self.input.permuted(self.order())
         mask = ctx.masks(data, data.dynamic_axes)
         mask = expand_at(tf.ones([1], "bool"), range(1, data.rank)) if mask is None else mask
         y = median_of_groups(x, tf.broadcast_to(mask, tf.shape(x)), count)

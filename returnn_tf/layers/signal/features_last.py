@@ -26,14 +26,17 @@ class FeaturesLastLayer(ConcatInputLayer):
         """Return the template of the input in the order [batch, others, features]."""
         data = self.input_template(ctx)
         ctx.need_feature(data)
-        first = [] if data.batch_axis is None else [data.batch_axis]
-        last = [data.feature_axis]
-        self._order: list[Any] = first + [a for a in range(data.rank) if a not in first + last] + last
-        return data.permuted(self._order).replace(vocab=None)
+        return data.permuted(self.order()).replace(vocab=None)
+
+    def order(self) -> list[int]:
+        """Return the axes of the input in this order."""
+        first = [] if self.input.batch_axis is None else [self.input.batch_axis]
+        last = [] if self.input.feature_axis is None else [self.input.feature_axis]
+        return first + [a for a in range(self.input.rank) if a not in first + last] + last
 
     def emit_features_last(self, ctx: EmitContext) -> Any:
         """Return the input in this order."""
-        return transpose(self.emit_input(ctx), self._order)
+        return transpose(self.emit_input(ctx), self.order())
 
     def with_features(self, ctx: PlanContext, data: Data, size: int, dtype: str = "") -> Data:
         """Return the output template: the features at the end replaced.

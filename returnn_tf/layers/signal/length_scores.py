@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Number
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -22,8 +25,18 @@ def _need_floats(ctx: PlanContext, data: Data) -> None:
         raise ctx.error("needs scores as real numbers, got %s." % data)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ApplyLengthDistributionPlan(LayerPlan):
+    """What `ApplyLengthDistributionLayer` found.
+
+    :param orders: of the axes of each source: [batch, others, features]
+    """
+
+    orders: Sequence[list[Any]]
+
+
 @register_layer("apply_length_distribution")
-class ApplyLengthDistributionLayer(Layer):
+class ApplyLengthDistributionLayer(Planned[ApplyLengthDistributionPlan]):
     """``y[s, t, c] = x[s, t, c] * p[s, 0, t] ** scale``: scores of classes times the probability of the length t + 1.
 
     The sources are x, [batch, time, features], and p with the lengths as features, [batch, 1, lengths], such as a model
@@ -45,28 +58,28 @@ class ApplyLengthDistributionLayer(Layer):
 
     length_model_scale: Number = option(1.0, help="exponent of the probabilities of the lengths")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> ApplyLengthDistributionPlan:
         """Infer the output: like the first source."""
         if len(self.sources) != 2:
             raise ctx.error(
                 "needs two sources, scores and the distribution of the lengths; got %d." % len(self.sources)
             )
         scores, lengths = (node.output for node in self.sources)
-        self._orders: list[list[Any]] = []
+        orders: list[list[Any]] = []
         for data in (scores, lengths):
             _need_floats(ctx, data)
             ctx.need_feature(data)
             rest = [a for a in range(data.rank) if a not in (data.batch_axis, data.feature_axis)]
             if data.rank != 3 or data.batch_axis is None:
                 raise ctx.error("needs sources with the axes [batch, time, features], got %s." % data)
-            self._orders.append([data.batch_axis, *rest, data.feature_axis])
-        if lengths.dims[self._orders[1][1]].size != 1 or scores.dtype != lengths.dtype:
+            orders.append([data.batch_axis, *rest, data.feature_axis])
+        if lengths.dims[orders[1][1]].size != 1 or scores.dtype != lengths.dtype:
             raise ctx.error("the second source must be [batch, 1, lengths] of %s, got %s." % (scores.dtype, lengths))
-        return scores.permuted(self._orders[0]).replace(vocab=None)
+        return ApplyLengthDistributionPlan(scores.permuted(orders[0]).replace(vocab=None), orders)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one product."""
-        scores, lengths = (transpose(ctx.source(i), self._orders[i]) for i in (0, 1))
+        scores, lengths = (transpose(ctx.source(i), self.plan.orders[i]) for i in (0, 1))
         factors = tf.pow(transpose(lengths, [0, 2, 1]), tf.cast(self.length_model_scale, lengths.dtype))
         return scores * factors[:, : tf.shape(scores)[1]]
 
@@ -130,8 +143,18 @@ class FillUnusedLayer(ConcatInputLayer):
         return x if mask is None else tf.where(mask, x, tf.cast(self.fill_value, x.dtype))
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class SwapTimeFeaturePlan(LayerPlan):
+    """What `SwapTimeFeatureLayer` found.
+
+    :param swap: order of the axes of the input in the output
+    """
+
+    swap: Sequence[int]
+
+
 @register_layer("swap_time_feature")
-class SwapTimeFeatureLayer(FeaturesLastLayer):
+class SwapTimeFeatureLayer(FeaturesLastLayer, Planned[SwapTimeFeaturePlan]):
     """Exchanges frames and features: [B, T, F] becomes [B, F, T], whose time axis has the features.
 
     No parameters. Lengths: the features are as many as the frames.
@@ -141,20 +164,20 @@ class SwapTimeFeatureLayer(FeaturesLastLayer):
         network = {"output": {"class": "swap_time_feature", "from": "data"}}
     """
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> SwapTimeFeaturePlan:
         """Infer the output: both dims at each other's place."""
         data = self.input_template(ctx)
         ctx.need_feature(data)
         if data.time_axis is None or data.feature_axis is None:
             raise ctx.error("the source %s has no time axis." % data)
-        self._swap = list(range(data.rank))
-        self._swap[data.time_axis], self._swap[data.feature_axis] = data.feature_axis, data.time_axis
-        dims = tuple(data.dims[a] for a in self._swap)
-        return data.replace(dims=dims, vocab=None)
+        swap = list(range(data.rank))
+        swap[data.time_axis], swap[data.feature_axis] = data.feature_axis, data.time_axis
+        dims = tuple(data.dims[a] for a in swap)
+        return SwapTimeFeaturePlan(data.replace(dims=dims, vocab=None), swap)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one transpose."""
-        return transpose(self.emit_input(ctx), self._swap)
+        return transpose(self.emit_input(ctx), self.plan.swap)
 
 
 @register_layer("flatten_time")

@@ -8,6 +8,8 @@ from typing import Any
 
 from returnn_tf.config.options import at_least, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
@@ -24,8 +26,20 @@ from returnn_tf.util.lazy_tf import tf
 _ALMOST_NOTHING = 1e-7
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class SpectraPlan(LayerPlan):
+    """What `MultichannelFourierLayer` found.
+
+    :param sizes: pairs (samples per frame, samples per Fourier transform)
+    :param spatial: where the axis of samples is, and what counts as batch
+    """
+
+    sizes: Sequence[tuple[int, int]]
+    spatial: SpatialAxes
+
+
 @dataclasses.dataclass(eq=False, repr=False)
-class MultichannelFourierLayer(ConcatInputLayer):
+class MultichannelFourierLayer(ConcatInputLayer, Planned[SpectraPlan]):
     """The spectra of all channels, with one or several sizes of frames, side by side in the features."""
 
     frame_shift: int = option(check=at_least(1), help="distance of the first samples of neighbouring frames")
@@ -34,26 +48,26 @@ class MultichannelFourierLayer(ConcatInputLayer):
     nr_of_channels: int = option(1, check=at_least(1), help="number of channels")
     pad_last_frame: bool = option(False, help="fill up the last frame with zeros instead of leaving it out")
 
-    def spectra(self, ctx: PlanContext, frame_sizes: Sequence[int], fft_sizes: Sequence[int]) -> Data:
+    def spectra(self, ctx: PlanContext, frame_sizes: Sequence[int], fft_sizes: Sequence[int]) -> SpectraPlan:
         """Infer the output: batch and others, frames, spectra."""
         for frame_size, fft_size in zip(frame_sizes, fft_sizes):
             if not 1 <= frame_size <= fft_size:
                 raise ctx.error("a frame of %d samples does not fit an fft_size of %d." % (frame_size, fft_size))
-        self._sizes = list(zip(frame_sizes, fft_sizes))
         data = self.input_template(ctx)
         if data.feature_axis is None and data.sparse_dim is None:
             data = data.with_axis(data.rank, ctx.new_feature(1), feature=True)
         dtype = need_real(ctx, data)
         if ctx.need_static(ctx.need_feature(data), "the feature axis of the source") != self.nr_of_channels:
             raise ctx.error("nr_of_channels is %d, but the source is %s." % (self.nr_of_channels, data))
-        self._spatial = _along_time(ctx, data)
+        spatial = _along_time(ctx, data)
         bins = sum(size // 2 + 1 if self.use_rfft else size for size in fft_sizes)
-        out = self._spatial.template([self._frames(ctx, self._spatial.dims[0])]).replace(dtype=dtype)
-        return with_features(ctx, out, out.rank - 1, bins * self.nr_of_channels)
+        out = spatial.template([self._frames(ctx, spatial.dims[0], frame_sizes[0])]).replace(dtype=dtype)
+        out = with_features(ctx, out, out.rank - 1, bins * self.nr_of_channels)
+        return SpectraPlan(out, list(zip(frame_sizes, fft_sizes)), spatial)
 
-    def _frames(self, ctx: PlanContext, dim: Dim) -> Dim:
+    def _frames(self, ctx: PlanContext, dim: Dim, frame_size: int) -> Dim:
         if not self.pad_last_frame:
-            return conv_dim(dim, self._sizes[0][0], self.frame_shift, 1, "valid")
+            return conv_dim(dim, frame_size, self.frame_shift, 1, "valid")
         size = None if dim.size is None else -(-dim.size // self.frame_shift)
         return ctx.new_spatial(size, "frames")
 
@@ -62,11 +76,11 @@ class MultichannelFourierLayer(ConcatInputLayer):
         x = self.emit_input(ctx)
         if self.input.feature_axis is None:
             x = tf.expand_dims(x, -1)
-        x = transpose(self._spatial.to_op(ctx, x, use_time_mask=False), [0, 2, 1])  # [N, channels, samples]
+        x = transpose(self.plan.spatial.to_op(ctx, x, use_time_mask=False), [0, 2, 1])  # [N, channels, samples]
         count = self._count(ctx, tf.shape(x)[2])
         parts = []
-        for frame_size, fft_size in self._sizes:
-            y = pad_axis(x, 2, 0, max(frame_size - self._sizes[0][0], 0), value=_ALMOST_NOTHING)
+        for frame_size, fft_size in self.plan.sizes:
+            y = pad_axis(x, 2, 0, max(frame_size - self.plan.sizes[0][0], 0), value=_ALMOST_NOTHING)
             if self.pad_last_frame:
                 y = pad_axis(y, 2, 0, frame_size)  # more than needed
             y = stft(
@@ -78,14 +92,14 @@ class MultichannelFourierLayer(ConcatInputLayer):
                 one_sided=self.use_rfft,
             )
             parts.append(merge_axes(transpose(y[:, :, :count], [0, 2, 1, 3]), 2, 2)[0])
-        return self._spatial.from_op(ctx, tf.concat(parts, axis=-1), ctx.output)
+        return self.plan.spatial.from_op(ctx, tf.concat(parts, axis=-1), ctx.output)
 
     def _count(self, ctx: EmitContext, samples: Any) -> Any:
         """Return the number of frames of the array, and define their lengths where no expression does."""
-        dim = ctx.output.dims[len(self._spatial.lead)]
+        dim = ctx.output.dims[len(self.plan.spatial.lead)]
         if dim.size is None and self.pad_last_frame:
-            (old,) = self._spatial.dims
-            lens = -(-(ctx.lens(old) - self._sizes[0][0]) // self.frame_shift) + 1
+            (old,) = self.plan.spatial.dims
+            lens = -(-(ctx.lens(old) - self.plan.sizes[0][0]) // self.frame_shift) + 1
             ctx.define_lens(dim, tf.maximum(lens, 0), size=-(-samples // self.frame_shift))
         return ctx.size(dim)
 
@@ -122,7 +136,7 @@ class MultichannelStftLayer(MultichannelFourierLayer):
     frame_size: int = option(help="number of samples in a frame")
     fft_size: int = option(help="number of samples per Fourier transform")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> SpectraPlan:
         """Infer the output: batch and others, frames, spectra of all channels."""
         return self.spectra(ctx, [self.frame_size], [self.fft_size])
 
@@ -147,7 +161,7 @@ class MultichannelMultiresolutionStftLayer(MultichannelFourierLayer):
     frame_sizes: list[int] = option(help="numbers of samples in a frame")
     fft_sizes: list[int] = option(help="numbers of samples per Fourier transform, one for each of frame_sizes")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> SpectraPlan:
         """Infer the output: batch and others, frames, spectra of all sizes and channels."""
         if not self.frame_sizes or len(self.frame_sizes) != len(self.fft_sizes):
             raise ctx.error(

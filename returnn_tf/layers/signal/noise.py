@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -53,8 +55,18 @@ class FirstFramesNoiseEstimatorLayer(ConcatInputLayer):
         return tf.broadcast_to(tf.reduce_mean(first, axis=axis, keepdims=True), tf.shape(x))
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class SignalMaskingPlan(LayerPlan):
+    """What `SignalMaskingLayer` found.
+
+    :param layout: the axes of signal and mask together
+    """
+
+    layout: Data
+
+
 @register_layer("signal_masking")
-class SignalMaskingLayer(Layer):
+class SignalMaskingLayer(Planned[SignalMaskingPlan]):
     """``y = signal * mask``, elementwise.
 
     The mask is real and may lack axes of the signal.
@@ -72,7 +84,7 @@ class SignalMaskingLayer(Layer):
     signal: LayerRef = option(help="layer with the signal", refs=True)
     mask: LayerRef = option(help="layer with the factors", refs=True)
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> SignalMaskingPlan:
         """Infer the output: the axes of both."""
         if self.sources:
             raise ctx.error("takes no sources: 'signal' and 'mask' name its layers. Omit 'from'.")
@@ -80,11 +92,12 @@ class SignalMaskingLayer(Layer):
         dtype = signal.output.dtype
         if mask.output.dtype != dtype and COMPLEX.get(mask.output.dtype) != dtype:
             raise ctx.error("the signal is %s, so the mask cannot be %s. Cast it." % (dtype, mask.output.dtype))
-        self._layout = common_layout([signal.output, mask.output], allow_broadcast_all=ctx.behavior_version < 4)
-        data = self._layout.replace(dtype=dtype, vocab=None)
+        layout = common_layout([signal.output, mask.output], allow_broadcast_all=ctx.behavior_version < 4)
+        data = layout.replace(dtype=dtype, vocab=None)
         if data.feature_axis is None:
-            return data
-        return with_features(ctx, data, data.feature_axis, ctx.need_static(ctx.need_feature(data), "the features"))
+            return SignalMaskingPlan(data, layout)
+        size = ctx.need_static(ctx.need_feature(data), "the features")
+        return SignalMaskingPlan(with_features(ctx, data, data.feature_axis, size), layout)
 
     def _node(self, ctx: PlanContext, name: str) -> Node:
         node = getattr(self, name)
@@ -96,5 +109,5 @@ class SignalMaskingLayer(Layer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one product."""
-        signal, mask = (ctx.broadcast(node, self._layout) for node in (self.signal, self.mask))
+        signal, mask = (ctx.broadcast(node, self.plan.layout) for node in (self.signal, self.mask))
         return signal * tf.cast(mask, signal.dtype)

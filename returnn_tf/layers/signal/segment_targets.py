@@ -10,7 +10,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.signal.features_last import with_features
-from returnn_tf.layers.signal.segments import SegmentsLayer
+from returnn_tf.layers.signal.segments import SegmentsLayer, SegmentsPlan
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.ops.signal.segments import (
     class_frequencies,
@@ -19,7 +19,6 @@ from returnn_tf.ops.signal.segments import (
     run_ends,
     run_lengths,
 )
-from returnn_tf.tensor import Data
 from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
@@ -28,20 +27,21 @@ from returnn_tf.util.lazy_tf import tf
 class SegmentTargetsLayer(SegmentsLayer):
     """A layer that maps the labels in each segment."""
 
-    def targets(self, ctx: PlanContext, segments: Data, frames: bool, features: int) -> Data:
-        """Return the output template, float32.
+    def targets(self, ctx: PlanContext, segments: SegmentsPlan, frames: bool, features: int) -> SegmentsPlan:
+        """Infer the output, float32.
 
-        :param segments: [segments, window]
+        :param segments: of the labels, [segments, window]
         :param frames: whether the output has the frames as its time axis; otherwise a single one
         """
-        data = segments.replace(dtype=float_dtype(), sparse_dim=None, time_axis=1)
+        data = segments.output.replace(dtype=float_dtype(), sparse_dim=None, time_axis=1)
         if not frames:
             data = data.with_dim(1, ctx.new_spatial(1, "one"))
-        return with_features(ctx, data.with_axis(2, ctx.new_feature(features)), 2, features)
+        data = with_features(ctx, data.with_axis(2, ctx.new_feature(features)), 2, features)
+        return dataclasses.replace(segments, output=data)
 
     def labels(self, ctx: EmitContext) -> Any:
         """Return the source as [batch, time]."""
-        return transpose(self.emit_input(ctx), self._order)
+        return transpose(self.emit_input(ctx), self.plan.order)
 
 
 @register_layer("classes_to_segments")
@@ -61,12 +61,14 @@ class ClassesToSegmentsLayer(SegmentTargetsLayer):
 
     num_classes: int = option(check=at_least(1), help="number of classes")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> SegmentsPlan:
         """Infer the output: segments, frames, classes."""
-        data = self.segments(ctx)
-        if self.source_classes(ctx, data) > self.num_classes:
-            raise ctx.error("the labels are %s, more than num_classes = %d." % (data.sparse_dim, self.num_classes))
-        return self.targets(ctx, data, True, self.num_classes)
+        found = self.segments(ctx)
+        if self.source_classes(ctx, found.output) > self.num_classes:
+            raise ctx.error(
+                "the labels are %s, more than num_classes = %d." % (found.output.sparse_dim, self.num_classes)
+            )
+        return self.targets(ctx, found, True, self.num_classes)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a cumulative sum."""
@@ -88,11 +90,11 @@ class ClassesToLengthDistributionLayer(SegmentTargetsLayer):
         network = {"output": {"class": "classes_to_length_distribution", "window": 3, "from": "data"}}
     """
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> SegmentsPlan:
         """Infer the output: segments, one frame, window."""
-        data = self.segments(ctx)
-        self.source_classes(ctx, data)
-        return self.targets(ctx, data, False, self.window)
+        found = self.segments(ctx)
+        self.source_classes(ctx, found.output)
+        return self.targets(ctx, found, False, self.window)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit comparisons of neighbouring frames."""
@@ -123,19 +125,19 @@ class ClassesToLengthDistributionGlobalLayer(SegmentTargetsLayer):
     min_length: int = option(1, check=at_least(1), help="ignore ends of shorter segments")
     broadcast_axis: str = option("time", choices=("time", "feature"), help="the axis of size 1")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> SegmentsPlan:
         """Infer the output: segments, and window as frames or features."""
-        data = self.segments(ctx)
-        self.source_classes(ctx, data)
+        found = self.segments(ctx)
+        self.source_classes(ctx, found.output)
         if self.target_smoothing is not None and self.target_smoothing % 2 == 0:
             raise ctx.error("target_smoothing must be odd, got %d." % self.target_smoothing)
         by_feature = self.broadcast_axis == "feature"
-        return self.targets(ctx, data, by_feature, 1 if by_feature else self.window)
+        return self.targets(ctx, found, by_feature, 1 if by_feature else self.window)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit weights of ends."""
         labels = self.labels(ctx)
-        ends = run_ends(labels, tf.broadcast_to(ctx.lens(self._frames), [tf.shape(labels)[0]]))
+        ends = run_ends(labels, tf.broadcast_to(ctx.lens(self.plan.frames), [tf.shape(labels)[0]]))
         ends, lens = self.cut(ctx, ends)
         ends = tf.logical_and(ends, tf.range(self.window) >= self.min_length - 1)
         weights = end_weights(ends, lens, self.weight_falloff, self.target_smoothing or 1)
@@ -159,15 +161,15 @@ class SegmentAlignmentLayer(SegmentTargetsLayer):
 
     num_classes: int = option(check=at_least(1), help="number of classes")
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> SegmentsPlan:
         """Infer the output: segments, frames, classes."""
-        data = self.segments(ctx, lambda dim: dim.floordiv_right(2))
-        self.source_classes(ctx, data)
-        return self.targets(ctx, data, True, self.num_classes)
+        found = self.segments(ctx, lambda dim: dim.floordiv_right(2))
+        self.source_classes(ctx, found.output)
+        return self.targets(ctx, found, True, self.num_classes)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one-hot labels."""
-        pairs, frames = self.labels(ctx), ctx.size(self._frames)
+        pairs, frames = self.labels(ctx), ctx.size(self.plan.frames)
         labels, _ = self.cut(ctx, pairs[:, 0::2][:, :frames])
         ends, lens = self.cut(ctx, tf.not_equal(pairs[:, 1::2], 0))
         return first_end_labels(labels, ends, lens, self.num_classes)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
 from returnn_tf.config.options import at_least, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shape.flatten import PackedBatch, packed_batch
@@ -41,31 +44,39 @@ def segment_frames(of: Dim, window: int) -> SegmentFrames:
     return found
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class SegmentsPlan(LayerPlan):
+    """What `SegmentsLayer` found.
+
+    :param order: of the axes of the source: [batch, time, others]
+    :param frames: the dim whose frames begin segments
+    """
+
+    order: Sequence[int]
+    frames: Dim
+
+
 @dataclasses.dataclass(eq=False, repr=False)
-class SegmentsLayer(ConcatInputLayer):
+class SegmentsLayer(ConcatInputLayer, Planned[SegmentsPlan]):
     """A layer with one sequence for each frame of the source, in the batch axis."""
 
     window: int = option(15, check=at_least(1), help="most frames in a segment")
 
-    #: The order [batch, time, others] of the source, and the dims of the output; set by `segments`.
-    _order: list[int] = dataclasses.field(init=False)
-    _frames: Dim = dataclasses.field(init=False)
+    def segments(self, ctx: PlanContext, frames_of: Any = None) -> SegmentsPlan:
+        """Infer the template of the source with its segments: [segments, window, others].
 
-    def segments(self, ctx: PlanContext, frames: Any = None) -> Data:
-        """Return the template of the source with its segments: [segments, window, others].
-
-        :param frames: function of the time dim: the dim whose frames begin segments, if it is another one
+        :param frames_of: function of the time dim: the dim whose frames begin segments, if it is another one
         """
         data = self.input_template(ctx)
         if data.batch_axis is None or data.time_axis is None:
             raise ctx.error("needs a source with batch and time axis, got %s." % data)
         front = [data.batch_axis, data.time_axis]
-        self._order = front + [a for a in range(data.rank) if a not in front]
-        data = data.permuted(self._order)
-        self._frames = data.dims[1] if frames is None else frames(data.dims[1])
-        packed = packed_batch(data.dims[0], self._frames, batch_major=True)
-        dims = (packed, segment_frames(self._frames, self.window), *data.dims[2:])
-        return data.replace(dims=dims, time_axis=1, beam=None, vocab=None)
+        order = front + [a for a in range(data.rank) if a not in front]
+        data = data.permuted(order)
+        frames = data.dims[1] if frames_of is None else frames_of(data.dims[1])
+        packed = packed_batch(data.dims[0], frames, batch_major=True)
+        dims = (packed, segment_frames(frames, self.window), *data.dims[2:])
+        return SegmentsPlan(data.replace(dims=dims, time_axis=1, beam=None, vocab=None), order, frames)
 
     def source_classes(self, ctx: PlanContext, data: Data) -> int:
         """Return the number of classes of a source of labels [batch, time].
@@ -78,14 +89,14 @@ class SegmentsLayer(ConcatInputLayer):
 
     def cut(self, ctx: EmitContext, x: Any) -> tuple[Any, Any]:
         """Return the segments of a tensor [batch, time, ...] and their lengths, which are defined as well."""
-        batch = self.input.dims[self._order[0]]
-        frames = Data((batch, self._frames), "bool")
+        batch = self.input.dims[self.plan.order[0]]
+        frames = Data((batch, self.plan.frames), "bool")
         starts = frame_indices(ctx.seq_mask_by_batch(frames, 1))
-        lens = ctx.lens(self._frames)
+        lens = ctx.lens(self.plan.frames)
         left = (tf.gather(lens, starts[:, 0]) if lens.shape.rank else lens) - starts[:, 1]
         lens = tf.minimum(left, self.window)
-        ctx.define_size(packed_batch(batch, self._frames, batch_major=True), tf.shape(starts)[0])
-        ctx.define_lens(segment_frames(self._frames, self.window), lens, size=self.window)
+        ctx.define_size(packed_batch(batch, self.plan.frames, batch_major=True), tf.shape(starts)[0])
+        ctx.define_lens(segment_frames(self.plan.frames, self.window), lens, size=self.window)
         return cut_segments(x, starts, self.window), lens
 
 
@@ -105,17 +116,29 @@ class SegmentInputLayer(SegmentsLayer):
             "output": {"class": "unsegment_input", "from": "scores"}}
     """
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> SegmentsPlan:
         """Infer the output: segments, frames, others."""
         return self.segments(ctx)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one gather."""
-        return self.cut(ctx, transpose(self.emit_input(ctx), self._order))[0]
+        return self.cut(ctx, transpose(self.emit_input(ctx), self.plan.order))[0]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class UnsegmentInputPlan(LayerPlan):
+    """What `UnsegmentInputLayer` found.
+
+    :param packed: the batch axis of the segments
+    :param order: of the axes of the input: [segments, window, features]
+    """
+
+    packed: PackedBatch
+    order: Sequence[Any]
 
 
 @register_layer("unsegment_input")
-class UnsegmentInputLayer(ConcatInputLayer):
+class UnsegmentInputLayer(ConcatInputLayer, Planned[UnsegmentInputPlan]):
     """``y[b, t, k * n + f] = x[s(b, t - k), k, f]``: what all segments of `segment_input` have at frame t.
 
     The entries of the segment that begins at t come first, then those of the one that began a frame earlier; 0 where
@@ -130,7 +153,7 @@ class UnsegmentInputLayer(ConcatInputLayer):
             "output": {"class": "unsegment_input", "from": "segments"}}
     """
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> UnsegmentInputPlan:
         """Infer the output: batch, time, features of all segments."""
         data = self.input_template(ctx)
         size = ctx.need_static(ctx.need_feature(data), "the feature axis of the source")
@@ -140,16 +163,15 @@ class UnsegmentInputLayer(ConcatInputLayer):
             raise ctx.error(
                 "needs the segments of a layer such as segment_input, [segments, window, F], got %s." % data
             )
-        self._packed = packed
-        self._order: list[Any] = [data.batch_axis, data.time_axis, data.feature_axis]
-        out = data.permuted(self._order).replace(vocab=None, time_axis=1)
+        order: list[Any] = [data.batch_axis, data.time_axis, data.feature_axis]
+        out = data.permuted(order).replace(vocab=None, time_axis=1)
         out = out.with_dim(0, packed.batch).with_dim(1, packed.inner)
-        return with_features(ctx, out, 2, frames.window * size)
+        return UnsegmentInputPlan(with_features(ctx, out, 2, frames.window * size), packed, order)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a scatter, and slices moved by a frame each."""
-        x = transpose(self.emit_input(ctx), self._order)
-        batch, frames = self._packed.batch, self._packed.inner
+        x = transpose(self.emit_input(ctx), self.plan.order)
+        batch, frames = self.plan.packed.batch, self.plan.packed.inner
         starts = frame_indices(ctx.seq_mask_by_batch(Data((batch, frames), "bool"), 1))
         y = unpack(x, starts, ctx.size(batch), ctx.size(frames))
         window = ctx.output.dim // x.shape[-1]

@@ -7,6 +7,8 @@ from typing import Any, Optional
 
 from returnn_tf.config.options import at_least, option
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axes, Dims
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -17,16 +19,23 @@ from returnn_tf.ops.dense.transposed_convolution import transposed_length
 from returnn_tf.ops.frames.pad import pad_axis
 from returnn_tf.ops.frames.windows import axis_slice
 from returnn_tf.ops.signal.stft import inverse_stft, stft
-from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class FourierPlan(LayerPlan):
+    """What `FourierLayer` found.
+
+    :param spatial: where the axis of samples or frames is, and what counts as batch
+    """
+
+    spatial: SpatialAxes
+
+
 @dataclasses.dataclass(eq=False, repr=False)
-class FourierLayer(ConcatInputLayer):
+class FourierLayer(ConcatInputLayer, Planned[FourierPlan]):
     """The options of both directions."""
 
-    #: The axis and what counts as batch; set by `template`.
-    _spatial: SpatialAxes = dataclasses.field(init=False)
     frame_shift: int = option(check=at_least(1), help="distance of the first samples of neighbouring frames")
     frame_size: int = option(check=at_least(1), help="number of samples in a frame")
     fft_size: Optional[int] = option(None, help="number of samples per Fourier transform (default: frame_size)")
@@ -34,11 +43,15 @@ class FourierLayer(ConcatInputLayer):
     out_spatial_dims: Optional[Dims] = option(None, help="the dim of this axis in the output")
     use_time_mask: bool = option(False, help="treat what is after the end of a sequence as 0")
 
+    @property
+    def transform_size(self) -> int:
+        """The number of samples per Fourier transform."""
+        return self.frame_size if self.fft_size is None else self.fft_size
+
     def spatial(self, ctx: PlanContext) -> SpatialAxes:
-        """Find the axis of samples or frames; an input without features gets one. Sets the size of the transform."""
-        self._fft_size = self.frame_size if self.fft_size is None else self.fft_size
-        if self._fft_size < self.frame_size:
-            raise ctx.error("fft_size is %d, less than the frame_size %d." % (self._fft_size, self.frame_size))
+        """Find the axis of samples or frames; an input without features gets one."""
+        if self.transform_size < self.frame_size:
+            raise ctx.error("fft_size is %d, less than the frame_size %d." % (self.transform_size, self.frame_size))
         data = self.input_template(ctx)
         if data.feature_axis is None and data.sparse_dim is None:
             data = data.with_axis(data.rank, ctx.new_feature(1), feature=True)
@@ -49,7 +62,7 @@ class FourierLayer(ConcatInputLayer):
         x = self.emit_input(ctx)
         if self.input.feature_axis is None:
             x = tf.expand_dims(x, -1)
-        return self._spatial.to_op(ctx, x, use_time_mask=self.use_time_mask)
+        return self.plan.spatial.to_op(ctx, x, use_time_mask=self.use_time_mask)
 
 
 @register_layer("stft")
@@ -69,26 +82,26 @@ class StftLayer(FourierLayer):
         network = {"output": {"class": "stft", "frame_shift": 2, "frame_size": 3, "from": "data"}}
     """
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> FourierPlan:
         """Infer the output: batch and others, frames, frequencies."""
-        self._spatial = self.spatial(ctx)
-        data = self._spatial.data
+        spatial = self.spatial(ctx)
+        data = spatial.data
         dtype = need_real(ctx, data)
         if data.dim != 1:
             raise ctx.error(
                 "the source %s must have one channel. For several channels there is the class "
                 "'multichannel_stft_layer'." % data
             )
-        (dim,) = self._spatial.dims
+        (dim,) = spatial.dims
         new = conv_dim(dim, self.frame_size, self.frame_shift, 1, "valid")
-        out = self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, [new], [dim])).replace(dtype=dtype)
-        return with_features(ctx, out, out.rank - 1, self._fft_size // 2 + 1)
+        out = spatial.template(bind_spatial(ctx, self.out_spatial_dims, [new], [dim])).replace(dtype=dtype)
+        return FourierPlan(with_features(ctx, out, out.rank - 1, self.transform_size // 2 + 1), spatial)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit Fourier transforms of windowed frames."""
         x = self.emit_op_form(ctx)[..., 0]
-        y = stft(x, size=self.frame_size, shift=self.frame_shift, fft_size=self._fft_size)
-        return self._spatial.from_op(ctx, y, ctx.output)
+        y = stft(x, size=self.frame_size, shift=self.frame_shift, fft_size=self.transform_size)
+        return self.plan.spatial.from_op(ctx, y, ctx.output)
 
 
 @register_layer("istft")
@@ -111,26 +124,26 @@ class InverseStftLayer(FourierLayer):
                 "class": "istft", "frame_shift": 2, "frame_size": 4, "use_time_mask": True, "from": "spectrum"}}
     """
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> FourierPlan:
         """Infer the output: batch and others, samples, one channel."""
-        self._spatial = self.spatial(ctx)
-        data = self._spatial.data
+        spatial = self.spatial(ctx)
+        data = spatial.data
         dtype = need_complex(ctx, data)
-        if data.dim != self._fft_size // 2 + 1:
+        if data.dim != self.transform_size // 2 + 1:
             raise ctx.error(
                 "the source %s must have %d features, since fft_size is %d: fft_size // 2 + 1."
-                % (data, self._fft_size // 2 + 1, self._fft_size)
+                % (data, self.transform_size // 2 + 1, self.transform_size)
             )
-        (dim,) = self._spatial.dims
+        (dim,) = spatial.dims
         new = transposed_length(dim, self.frame_size, self.frame_shift, "valid")
-        out = self._spatial.template(bind_spatial(ctx, self.out_spatial_dims, [new], [dim])).replace(dtype=dtype)
-        return with_features(ctx, out, out.rank - 1, 1)
+        out = spatial.template(bind_spatial(ctx, self.out_spatial_dims, [new], [dim])).replace(dtype=dtype)
+        return FourierPlan(with_features(ctx, out, out.rank - 1, 1), spatial)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit inverse Fourier transforms, windows, overlap-add."""
         y = self.emit_op_form(ctx)
-        y = inverse_stft(y, size=self.frame_size, shift=self.frame_shift, fft_size=self._fft_size)
-        samples = ctx.size(ctx.output.dims[len(self._spatial.lead)])
+        y = inverse_stft(y, size=self.frame_size, shift=self.frame_shift, fft_size=self.transform_size)
+        samples = ctx.size(ctx.output.dims[len(self.plan.spatial.lead)])
         missing = tf.maximum(samples - tf.shape(y)[1], 0)  # with a shift that is larger than the frames
         y = axis_slice(pad_axis(y, 1, 0, missing), 1, 0, samples)
-        return self._spatial.from_op(ctx, y[..., None], ctx.output)
+        return self.plan.spatial.from_op(ctx, y[..., None], ctx.output)

@@ -7,7 +7,7 @@ import gzip
 import importlib.util
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from returnn_tf.config import DataError
@@ -151,7 +151,7 @@ class LabelScorer:
 
     _MAX_CACHED = 200000
 
-    def __init__(self, model: Any, labels: list[str], unknown: str, merge: str) -> None:
+    def __init__(self, model: Any, labels: Sequence[str], unknown: str, merge: str) -> None:
         self._model = model
         self._labels = [UNKNOWN if label == unknown else label for label in labels]
         self._merge = merge

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, ClassVar, Optional
@@ -18,10 +19,12 @@ from returnn_tf.compat.views.network_view import NetworkView
 from returnn_tf.compiler.planning.code_references import code_references
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options
+from returnn_tf.config.read_only import plain
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.node import Node, ParamSpec
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.tensor import Data, Dim, DimKind, batch_dim
@@ -34,7 +37,31 @@ _TRANSFORM: Any = vars(LayerBase)["transform_config_dict"].__func__
 ABSENT: Any = type("_Absent", (), {"__repr__": lambda self: "(not given)"})()
 
 
-class ConfigLayer(Layer):
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """What the class can ask for.
+
+    :param nodes: the layers by the names that it uses; while it is planned more are added
+    :param guessed_size: the output size by the target, where ``n_out`` is not given
+    """
+
+    nodes: dict[str, Node]
+    guessed_size: Optional[int]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ConfigLayerPlan(LayerPlan):
+    """What `ConfigLayer` found.
+
+    :param known: what the class can ask for
+    :param own: the axes whose lengths `__init__` computes, with dims of this plan
+    """
+
+    known: Known
+    own: Mapping[int, Dim]
+
+
+class ConfigLayer(Planned[ConfigLayerPlan]):
     """A layer whose class is in the config."""
 
     config_class: ClassVar[Any] = None
@@ -69,26 +96,26 @@ class ConfigLayer(Layer):
 
     # --- planning ---
 
-    def template(self, ctx: PlanContext) -> Data:
+    def template(self, ctx: PlanContext) -> ConfigLayerPlan:
         """Run `__init__` of the class with placeholders: this finds the output and the parameters."""
         if any(node.output.unknown for node in ctx.node.deps):
             raise ctx.error("the template of a source is not known.")
-        self._nodes: dict[str, Node] = _by_name(ctx.node.sources)
-        self._guessed_size = None if self.n_out is not None else ctx.target_dim()
+        nodes = _by_name(ctx.node.sources)
+        known = Known(nodes, None if self.n_out is not None else ctx.target_dim())
         scratch = ScratchGraph(ctx)
 
         def find(name: str) -> Node:
-            if name not in self._nodes:
-                self._nodes[name] = ctx.depend(ctx.planner.resolve(name, "Layer %r" % ctx.node.path))
-                scratch.provide(self._nodes[name])
-            return self._nodes[name]
+            if name not in nodes:
+                nodes[name] = ctx.depend(ctx.planner.resolve(name, "Layer %r" % ctx.node.path))
+                scratch.provide(nodes[name])
+            return nodes[name]
 
         def find_target(name: str) -> Node:
             key = "target " + name
-            if key not in self._nodes:
-                self._nodes[key] = ctx.depend(ctx.planner.target_node(ctx.node, name))
-                scratch.provide(self._nodes[key])
-            return self._nodes[key]
+            if key not in nodes:
+                nodes[key] = ctx.depend(ctx.planner.target_node(ctx.node, name))
+                scratch.provide(nodes[key])
+            return nodes[key]
 
         for name in self._asked_for():
             with contextlib.suppress(ConfigError):  # it may ask for it only if it exists
@@ -98,24 +125,31 @@ class ConfigLayer(Layer):
         host = Host(emit, recorder, find_target)
         with scratch.graph.as_default(), _errors_of_user(ctx):
             if ctx.in_step and self.has_memory:
-                self._declare_states(ctx, scratch, emit, find)
-            instance = self._instance(emit, host, find)
+                self._declare_states(ctx, scratch, emit, known, find)
+            instance = self._instance(emit, host, known, find)
         for variable in recorder.found.values():
             trainable = False if not variable.trainable or variable.name in host.not_trained else None
             ctx.param(variable.name, variable.shape, variable.init, dtype=variable.dtype, trainable=trainable)
-        return self._planned_output(ctx, instance)
+        return self._planned(ctx, instance, known)
 
     def _declare_states(
-        self, ctx: PlanContext, scratch: ScratchGraph, emit: EmitContext, find: Callable[[str], Node]
+        self,
+        ctx: PlanContext,
+        scratch: ScratchGraph,
+        emit: EmitContext,
+        known: Known,
+        find: Callable[[str], Node],
     ) -> None:
-        options = self._options(emit, find)
+        options = self._options(emit, known, find)
         initial = self._initial_states(emit, options, scratch.lowering.batch_size)
         invariants = self.config_class.get_rec_initial_extra_outputs_shape_invariants(**options)
         batch = next((d for node in ctx.node.deps for d in node.output.dims if d.is_batch), batch_dim)
 
         def value(key: str, data: Data) -> Callable[[EmitContext], Any]:
             def initial_state(later: EmitContext) -> Any:
-                states = self._initial_states(later, self._options(later, self._known), later.size(batch))
+                states = self._initial_states(
+                    later, self._options(later, self.plan.known, self._known), later.size(batch)
+                )
                 # What grows may begin with a known size, such as 0.
                 return tf.compat.v1.placeholder_with_default(states[key], list(data.static_shape))
 
@@ -135,7 +169,7 @@ class ConfigLayer(Layer):
         states = self.config_class.get_rec_initial_extra_outputs(batch_dim=batch, rec_layer=None, **options)
         return {key: tf.convert_to_tensor(value) for key, value in states.items()}
 
-    def _planned_output(self, ctx: PlanContext, instance: Any) -> Data:
+    def _planned(self, ctx: PlanContext, instance: Any, asked: Known) -> ConfigLayerPlan:
         view = self._output_of(ctx.node, instance)
         data = view.template
         known = {dim for node in ctx.node.deps for dim in node.output.dims}
@@ -155,41 +189,40 @@ class ConfigLayer(Layer):
             )
         if data.time_axis in data.loop_axes:  # for the class it is the time; in a loop, no name of an axis means it
             data = data.replace(time_axis=None)
-        #: The axes whose lengths `__init__` computes, with dims of this plan.
-        self._own: dict[int, Dim] = {}
+        own: dict[int, Dim] = {}
         for axis in data.dynamic_axes:
             if data.dims[axis] in view.own_lengths:
                 dim = data.dims[axis]
                 declared = dim if size_tags.tag_of(view.own_lengths[dim]) is dim else None
-                self._own[axis] = ctx.bind(declared, ctx.new_spatial(None, "time"))
-                data = data.with_dim(axis, self._own[axis])
-        return data
+                own[axis] = ctx.bind(declared, ctx.new_spatial(None, "time"))
+                data = data.with_dim(axis, own[axis])
+        return ConfigLayerPlan(data, asked, own)
 
     # --- both ---
 
-    def _options(self, emit: EmitContext, find: Callable[[str], Node]) -> dict[str, Any]:
+    def _options(self, emit: EmitContext, known: Known, find: Callable[[str], Node]) -> dict[str, Any]:
         """Return the keywords for the methods of the class, after `transform_config_dict`."""
         options = {
-            info.name: value
+            info.name: plain(value)
             for info in declared_options(type(self)).values()
             for value in [getattr(self, info.attribute)]
             if value is not ABSENT and (info.attribute.startswith("own_") or (info.name in _BASE and value is not None))
         }
-        if self._guessed_size is not None:
-            options["n_out"] = self._guessed_size
+        if known.guessed_size is not None:
+            options["n_out"] = known.guessed_size
         path, _, name = self.node.path.rpartition("/")
 
         def view(node: Node) -> LayerView:
             return LayerView(emit, node)
 
         network = NetworkView(emit, path, view)
-        options["from"] = [key for key in self._nodes if key in _by_name(self.node.sources)]
+        options["from"] = [key for key in known.nodes if key in _by_name(self.node.sources)]
         self.config_class.transform_config_dict(options, network=network, get_layer=lambda key: view(find(key)))
         options.pop("from", None)
         return {**options, "name": name, "network": network}
 
-    def _instance(self, emit: EmitContext, host: Host, find: Callable[[str], Node]) -> Any:
-        options = self._options(emit, find)
+    def _instance(self, emit: EmitContext, host: Host, known: Known, find: Callable[[str], Node]) -> Any:
+        options = self._options(emit, known, find)
         output = self.config_class.get_out_data_from_opts(**options)
         if isinstance(output, Data):
             output = DataView(output, None, emit, options["name"])
@@ -204,7 +237,7 @@ class ConfigLayer(Layer):
             return self.config_class(output=output, rec_previous_layer=previous, **options)
 
     def _known(self, name: str) -> Node:
-        return self._nodes[name]
+        return self.plan.known.nodes[name]
 
     def _output_of(self, node: Node, instance: Any) -> DataView:
         view = getattr(instance, "output", None)
@@ -229,12 +262,12 @@ class ConfigLayer(Layer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Run `__init__` of the class."""
-        host = Host(ctx, _Parameters(ctx), lambda name: self._nodes["target " + name])
-        instance = self._instance(ctx, host, self._known)
+        host = Host(ctx, _Parameters(ctx), lambda name: self.plan.known.nodes["target " + name])
+        instance = self._instance(ctx, host, self.plan.known, self._known)
         view = self._output_of(ctx.node, instance)
         for key in self.node.loop_states:
             ctx.set_loop_state(key, tf.convert_to_tensor(instance.rec_vars_outputs[key]))
-        for axis, dim in self._own.items():
+        for axis, dim in self.plan.own.items():
             lengths = view.own_lengths[view.template.dims[axis]]
             ctx.define_lens(dim, lengths, size=tf.shape(view.placeholder)[axis])
         before = instance.output_before_activation

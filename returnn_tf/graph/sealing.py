@@ -1,0 +1,43 @@
+"""Objects that are filled while a network is planned, and do not change afterwards."""
+
+from __future__ import annotations
+
+import types
+from typing import Any, ClassVar
+
+
+class Sealable:
+    """An object whose attributes cannot be set after `seal`."""
+
+    #: How a refusal names the object; "" until it is sealed.
+    _sealed: ClassVar[str] = ""
+
+    def seal(self, place: str) -> None:
+        """Forbid all further changes.
+
+        :param place: how a refusal names the object, e.g. "Layer 'output'"
+        """
+        object.__setattr__(self, "_sealed", place)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._sealed:
+            raise AttributeError(self._refusal(name))
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if self._sealed:
+            raise AttributeError(self._refusal(name))
+        object.__delattr__(self, name)
+
+    def _refusal(self, name: str) -> str:
+        return (
+            "%s was planned and does not change any more, so %r cannot be set. What is made while ops are emitted "
+            "belongs to the context, see EmitContext.set_aux." % (self._sealed, name)
+        )
+
+
+def read_only(value: Any) -> Any:
+    """Return a list as a tuple, a dict as a view, and anything else as it is."""
+    if isinstance(value, list):
+        return tuple(value)
+    return types.MappingProxyType(value) if isinstance(value, dict) else value
