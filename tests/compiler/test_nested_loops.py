@@ -5,9 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import Config
+from returnn_tf.compiler.plan_config import plan_from_config
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.tensor import Data
+
+#: The paths of the layers below, as often as they were planned.
+PLANNED: list[str] = []
+
+
+@register_layer("planning_counter")
+class PlanningCounterLayer(Layer):
+    """``y = x``, counted."""
+
+    def template(self, ctx: PlanContext) -> Data:
+        """Return that of the source."""
+        PLANNED.append(ctx.node.path)
+        return ctx.single_source()
 
 
 def run(**inner: Any) -> Any:
@@ -44,3 +63,56 @@ def test_a_loop_is_zero_before_the_first_step() -> None:
     got = run()
     assert np.abs(got.value).max() > 0.1
     np.testing.assert_array_equal(got.value, run(initial_output=0).value)
+
+
+def planned_layers(depth: int, joined: dict[str, Any], *, fails: bool = False) -> int:
+    """Return how often layers of loops within loops are planned.
+
+    :param joined: options of the layer that joins the source of a loop and its value of the step before
+    :param fails: whether the innermost layer can't be planned
+    """
+    joined = {**joined, "from": ["data:source", "prev:output"]}
+    unit: dict[str, Any] = {
+        "in": joined,
+        "counter": {"class": "planning_counter", "from": "in"},
+        "output": {"class": "linear", "n_out": 3, "from": "counter"},
+    }
+    if fails:
+        unit["output"] = {"class": "copy", "from": ["counter", "prev:output"]}
+    for _ in range(depth - 1):
+        unit = {
+            "in": joined,
+            "counter": {"class": "planning_counter", "from": "in"},
+            "two": {"class": "expand_dims", "axis": "T", "dim": 2, "from": "counter"},
+            "inner": {"class": "rec", "from": "two", "unit": unit},
+            "last": {"class": "reduce", "mode": "max", "axis": "T", "from": "inner"},
+            "output": {"class": "linear", "n_out": 3, "from": "last"},
+        }
+    network = {"output": {"class": "rec", "from": "data", "unit": unit}}
+    PLANNED.clear()
+    config = Config({"behavior_version": 21, "extern_data": {"data": {"dim": 3}}, "network": network})
+    if fails:
+        with pytest.raises(ConfigError, match="follows from itself in a loop"):
+            plan_from_config(config)
+    else:
+        plan_from_config(config)
+    return len(PLANNED)
+
+
+@pytest.mark.parametrize(
+    "joined",
+    [{"class": "combine", "kind": "add"}, {"class": "linear", "activation": "tanh", "n_out": 3}],
+    ids=["known at once", "guessed first"],
+)
+def test_planning_takes_work_in_proportion_to_the_depth(joined: dict[str, Any]) -> None:
+    counts = [planned_layers(depth, joined) for depth in range(2, 8)]
+    steps = {after - before for before, after in zip(counts, counts[1:])}
+    assert len(steps) == 1 and counts[-1] < 7 * counts[0], counts
+
+
+def test_planning_does_not_explode_where_sources_are_unknown_first_or_a_layer_fails() -> None:
+    unknown = {"class": "copy"}  # the concatenation, of unknown size in the first round
+    counts = [planned_layers(depth, unknown) for depth in (4, 8)]
+    assert counts[1] < 5 * counts[0], counts
+    counts = [planned_layers(depth, {"class": "combine", "kind": "add"}, fails=True) for depth in (4, 8)]
+    assert counts[1] < 5 * counts[0], counts

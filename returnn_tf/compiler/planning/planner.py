@@ -22,6 +22,7 @@ from returnn_tf.compiler.planning.loop_checks import (
     constrained_nodes,
     warn_of_loop,
 )
+from returnn_tf.compiler.planning.loop_memory import Answer, Facts, LoopInputs, Question, RememberedLoop, same_answer
 from returnn_tf.compiler.planning.loop_termination import LoopTermination
 from returnn_tf.compiler.planning.losses import plan_loss
 from returnn_tf.compiler.planning.parse import (
@@ -142,6 +143,8 @@ class Planner(NetworkPlanner):
         self._extra_networks: dict[str, Planner] = {}
         self._nodes: dict[str, Node] = {}
         self._marks: dict[str, str] = {}
+        #: What the loops of this network that are being planned learn of it.
+        self._loop_inputs: list[LoopInputs] = []
         self.behavior_version = compilation.behavior_version
         self.dims = compilation.dims
         self.param_scope = param_scope
@@ -235,6 +238,12 @@ class Planner(NetworkPlanner):
 
     def resolve(self, ref: str, where: str) -> Node:
         """Return the node of a name, which may be in this network, an input, or in a network around or beside it."""
+        node = self._resolve(ref, where)
+        for inputs in self._loop_inputs:
+            inputs.answers[Question("node", ref)] = Facts.of(node)
+        return node
+
+    def _resolve(self, ref: str, where: str) -> Node:
         if self._zone is not None:
             found = self._zone[0].resolve(self, self._zone[1], ref, where)
             if found is not None:
@@ -338,7 +347,9 @@ class Planner(NetworkPlanner):
         extern = self.compilation.extern_data
         while around is not None and key not in extern:
             if key in around.scope.registered:
-                return around.node(around.scope.registered[key])
+                node = around.node(around.scope.registered[key])
+                self._tell_loops(Question("node", "data:" + key), around, Facts.of(node))
+                return node
             around = around.parent
         if key not in extern:
             hint = self.compilation.key_hint(key, self.scope.input_keys())
@@ -368,7 +379,9 @@ class Planner(NetworkPlanner):
             return self.resolve(target, where)
         planner = self._planner_of_target(target)
         if planner is not None:
-            return planner.resolve(target, where)
+            node = planner.resolve(target, where)
+            self._tell_loops(Question("target", target), planner, Facts(node.output))
+            return node
         if target not in self.compilation.extern_data:
             known = [*self.scope.specs, *self.compilation.extern_data]
             raise LayerError(
@@ -406,6 +419,8 @@ class Planner(NetworkPlanner):
         candidates = owner.deps + list((self._inputs or {}).values()) + used_inputs
         planner: Optional[Planner] = self
         while planner is not None:
+            for inputs in planner._loop_inputs if dim.size is None else ():
+                inputs.answers[Question("dim", dim)] = planner._has_dim(dim)
             candidates += [node for node in planner._nodes.values() if node is not owner]
             planner = planner.parent
         for node in candidates:
@@ -414,6 +429,33 @@ class Planner(NetworkPlanner):
         extern = self.compilation.extern_data
         key = next((key for key, data in extern.items() if dim in data.dims), None)
         return None if key is None else self.extern_node(key)
+
+    def _has_dim(self, dim: Dim) -> bool:
+        """Return whether a planned layer, here or around, or an input has a dim."""
+        nodes = [*(self._inputs or {}).values(), *self._nodes.values()]
+        if any(node.planned and dim in node.output.dims for node in nodes):
+            return True
+        if self.parent is not None:
+            return self.parent._has_dim(dim)
+        return any(dim in data.dims for data in self.compilation.extern_data.values())
+
+    def _tell_loops(self, question: Question, upto: Planner, answer: Answer) -> None:
+        """Note what the loops around learn.
+
+        :param upto: the planner of the network around that had the answer
+        """
+        planner: Optional[Planner] = self
+        while planner is not None:
+            for inputs in planner._loop_inputs:
+                inputs.answers[question] = answer
+            planner = None if planner is upto else planner.parent
+
+    def _answer(self, owner: Node, question: Question) -> Answer:
+        if isinstance(question.name, Dim):
+            return self._has_dim(question.name)
+        if question.kind == "target":
+            return Facts(self.target_data(owner, question.name))
+        return Facts.of(self.resolve(question.name, "Layer %r" % owner.path))
 
     # --- planning one layer ---
 
@@ -492,7 +534,7 @@ class Planner(NetworkPlanner):
         except ConfigError as exc:
             if not tolerant:
                 raise
-            tolerant[-1].record(node, exc)
+            tolerant[0].record(node, exc)
             node.params.clear()
             node.owned.clear()
             return guess(ctx)
@@ -534,7 +576,77 @@ class Planner(NetworkPlanner):
 
     def step_network(self, owner: Node) -> Node:
         """Plan the network that is the unit of a `rec` layer and return its output for all steps."""
-        return LoopPlanner(owner, self).plan()
+        rounds = self.place.rounds
+        if not rounds:
+            return LoopPlanner(owner, self).plan(RoundResult())
+        known = self._remembered_loop(owner)
+        if known is not None and (known.error is not None or not all(a_round.whole for a_round in rounds)):
+            return self._repeat(owner, known)
+        return self._plan_and_remember(owner, RoundResult() if known is None else known.found)
+
+    def _remembered_loop(self, owner: Node) -> Optional[RememberedLoop]:
+        """Return what became of the same loop in an earlier round around it, if nothing has changed for it since."""
+        layer: Any = owner.layer  # a RecLayer
+        tolerance = [a_round.tolerance for a_round in self.place.rounds]
+        for known in self.compilation.loops.get((owner.path, id(layer.unit)), ()):
+            answers = known.inputs.answers.items()
+            if known.holds_for(tolerance) and known.inputs.agree_on_deps(owner):
+                if all(same_answer(answer, self._answer(owner, question)) for question, answer in answers):
+                    return known
+        return None
+
+    def _repeat(self, owner: Node, known: RememberedLoop) -> Node:
+        """Let a loop be as it was in an earlier round; its nodes are of no further use, as those of this round."""
+        for a_round, guesses in zip(self.place.rounds, known.guesses):
+            for a_guess in guesses:
+                a_round.add(a_guess)
+        if known.error is not None:
+            raise known.error
+        self.place.rounds[0].reuses_loops = True
+        for dep in known.deps:
+            owner.depend(dep)
+        owner.replaced_dims.update(known.replaced_dims)
+        layer: Any = owner.layer  # a RecLayer
+        layer.exits = known.exits
+        layer.inner = known.exits["output"]
+        return known.exits["output"]
+
+    def _plan_and_remember(self, owner: Node, known: RoundResult) -> Node:
+        """Plan a loop within the step of another one.
+
+        :param known: the templates of its ``prev:`` values if an earlier round around it has found them
+        """
+        layer: Any = owner.layer  # a RecLayer
+        rounds = self.place.rounds
+        tolerance = [a_round.tolerance for a_round in rounds]
+        counts = [len(a_round.guesses) for a_round in rounds]
+        inputs = LoopInputs(owner)
+        self._loop_inputs.append(inputs)
+        found, error = RoundResult(), None
+        try:
+            loop = LoopPlanner(owner, self)
+            node = loop.plan(known)
+            found = loop.found
+        except ConfigError as exc:
+            error = exc
+            raise
+        finally:
+            self._loop_inputs.remove(inputs)
+            guesses = [a_round.guesses[count:] for a_round, count in zip(rounds, counts)]
+            self.compilation.loops.setdefault((owner.path, id(layer.unit)), []).append(
+                RememberedLoop(
+                    layer.unit,
+                    inputs,
+                    tolerance,
+                    guesses,
+                    error,
+                    found,
+                    layer.exits,
+                    list(owner.deps),
+                    dict(owner.replaced_dims),
+                )
+            )
+        return node
 
     def nested_node(self, owner: Node, name: str) -> Optional[Node]:
         """Return a layer of the nested network of ``owner``."""
@@ -658,6 +770,8 @@ class LoopPlanner:
         self.planners: dict[Zone, Planner] = {}
         self._transfer = ZoneTransfer(owner, parent, self._scope, self._layers, self._axis, self.planners)
         self._step_indices: dict[Planner, Node] = {}
+        #: The templates of ``prev:`` values, once they are known.
+        self.found = RoundResult()
 
     def _as_planned(self, spec: LayerSpec) -> LayerSpec:
         """Return a layer without sources if it takes its values from the target."""
@@ -666,8 +780,11 @@ class LoopPlanner:
         options = {k: v for k, v in spec.options.items() if not k.startswith("explicit_search_source")}
         return dataclasses.replace(spec, sources=(), options=options)
 
-    def plan(self) -> Node:
-        """Plan all zones and return the output for all steps."""
+    def plan(self, known: RoundResult) -> Node:
+        """Plan all zones and return the output for all steps.
+
+        :param known: the templates of ``prev:`` values, if the same loop was planned before
+        """
         owner, parent = self._owner, self._parent
         termination = LoopTermination(owner, parent, self._layers, self._axis, parent.find_around)
         for zone in (Zone.BEFORE, Zone.AFTER):
@@ -681,7 +798,7 @@ class LoopPlanner:
         results = Results()
         names = [name for name, zone in self.zones.items() if zone is Zone.STEP]
         if names:
-            results = self._plan_step(names, termination)
+            results = self._plan_step(names, termination, known)
         exits = {name: self._transfer.exit(name) for name in self._layers.outputs}
         for name, node in exits.items():
             spec = self._layers.specs[name]
@@ -746,13 +863,16 @@ class LoopPlanner:
 
     # --- the step ---
 
-    def _plan_step(self, names: Sequence[str], termination: LoopTermination) -> Results:
+    def _plan_step(self, names: Sequence[str], termination: LoopTermination, known: RoundResult) -> Results:
         """Plan the layers of a step in rounds; return the results within the step."""
-        known = RoundResult(guessed=frozenset(names))
+        around = self._parent.place.rounds
+        is_final = all(a_round.whole for a_round in around)  # else the nodes are of no use later
+        whole = bool(known.templates) and is_final
+        known = dataclasses.replace(known, guessed=frozenset(names))
         strict = False
         error: Optional[ConfigError] = None
         for _ in range(MAX_ROUNDS):
-            current = self._transfer.round = Round(known, strict=strict)
+            current = self._transfer.round = Round(known, strict=strict, whole=whole)
             planner = self.planners[Zone.STEP] = self._planner_of_step(current)
             try:
                 for name in names:
@@ -764,15 +884,21 @@ class LoopPlanner:
             error = current.likely_error()
             nodes = {name: self._transfer.part(Zone.STEP, name) for name in current.prevs}
             settled = current.settled(nodes)
-            if settled and (strict or current.complete):
-                self._make_run(planner, termination)
-                return planner.place.results
-            strict = current.complete or (settled and current.guessed == known.guessed)
-            known = RoundResult(
+            self.found = RoundResult(
                 {name: node.output for name, node in nodes.items()},
                 {name: carried_state_of(node) for name, node in nodes.items()},
                 frozenset(current.guessed),
             )
+            if settled and (strict or current.complete):
+                if not (current.reuses_loops and is_final):
+                    if current.reuses_loops:
+                        around[0].reuses_loops = True
+                    self._make_run(planner, termination)
+                    return planner.place.results
+                whole = True
+            else:
+                strict = current.complete or (settled and current.guessed == known.guessed)
+            known = self.found
         raise LayerError(
             "Layer %r: the dims of 'prev:%s' do not converge: each step changes its shape."
             % (self._owner.path, "', 'prev:".join(self._transfer.round.prevs)),

@@ -64,25 +64,46 @@ class KnownPrev(PrevLayer):
         return Data((), unknown=True) if self._data is None else self._data
 
 
+@dataclasses.dataclass(frozen=True)
+class Guess:
+    """A guessed template.
+
+    :param rank: how much the error tells, the lowest first; see `Round.likely_error`
+    :param error: why there is no other one; None: it names a layer of unknown shape, so it tells nothing
+    """
+
+    node: Node
+    rank: int = 0
+    error: Optional[ConfigError] = None
+
+
 class Round:
     """One attempt to plan the layers of a step, and what it found out.
 
     :param known: what the round before found
     :param strict: whether a layer that can't be planned is an error; else its template is guessed
+    :param whole: whether loops within the step are planned though an earlier round has planned the same
     """
 
-    def __init__(self, known: RoundResult, *, strict: bool) -> None:
+    def __init__(self, known: RoundResult, *, strict: bool, whole: bool = False) -> None:
         self.known = known
         self.strict = strict
+        self.whole = whole
+        #: Whether a loop within the step was not planned, since an earlier round has planned the same.
+        self.reuses_loops = False
         #: The nodes of ``prev:x`` by x, and the slices of values that were computed for all steps at once.
         self.prevs: dict[str, Node] = {}
         self.slices: dict[Node, Node] = {}
         #: The paths of layers with guessed templates.
         self.guessed: set[str] = set()
-        self._guesses: set[Node] = set()
-        #: The errors of layers whose sources are all known, though the dependencies of those may be guesses; those of
-        #: layers whose sources are guesses; those of layers with an unknown source, of which the error does not speak.
-        self._errors: tuple[list[ConfigError], list[ConfigError], list[ConfigError]] = ([], [], [])
+        #: The guesses in their order.
+        self.guesses: list[Guess] = []
+        self._guessed_nodes: set[Node] = set()
+
+    @property
+    def tolerance(self) -> int:
+        """Return which layers may fail: 0 none, 1 those with unknown sources, 2 all, as something was guessed."""
+        return 0 if self.strict else 2 if self.guesses else 1
 
     def tolerates(self, node: Node) -> bool:
         """Return whether a layer that can't be planned may only lack what a later round will know."""
@@ -90,24 +111,33 @@ class Round:
 
     def half_known(self, node: Node) -> bool:
         """Return whether the template of a layer may rest on a guess."""
-        return bool(self._guesses) or any(dep.output.unknown for dep in node.deps)
+        return bool(self.guesses) or any(dep.output.unknown for dep in node.deps)
 
     def record(self, node: Node, error: ConfigError) -> None:
         """Record that the template of a layer is a guess, and why."""
         unknown = [dep.path for dep in node.deps if dep.output.unknown]
-        if not any(path in str(error) for path in unknown):
-            sure, doubtful, vague = self._errors
-            try:
-                with located(node.path, node.layer.class_name, node):
-                    raise error
-            except ConfigError as exc:
-                (vague if unknown else doubtful if self._guesses & set(node.deps) else sure).append(exc)
-        self._guesses.add(node)
-        self.guessed.add(node.path)
+        if any(path in str(error) for path in unknown):
+            self.add(Guess(node))
+            return
+        # Layers whose sources are all known come first, though the dependencies of those may be guesses; then those
+        # whose sources are guesses; then those with an unknown source, of which the error does not speak.
+        rank = 2 if unknown else 1 if self._guessed_nodes & set(node.deps) else 0
+        try:
+            with located(node.path, node.layer.class_name, node):
+                raise error
+        except ConfigError as exc:
+            self.add(Guess(node, rank, exc))
+
+    def add(self, a_guess: Guess) -> None:
+        """Add a guess."""
+        self.guesses.append(a_guess)
+        self._guessed_nodes.add(a_guess.node)
+        self.guessed.add(a_guess.node.path)
 
     def likely_error(self) -> Optional[ConfigError]:
         """Return the error that is closest to a cause in the config, or None."""
-        return next((errors[0] for errors in self._errors if errors), None)
+        failed = [a_guess for a_guess in self.guesses if a_guess.error is not None]
+        return min(failed, key=lambda a_guess: a_guess.rank).error if failed else None
 
     @property
     def complete(self) -> bool:

@@ -1,0 +1,121 @@
+"""Loops that were planned in a round of a loop around them, for further rounds in which nothing changes for them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional, Union
+
+from returnn_tf.compiler.planning.rounds import Guess, RoundResult
+from returnn_tf.config import ConfigError
+from returnn_tf.graph.hidden_state import HiddenState, hidden_state_of
+from returnn_tf.graph.layer_base import LayerBase
+from returnn_tf.graph.node import Node
+from returnn_tf.tensor import Data, Dim
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What a loop can see of a node outside.
+
+    :param layer: the class of the layer
+    """
+
+    template: Data
+    layer: Optional[type[LayerBase]] = None
+    state: Optional[HiddenState] = None
+
+    @classmethod
+    def of(cls, node: Node) -> Facts:
+        """Return the facts on a planned node."""
+        return cls(node.output, type(node.layer), hidden_state_of(node))
+
+    def agree_with(self, other: Facts) -> bool:
+        """Return whether a loop would be planned in the same way."""
+        if self.layer is not other.layer or (self.state is None) != (other.state is None):
+            return False
+        if self.state is not None and other.state is not None:
+            parts = self.state.parts, other.state.parts
+            if (self.state.keys, self.state.unit, len(parts[0])) != (other.state.keys, other.state.unit, len(parts[1])):
+                return False
+            if not all(map(_equal, *parts)):
+                return False
+        return _equal(self.template, other.template)
+
+
+def _equal(a: Data, b: Data) -> bool:
+    """Return whether two templates are equal, except for dims of a static size that were made again."""
+    facts = [(d.rank, d.dtype, d.feature_axis, d.time_axis, d.beam, d.unknown, d.sparse_dim is None) for d in (a, b)]
+    dims = [d.dims if d.sparse_dim is None else (*d.dims, d.sparse_dim) for d in (a, b)]
+    return facts[0] == facts[1] and a.vocab is b.vocab and all(x.agrees_with(y, strict=True) for x, y in zip(*dims))
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """Something that a loop asks about the network around it.
+
+    :param kind: "node" of a reference, template of a "target", or whether the lengths of a "dim" are known
+    """
+
+    kind: str
+    name: Union[str, Dim]
+
+
+#: What is known of a node; or whether lengths are known.
+Answer = Union[Facts, bool]
+
+
+class LoopInputs:
+    """All that the plan of a loop depends on.
+
+    :param owner: the `rec` layer, with its sources and options
+    """
+
+    def __init__(self, owner: Node) -> None:
+        self.deps = [Facts.of(dep) for dep in owner.deps]
+        self.answers: dict[Question, Answer] = {}
+
+    def agree_on_deps(self, owner: Node) -> bool:
+        """Return whether the sources of the layer in another round are as they were."""
+        deps = [Facts.of(dep) for dep in owner.deps]
+        return len(deps) == len(self.deps) and all(a.agree_with(b) for a, b in zip(self.deps, deps))
+
+
+def same_answer(a: Answer, b: Answer) -> bool:
+    """Return whether a loop would be planned in the same way with either answer."""
+    return a.agree_with(b) if isinstance(a, Facts) and isinstance(b, Facts) else a is b
+
+
+@dataclasses.dataclass(frozen=True)
+class RememberedLoop:
+    """What became of a loop.
+
+    :param unit: kept alive so that its id stays unique
+    :param tolerance: of the rounds around, see `Round.tolerance`
+    :param guesses: that the rounds around recorded
+    :param error: why it can't be planned; None: it was planned
+    :param found: the templates of its ``prev:`` values
+    :param exits: the values for all steps
+    :param deps: what the layer needs
+    :param replaced_dims: of the layer
+    """
+
+    unit: Any
+    inputs: LoopInputs
+    tolerance: Sequence[int]
+    guesses: Sequence[Sequence[Guess]]
+    error: Optional[ConfigError]
+    found: RoundResult
+    exits: Mapping[str, Node]
+    deps: Sequence[Node]
+    replaced_dims: Mapping[Dim, Dim]
+
+    def holds_for(self, tolerance: Sequence[int]) -> bool:
+        """Return whether rounds around of this tolerance would have the same outcome.
+
+        What failed was guessed by the innermost round that tolerated it, so the rounds around that one do not matter;
+        an error that none of them tolerated stays one where they tolerate less.
+        """
+        used = max((i + 1 for i, guesses in enumerate(self.guesses) if guesses), default=0)
+        same = list(tolerance[:used]) == list(self.tolerance[:used])
+        return same and (self.error is None or all(a <= b for a, b in zip(tolerance[used:], self.tolerance[used:])))
