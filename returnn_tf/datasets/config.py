@@ -9,9 +9,8 @@ from typing import Any, Optional, Union
 
 from returnn_tf.config import Config, ConfigError, did_you_mean, nearest_name
 from returnn_tf.config.settings.data import DataSettings
-from returnn_tf.datasets.core.base import Dataset, make_dataset
-from returnn_tf.datasets.core.corpus import SEED_OFFSET_VARIABLE
-from returnn_tf.datasets.core.spec import parse_dataset_spec
+from returnn_tf.datasets.core.base import Dataset, make_dataset, parse_dataset_spec
+from returnn_tf.datasets.core.seq_order import SEED_OFFSET_VARIABLE
 
 SEED_OFFSET_PER_RANK = 16127
 

@@ -19,7 +19,7 @@ from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.datasets.audio.options import AudioOptions
 from returnn_tf.datasets.config import NamesOfConfig, dataset_from_config
-from returnn_tf.datasets.core.spec import parse_dataset_spec
+from returnn_tf.datasets.core.base import parse_dataset_spec
 from returnn_tf.datasets.vocabulary import Vocabulary, vocab_labels
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.tensor_info import VALUE, graph_name

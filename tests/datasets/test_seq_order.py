@@ -11,7 +11,7 @@ import pytest
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset
-from returnn_tf.datasets.core import choosing
+from returnn_tf.datasets.core import tags as tags_of_corpus
 from returnn_tf.datasets.core.seq_order import parse_ordering, partition
 from tests.datasets.recorded import ROOT, by_name, load_json
 
@@ -247,11 +247,11 @@ def test_empty_epochs_are_reported_once(tmp_path, caplog):
 @pytest.mark.parametrize("hashing", [hash, lambda tag: len(tag), lambda tag: -1])
 def test_lists_of_tags(hashing, last, monkeypatch):
     """Also where tags occur twice, and where different ones have the same hash."""
-    monkeypatch.setattr(choosing, "hash", hashing, raising=False)
+    monkeypatch.setattr(tags_of_corpus, "hash", hashing, raising=False)
     tags = ["b", "a", "ccc", "b", "dd", "a", "a", ""]
-    table = choosing._TagTable(len(tags), lambda indices: [tags[index] for index in indices], last=last)
+    table = tags_of_corpus.TagTable(len(tags), lambda indices: [tags[index] for index in indices], last=last)
     wanted = ["dd", "a", "b", "", "x", "ccc", "a", "eee", "long one"]
     first = [4, 1, 0, 7, -1, 2, 1, -1, -1]
     assert table.find(wanted).tolist() == ([4, 6, 3, 7, -1, 2, 6, -1, -1] if last else first)
     assert table.find([]).tolist() == []
-    assert choosing._TagTable(0, lambda indices: [], last=last).find(["a"]).tolist() == [-1]
+    assert tags_of_corpus.TagTable(0, lambda indices: [], last=last).find(["a"]).tolist() == [-1]

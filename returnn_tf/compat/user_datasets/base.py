@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from returnn_tf.compat.user_datasets.interface import DatasetInterface
 from returnn_tf.config.options import from_options
-from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.core.base import Dataset, dataset_class
 from returnn_tf.datasets.core.base_options import BaseOptions
-from returnn_tf.datasets.core.registry import dataset_class
 
 
 class OrderOfUser(Dataset):

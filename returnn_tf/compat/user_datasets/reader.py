@@ -72,8 +72,10 @@ class UserDataset(StreamDataset):
         cls = user if isinstance(user, type) else type(user)
         return "dataset %r (%s)" % (self.name, cls.__name__)
 
-    def _parse_ordering(self, text: Any) -> orders.Ordering:
-        return orders.Ordering("default")  # what it means is up to the user's class
+    @staticmethod
+    def parse_ordering(text: Any) -> orders.Ordering:
+        """Return the order of the corpus: what the option means is up to the user's class."""
+        return orders.Ordering("default")
 
     def make_specs(self) -> dict[str, DataSpec]:
         """Return the format that the user's dataset tells, after its first sequence is loaded."""

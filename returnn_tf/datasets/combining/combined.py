@@ -125,10 +125,12 @@ class CombinedDataset(StreamDataset):
             if getattr(opts, name) != value:
                 raise ConfigError("%s: %s is not possible with a stream among the datasets" % (self._owner(), name))
 
-    def _parse_ordering(self, text: Any) -> orders.Ordering:
+    @staticmethod
+    def parse_ordering(text: Any) -> orders.Ordering:
+        """Parse the option ``seq_ordering``, which may also mix the datasets."""
         if text in (*_MIXED, "reversed"):
             return orders.Ordering(text)
-        return super()._parse_ordering(text)
+        return orders.parse_ordering(text)
 
     def _sampling_size(self, name: str) -> Optional[int]:
         given = self.opts.sampling_sizes
@@ -244,7 +246,7 @@ class CombinedDataset(StreamDataset):
             own = dataset.seq_order(epoch)
             assert own is not None
             parts.append(own[sampled(len(own), size, epoch)] + start)
-        return self._cut(self._mixed(parts, epoch), epoch)
+        return self.epoch_order.part(self._mixed(parts, epoch), epoch, self.corpus_facts)
 
     def _mixed(self, parts: list[NDArray[Any]], epoch: int) -> NDArray[Any]:
         ordering = self.ordering(epoch)
@@ -252,7 +254,7 @@ class CombinedDataset(StreamDataset):
         order = np.concatenate(parts)
         if ordering.kind not in _MIXED:
             kind = dataclasses.replace(ordering, kind="reverse") if ordering.kind == "reversed" else ordering
-            chosen = orders.order_sequences(kind, len(order), lambda: self._needed_lengths()[order], seed)
+            chosen = orders.order_sequences(kind, len(order), lambda: self.needed_lengths()[order], seed)
             return np.asarray(order[chosen], np.int64)
         counts = [len(part) for part in parts]
         if ordering.kind == "random_dataset":

@@ -72,7 +72,7 @@ class DistributeFilesDataset(FormatOfInner, CombiningDataset):
         for name in ("repeat_epoch", "seq_list_filter_file", "unique_seq_tags", "seq_order_seq_lens_file"):
             if getattr(opts, name) not in (1, None, False):
                 raise ConfigError("%s: set option %r in the dataset of a sub-epoch" % (self._owner(), name))
-        if self._ordering is not None and self._ordering.kind not in _ORDERS:
+        if self.epoch_order.fixed is not None and self.epoch_order.fixed.kind not in _ORDERS:
             raise ConfigError(
                 "%s: seq_ordering %r is not one of %s; it orders the files, set that of sequences in "
                 "get_sub_epoch_dataset" % (self._owner(), opts.seq_ordering, " and ".join(_ORDERS))
@@ -166,7 +166,7 @@ class DistributeFilesDataset(FormatOfInner, CombiningDataset):
 
     def _key(self, epoch: int) -> int:
         """Return the epoch itself, or 1 if all epochs have the same files in the same order."""
-        same = self._num_bins == 1 and self._ordering is not None and self._ordering.kind == "default"
+        same = self._num_bins == 1 and self.epoch_order.fixed is not None and self.epoch_order.fixed.kind == "default"
         return 1 if same else epoch
 
     def _sub_epoch(self, epoch: int) -> Dataset:

@@ -164,7 +164,7 @@ class MapDatasetWrapper(Dataset):
         """Return the order of this epoch; ConfigError if it needs lengths that are not known."""
         ordering = super().ordering(epoch)
         if ordering.kind.startswith("sorted"):
-            self._needed_lengths()
+            self.needed_lengths()
         return ordering
 
     def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
@@ -178,7 +178,7 @@ class MapDatasetWrapper(Dataset):
         assert order is not None
         if self.opts._num_shards > 1:
             order = orders.partition(order, num_parts=self.opts._num_shards, part=self.opts._shard_index)
-        return self._filtered(order, epoch) if self.opts.seq_list_filter_file else order
+        return self.epoch_order.filtered(order, epoch, self.corpus_facts)
 
     def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return the data of one sequence as the object gives it."""

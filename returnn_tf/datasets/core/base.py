@@ -1,43 +1,50 @@
-"""Base class of all datasets: format, and iteration by sequence and by batch."""
+"""Base class of all datasets: options, format, order, sequences, batches; and the forms in which a config names one."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import random
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError
-from returnn_tf.config.options import declared_options
-from returnn_tf.datasets.core.batches import blocks
-from returnn_tf.datasets.core.batches.batch import Batch, assemble
+from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.options import declared_options, from_options, log_inert
+from returnn_tf.config.user_code import result_of_config
+from returnn_tf.datasets.core import safe_files
+from returnn_tf.datasets.core import seq_order as orders
+from returnn_tf.datasets.core.base_options import BaseOptions
+from returnn_tf.datasets.core.batches.batch import Batch
 from returnn_tf.datasets.core.batches.batch_options import BatchOptions
-from returnn_tf.datasets.core.batches.batching import BatchStats, SeqFilter, plan_batches
-from returnn_tf.datasets.core.batches.chunking import Chunking
-from returnn_tf.datasets.core.batches.slices import ContextWindow, iterate_slices
-from returnn_tf.datasets.core.batches.whole_seqs import WholeSeqs, is_applicable
-from returnn_tf.datasets.core.data_spec import Example
+from returnn_tf.datasets.core.batches.batching import BatchStats, iterate_batches
+from returnn_tf.datasets.core.batches.slices import Cutting
+from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.datasets.core.epoch import Epoch
 from returnn_tf.datasets.core.epoch_reader import EpochReader
-from returnn_tf.datasets.core.format import CorpusWithFormat
+from returnn_tf.datasets.core.registry import DATASETS
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
-from returnn_tf.datasets.core.spec import parse_dataset_spec
+from returnn_tf.datasets.core.spec import FORMS, short, value_of_text
+from returnn_tf.datasets.core.tags import TagTable
+from returnn_tf.datasets.core.window import stack_frames
+from returnn_tf.datasets.files import with_local_copies
 from returnn_tf.logging.log import log
 from returnn_tf.util.html import folded, paragraph, shortened, table
 
 # options of the dataset which a call of ``batches`` may replace
 _CUTTING = ("chunking", "min_chunk_size", "chunking_variance", "context_window")
+_MAX_COMPARED = 2000  # comparing spellings takes long, and a corpus can have millions of tags
+#: What stands in HDF files for the names of labels that have none.
+LABEL_PLACEHOLDER = "dummy-label"
 _RELEASED = 16  # how often sequences that were delivered are dropped
 
 
-class Dataset(CorpusWithFormat):
+class Dataset:
     """A corpus of sequences.
 
     A subclass declares its own options in the nested class ``Options``, initialises itself in ``setup`` and implements
@@ -50,6 +57,8 @@ class Dataset(CorpusWithFormat):
     ['seq-0', 'seq-1', 'seq-2']
     """
 
+    #: the format by data key; set by a subclass in `setup`, or implemented
+    data_specs: dict[str, DataSpec]
     #: whether sequences are read in order only, see ``stream.StreamDataset``
     is_stream = False
     #: whether the settings of a config for the order apply: evaluation data is sorted by length unless its options say
@@ -57,10 +66,27 @@ class Dataset(CorpusWithFormat):
     takes_default_order = True
     #: whether the lengths may order the sequences of this and other datasets together
     estimates_lengths = True
+    #: whether a tag that several sequences have stands for the last of them in lists, else for the first one
+    takes_last_of_tag = False
+
+    @dataclass
+    class Options(BaseOptions):
+        """Options in the config; a subclass adds its own ones in a nested class of this name."""
 
     def __init__(self, **given: Any):
-        super().__init__(**given)
-        self._chunk_options()  # so that a mistake is reported now
+        self._given = given
+        self.name: str = given.get("name") or type(self).__name__
+        self.opts: Any = from_options(self.Options, with_local_copies(given), where=self._owner(), none_is_absent=True)
+        self.opts.window += 1 - self.opts.window % 2  # an even window is raised by one
+        if self.opts.skip_broken_seqs and self.opts.shuffle_frames_of_nseqs:
+            raise ConfigError(
+                "%s: skip_broken_seqs cannot go with shuffle_frames_of_nseqs, which reads several sequences together"
+                % self._owner()
+            )
+        self.epoch_order = orders.EpochOrder(self.opts, self._owner(), self.parse_ordering)
+        self._warn_of_unused_lengths("seq_order_seq_lens_file")
+        self._cutting()  # so that a mistake is reported now
+        self._tag_table: Optional[TagTable] = None
         self.batch_stats = BatchStats()
         #: those that it reads from
         self.inner_datasets: weakref.WeakSet[Dataset] = weakref.WeakSet()
@@ -78,6 +104,26 @@ class Dataset(CorpusWithFormat):
         dataset_cls, options = parse_dataset_spec(spec)
         return make_dataset(dataset_cls, options, defaults)
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """Return the options that were given, without defaults."""
+        return dict(self._given)
+
+    @property
+    def described(self) -> str:
+        """Return name and class, for messages."""
+        return self._owner()
+
+    def _owner(self) -> str:
+        return "dataset %r (%s)" % (self.name, type(self).__name__)
+
+    def _wanted_by(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Let errors in the file of an option name dataset and option."""
+        return safe_files.wanted_by("%s: option %r" % (self._owner(), name))
+
+    def __repr__(self) -> str:
+        return "<%s %r>" % (type(self).__name__, self.name)
+
     def __reduce__(self) -> Any:
         # files are reopened, cached data is not copied
         return _rebuild, (type(self), self._given)
@@ -93,10 +139,39 @@ class Dataset(CorpusWithFormat):
         header = ("data key", "type", "", "dim", "names")
         return paragraph(title) + table(header, keys, numbers=[3]) + folded("options", table((), options))
 
-    # ---- implemented by subclasses, in addition to num_seqs, tag and seq_lengths
+    # ---- implemented by subclasses
 
     def setup(self) -> None:
         """Prepare the dataset; called once with ``self.opts`` checked and complete."""
+
+    @property
+    def num_seqs(self) -> Optional[int]:
+        """Return the number of sequences in the corpus; None: endless, or a stream."""
+        raise NotImplementedError("%s.num_seqs" % type(self).__name__)
+
+    @property
+    def endless(self) -> bool:
+        """Return whether an epoch never ends."""
+        return self.num_seqs is None
+
+    def tag(self, index: int) -> str:
+        """Return the name of the sequence at this position in the corpus."""
+        return "seq-%d" % index
+
+    def tags_together(self, indices: Sequence[int]) -> list[str]:
+        """Return the tags of several sequences."""
+        return [self.tag(index) for index in indices]
+
+    def file_of(self, index: int) -> str:
+        """Return the file of the sequence at this position in the corpus; empty if there is none."""
+        return ""
+
+    def seq_lengths(self) -> Optional[NDArray[Any]]:
+        """Return lengths [num_seqs] by which ``sorted`` etc. order the corpus.
+
+        None: these orders then count as ``default``.
+        """
+        return None
 
     def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Read the data of one sequence: key -> [time, ...].
@@ -146,6 +221,157 @@ class Dataset(CorpusWithFormat):
         """Return how many threads may call `read` at the same time, see `ReadAheadOptions`; 1: it is not read ahead."""
         return 1
 
+    # ---- format
+
+    @property
+    def data_keys(self) -> list[str]:
+        """Return all data keys."""
+        return list(self.data_specs)
+
+    @property
+    def target_list(self) -> list[str]:
+        """Return all data keys but "data"."""
+        return [key for key in self.data_specs if key != "data"]
+
+    @property
+    def num_outputs(self) -> dict[str, Any]:
+        """Return (dim, number of axes with time) by key, before ``window``; a dict where a dataset says more."""
+        return dict(self._dims_by_key())
+
+    def _dims_by_key(self) -> dict[str, tuple[int, int]]:
+        window = self.opts.window
+        return {key: (spec.dim // (window if key == "data" else 1), spec.ndim) for key, spec in self.data_specs.items()}
+
+    @property
+    def all_outputs(self) -> dict[str, Any]:
+        """Return ``num_outputs`` with all data keys, also those which some datasets leave out there."""
+        return {**self._dims_by_key(), **self.num_outputs}
+
+    @property
+    def num_inputs(self) -> int:
+        """Return the dim of "data", before ``window``; 0 if there is no such key."""
+        declared = self.all_outputs.get("data")
+        return int(declared[0]) if isinstance(declared, (tuple, list)) else 0
+
+    @property
+    def labels(self) -> dict[str, list[str]]:
+        """Return class names by key, where known."""
+        return {key: list(spec.labels) for key, spec in self.data_specs.items() if spec.labels is not None}
+
+    @property
+    def label_names(self) -> dict[str, list[str]]:
+        """Return `labels` of the keys where each class has a name; many HDF files have a placeholder instead."""
+        named = {key: names for key, names in self.labels.items() if names and list(names) != [LABEL_PLACEHOLDER]}
+        dims = {key: self.data_specs[key].dim for key in named if key in self.data_specs}
+        # HDF files have the dim 1 where it was not known
+        return {key: names for key, names in named.items() if dims.get(key, 0) in (0, 1, len(names))}
+
+    def stored_dtype(self, key: str) -> str:
+        """Return the type in which a copy of the dataset stores a data key."""
+        return self.data_specs[key].dtype
+
+    @property
+    def leaves_out(self) -> str:
+        """Return the option that lets an epoch lack sequences of its order; empty: none."""
+        return "skip_broken_seqs" if self.opts.skip_broken_seqs else ""
+
+    def with_window(self, data: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Apply the option ``window`` to key "data"."""
+        if self.opts.window > 1 and "data" in data:
+            data = {**data, "data": stack_frames(data["data"], self.opts.window)}
+        return data
+
+    # ---- order
+
+    @staticmethod
+    def parse_ordering(text: Any) -> orders.Ordering:
+        """Parse the option ``seq_ordering``."""
+        return orders.parse_ordering(text)
+
+    def _warn_of_unused_lengths(self, name: str) -> None:
+        """Log that an option with lengths has no effect, if it is given and the order does not depend on them."""
+        if getattr(self.opts, name) and self.epoch_order.ignores_lengths:
+            log_inert(self._owner(), name, "seq_ordering %r needs no lengths" % (self.opts.seq_ordering,))
+
+    @property
+    def corpus_facts(self) -> orders.CorpusFacts:
+        """Return the facts by which an epoch is ordered."""
+        return orders.CorpusFacts(self.num_seqs, self.seq_lengths, self.tags_together)
+
+    def needed_lengths(self) -> NDArray[Any]:
+        """Return the lengths [num_seqs] for an order; ConfigError if they are not known."""
+        return self.epoch_order.lengths(self.corpus_facts)
+
+    def ordering(self, epoch: int) -> orders.Ordering:
+        """Return the order of this epoch."""
+        return self.epoch_order.at(epoch)
+
+    @property
+    def random_seed_offset(self) -> int:
+        """Return the offset of the seed of each epoch."""
+        return self.epoch_order.seed_offset
+
+    def epoch_seed(self, epoch: int, *, nth: int = 1) -> int:
+        """Return the random seed of an epoch."""
+        return self.epoch_order.seed(epoch, nth=nth)
+
+    def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
+        """Return corpus indices (int64) in the order in which this epoch reads them; None: endless, in corpus order.
+
+        Applied in this order: full order, unique tags, partition and shard, repetition, filter.
+
+        :raises DataError: the corpus is empty or the filter leaves nothing
+        """
+        return self.epoch_order.order(epoch, self.ordering(epoch), self.corpus_facts)
+
+    def indices_of_tags(self, tags: Sequence[str]) -> NDArray[Any]:
+        """Return corpus indices of sequences given by tag; DataError for an unknown one."""
+        if self.num_seqs is None:
+            raise ConfigError(
+                "%s is endless, so its sequences cannot be chosen by tag; give it num_seqs" % self._owner()
+            )
+        if self._tag_table is None:
+            self._tag_table = TagTable(self.num_seqs, self.tags_together, last=self.takes_last_of_tag)
+        indices = self._tag_table.find(tags)
+        missing = np.flatnonzero(indices < 0)
+        if len(missing):
+            tag, known = tags[missing[0]], self.tags_together(range(min(self.num_seqs, _MAX_COMPARED)))
+            raise DataError("%s has no sequence %r. %s" % (self._owner(), tag, did_you_mean(tag, known)))
+        return indices
+
+    def chosen_order(self, epoch: int, chosen: Chosen) -> Optional[NDArray[Any]]:
+        """Return the corpus indices to read, those of the share if there is one; None: endless, in corpus order.
+
+        :raises ConfigError: the dataset is endless, but only a share is wanted
+        """
+        order = self.explicit_order(epoch, chosen)
+        if chosen.share is None:
+            return order
+        if order is None:
+            raise ConfigError("%s is endless, so it can't be split among processes; give it num_seqs" % self._owner())
+        return chosen.share.of_order(order)
+
+    def chosen_occurrences(self, epoch: int, chosen: Chosen) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return `chosen_order`, and how many times the epoch has each of them before, also in other shares."""
+        order = self.explicit_order(epoch, chosen)
+        assert order is not None
+        nth = orders.occurrences(order) if chosen.nth is None else chosen.nth
+        return (order, nth) if chosen.share is None else (chosen.share.of_order(order), chosen.share.of_order(nth))
+
+    def explicit_order(self, epoch: int, chosen: Chosen) -> Optional[NDArray[Any]]:
+        """Return the corpus indices that are listed, or those of the epoch; the share is not regarded."""
+        if chosen.seq_list is not None and chosen.seq_order is not None:
+            raise ConfigError("%s: give seq_list or seq_order, not both" % self._owner())
+        if chosen.seq_list is not None:
+            return self.indices_of_tags(chosen.seq_list)
+        if chosen.seq_order is None:
+            return self.seq_order(epoch)
+        order = np.asarray(chosen.seq_order, np.int64).reshape(-1)
+        for index in order:
+            if index < 0 or (self.num_seqs is not None and index >= self.num_seqs):
+                raise DataError("%s has no sequence at position %d, only %s" % (self._owner(), index, self.num_seqs))
+        return order
+
     # ---- iteration
 
     def sequences(
@@ -169,18 +395,17 @@ class Dataset(CorpusWithFormat):
         """
         chosen = Chosen(seq_list, seq_order, share, by_itself)
         with contextlib.closing(self.open_epoch(epoch, self.data_keys, chosen)) as reader:
-            if reader.together is not None and blocks.is_applicable(self):
-                yield from blocks.sequences_by_blocks(reader, reader.together, start)
-                return
-            num_used = 0
-            for position in itertools.count():
-                if not reader.has(position):
-                    break
-                if position >= start and reader.is_usable(position):
-                    num_used += 1
-                    yield reader.sequence(position)
-                if position % _RELEASED == 0:
-                    reader.release(position + 1)
+            position = num_used = 0
+            while reader.has(position):
+                if position < start or not reader.is_usable(position):
+                    position += 1
+                else:
+                    end, found = reader.sequences(position)
+                    yield from found
+                    num_used += end - position
+                    position = end
+                if position % _RELEASED == 1:
+                    reader.release(position)
             reader.report_broken(num_used)
 
     def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> EpochReader:
@@ -193,18 +418,11 @@ class Dataset(CorpusWithFormat):
         order, nth = self.chosen_occurrences(epoch, chosen)
         return Epoch(self, epoch, order, keys, nth)
 
-    def _chunk_options(self, replaced: Optional[Mapping[str, Any]] = None) -> dict[str, Any]:
+    def _cutting(self, replaced: Optional[Mapping[str, Any]] = None) -> Cutting:
+        """Parse the options on chunks and context, some of which may be replaced."""
         opts = {name: getattr(self.opts, name) for name in _CUTTING}
-        opts.update(replaced or {})
         try:
-            return {
-                "chunking": Chunking.parse(
-                    opts["chunking"],
-                    min_chunk_size=opts["min_chunk_size"] or 0,
-                    variance=opts["chunking_variance"] or 0.0,
-                ),
-                "context": ContextWindow.parse(opts["context_window"]),
-            }
+            return Cutting.parse(**{**opts, **(replaced or {})})
         except ConfigError as exc:
             raise ConfigError("%s: %s" % (self._owner(), exc)) from None
 
@@ -234,10 +452,10 @@ class Dataset(CorpusWithFormat):
         :param options: `GivenBatchOptions`, and chunking, min_chunk_size, chunking_variance, context_window
             instead of the options of the dataset
         """
-        cutting = self._chunk_options({name: options.pop(name) for name in _CUTTING if name in options})
+        cutting = self._cutting({name: options.pop(name) for name in _CUTTING if name in options})
         batch_options = BatchOptions.make("batches of %s" % self._owner(), self.data_keys, options)
         keys = batch_options.keys
-        if cutting["chunking"] is not None or not batch_options.recurrent_net:
+        if cutting.chunking is not None or not batch_options.recurrent_net:
             for key, option in batch_options.named.items():
                 _warn_once(
                     "%s: %s of key %r has no effect: parts of sequences are made of the used keys only: %s."
@@ -263,28 +481,16 @@ class Dataset(CorpusWithFormat):
         self,
         reader: EpochReader,
         options: BatchOptions,
-        cutting: Mapping[str, Any],
+        cutting: Cutting,
         start_batch: int,
         declared: Optional[Mapping[str, Declared]],
     ) -> Iterator[Batch]:
         rng = random.Random(self.epoch_seed(reader.epoch))
         stats = self.batch_stats = BatchStats()
         with contextlib.closing(reader):
-            if reader.together is not None and is_applicable(self, options, cutting):
-                seq_filter = SeqFilter(options, epoch=reader, rng=rng, stats=stats)
-                whole = WholeSeqs(reader, reader.together, options, stats, seq_filter)
-                for number, (positions, lengths) in enumerate(whole.plans()):
-                    if number >= start_batch:
-                        yield whole.batch(positions, lengths, number=number, declared=declared)
-                    reader.release(positions[-1])
-                return
-            slices = iterate_slices(reader, options.counted, recurrent_net=options.recurrent_net, rng=rng, **cutting)
-            for number, plan in enumerate(plan_batches(slices, options, epoch=reader, rng=rng, stats=stats)):
-                if number >= start_batch:
-                    yield assemble(plan, reader, options.keys, number=number, declared=declared)
-                reader.release(plan.parts[-1].position)
-            stats.num_broken = len(reader.broken)
-            reader.report_broken(stats.num_seen)
+            yield from iterate_batches(
+                reader, options, cutting, rng=rng, stats=stats, start_batch=start_batch, declared=declared
+            )
 
 
 @functools.lru_cache(maxsize=256)
@@ -303,3 +509,59 @@ def make_dataset(dataset_cls: type[Dataset], options: Mapping[str, Any], default
     if not dataset_cls.takes_default_order:
         known.discard("seq_ordering")
     return dataset_cls(**{**{name: value for name, value in defaults.items() if name in known}, **options})
+
+
+def parse_dataset_spec(spec: Any, names: Mapping[str, Any] = {}) -> tuple[Any, dict[str, Any]]:
+    """Return the dataset class and its options.
+
+    :param spec: dict with "class"; function returning one; list of HDF files; or a string: "{...}" (a dict as literal),
+        "config:name", "config:name(...)" or "config:name[...]" (of the config), "ClassName:key=value,...", or a comma
+        list of HDF files
+    :param names: what "config:..." may refer to
+    :raises ConfigError: if it is none of these, or the class is unknown
+    """
+    for _ in range(10):  # a function may return a string, "config:name" may be a function, ...
+        if isinstance(spec, Mapping):
+            return _class_and_options(spec)
+        if isinstance(spec, Dataset):
+            return type(spec), spec.given
+        if hasattr(spec, "__dataset__") and not isinstance(spec, type):  # a dataset of a user
+            found: tuple[Any, dict[str, Any]] = spec.__dataset__()
+            return found
+        if isinstance(spec, type) and issubclass(spec, Dataset) and spec.num_seqs is Dataset.num_seqs:
+            raise ConfigError("a dataset is given as %s; the class %s has no num_seqs" % (FORMS, spec.__name__))
+        if callable(spec):
+            spec = result_of_config("the function that returns a dataset", spec)
+        elif isinstance(spec, (list, tuple)) and spec and all(isinstance(entry, str) for entry in spec):
+            spec = {"class": "HDFDataset", "files": list(spec)}
+        elif isinstance(spec, str):
+            spec = value_of_text(spec.strip(), names)
+        else:
+            break
+    raise ConfigError("a dataset is given as %s, not as %r" % (FORMS, spec))
+
+
+def _class_and_options(spec: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    options = dict(spec)
+    name = options.pop("class", None)
+    if name is None:
+        raise ConfigError('the dataset %s has no "class"; write e.g. {"class": "HDFDataset", ...}' % (short(spec),))
+    if hasattr(name, "__dataset_class__"):  # a class of a user
+        found: tuple[Any, dict[str, Any]] = name.__dataset_class__(options)
+        return found
+    return dataset_class(name), options
+
+
+def dataset_class(name: Any) -> type[Any]:
+    """Return the class registered as ``name`` or ``name + "Dataset"``; a class itself is returned.
+
+    :raises ConfigError: there is none; gives the nearest known name
+    """
+    if isinstance(name, type) and issubclass(name, Dataset):
+        return name
+    if not isinstance(name, str):
+        raise ConfigError('dataset "class" must be a name or a class of datasets, not %r' % (name,))
+    cls = DATASETS.find(name)
+    if cls is None:
+        raise ConfigError(DATASETS.unknown(name))
+    return cls

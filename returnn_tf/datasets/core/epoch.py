@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
-from typing import Any, Optional
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import Example, num_frames
-from returnn_tf.datasets.core.epoch_reader import EpochReader
+from returnn_tf.datasets.core.epoch_reader import Block, EpochReader, Slice, place_of
 from returnn_tf.datasets.core.read_ahead import ReadAhead
-from returnn_tf.datasets.core.together import Together
+
+_LARGEST_BLOCK = 4096  # sequences to read at once
 
 
 class Epoch(EpochReader):
@@ -40,10 +44,18 @@ class Epoch(EpochReader):
             order = order.astype(np.int32)  # half of the memory, of which a corpus of millions needs much
         self._order = order
         self._nth = nth
-        threads = dataset.read_threads
+        threads, opts = dataset.read_threads, dataset.opts
         self._ahead = ReadAhead(self._read, self.has, threads) if threads > 1 else None
-        is_single = self._ahead is not None or nth is not None
-        self._together = None if order is None or is_single else Together(dataset, epoch, order, keys)
+        self._blocks: Optional[BlockReader] = None
+        if (
+            order is not None
+            and self._ahead is None
+            and nth is None
+            and dataset.lengths_together(order[:1]) is not None
+        ):
+            self._blocks = BlockReader(dataset, epoch, order, keys)
+        # no option changes or leaves out single sequences
+        self._is_plain = opts.window == 1 and not (opts.shuffle_frames_of_nseqs or opts.skip_broken_seqs)
 
     @property
     def num_seqs(self) -> Optional[int]:
@@ -71,14 +83,32 @@ class Epoch(EpochReader):
         lengths = self._known_lengths(position)
         return self.sequence(position).lengths if lengths is None else lengths
 
-    @property
-    def together(self) -> Optional[Together]:
-        """Return what reads several sequences at once, if that is possible and their lengths are known."""
-        return self._together if self._together is not None and self._together.knows_lengths else None
+    def whole_slices(self, keys: Sequence[str]) -> Iterator[Slice]:
+        """Yield each usable sequence as a slice, with the number of its frames for these keys as the end."""
+        if self._blocks is None or not self._is_plain:
+            return super().whole_slices(keys)
+        return self._blocks.whole_slices(keys)
+
+    def block(self, positions: Sequence[int], keys: Sequence[str]) -> Block:
+        """Return the sequences at these positions, which ascend."""
+        if self._blocks is None or not self._is_plain:
+            return super().block(positions, keys)
+        indices = self._blocks.indices(positions)
+        return Block(indices, self.dataset.tags_together(indices), self._blocks.columns(positions))
+
+    def sequences(self, position: int) -> tuple[int, Iterable[Example]]:
+        """Return the usable sequence at this position and those read together with it, and the position after them."""
+        if self._blocks is None or not self._is_plain:
+            return super().sequences(position)
+        end, columns = self._blocks.block(position)
+        indices = self._blocks.indices(slice(position, end))
+        tags = self.dataset.tags_together(indices)
+        data = map(dict, map(zip, itertools.repeat(tuple(columns)), zip(*columns.values())))
+        return end, map(Example, indices, tags, data, range(position, end))
 
     def _known_lengths(self, position: int) -> Optional[dict[str, int]]:
-        if self._together is not None:
-            return self._together.lengths(position)
+        if self._blocks is not None:
+            return self._blocks.lengths(position)
         lengths: Optional[dict[str, int]] = self.dataset.lengths(self.index(position))
         return lengths
 
@@ -122,18 +152,18 @@ class Epoch(EpochReader):
 
     def _read(self, position: int) -> Example:
         index = self.index(position)
+        read_by_block = None if self._blocks is None else self._blocks.data(position)
         try:
-            if self._nth is not None and self._nth[position]:
+            if read_by_block is not None:
+                data = read_by_block
+            elif self._nth is not None and self._nth[position]:
                 data = self.dataset.read_again(index, self.epoch, self.keys, int(self._nth[position]))
-            elif self._together is None:
-                data = self.dataset.read(index, self.epoch, self.keys)
             else:
-                data = self._together.data(position)
+                data = self.dataset.read(index, self.epoch, self.keys)
             data = self.dataset.with_window(data)
             self._check_lengths(position, data)
         except Exception as exc:
-            text = str(exc) if isinstance(exc, DataError) else "%s: %s" % (type(exc).__name__, exc)
-            raise DataError("%s: %s" % (self.place(position), text)) from exc
+            raise reading_error(self.place(position), exc) from exc
         return Example(index=index, tag=self.tag(position), data=data, position=position)
 
     def _made_of(self, position: int, data: dict[str, NDArray[Any]]) -> Example:
@@ -146,9 +176,145 @@ class Epoch(EpochReader):
 
     def _check_lengths(self, position: int, data: dict[str, NDArray[Any]]) -> None:
         lengths = self._known_lengths(position)
-        if lengths is None:
-            return
-        for key, value in data.items():
-            frames = num_frames(value)
-            if frames != lengths.get(key, frames):
-                raise DataError("key %r has %d frames, but its length was given as %d" % (key, frames, lengths[key]))
+        if lengths is not None:
+            check_lengths(data, lengths)
+
+
+def check_lengths(data: Mapping[str, NDArray[Any]], lengths: Mapping[str, int]) -> None:
+    """Compare the data of a sequence with the lengths by key that its dataset has given.
+
+    :raises DataError: it has another number of frames
+    """
+    for key, value in data.items():
+        frames = num_frames(value)
+        if frames != lengths.get(key, frames):
+            raise DataError("key %r has %d frames, but its length was given as %d" % (key, frames, lengths[key]))
+
+
+def reading_error(place: str, error: Exception) -> DataError:
+    """Return the error of a sequence that cannot be read.
+
+    :param place: of the sequence
+    """
+    text = str(error) if isinstance(error, DataError) else "%s: %s" % (type(error).__name__, error)
+    return DataError("%s: %s" % (place, text))
+
+
+class BlockReader:
+    """Reads data and lengths of the sequences of an epoch by blocks, where a dataset knows many lengths at once.
+
+    The number of sequences of a block is doubled each time, so that the first one does not wait long.
+
+    :param dataset: has ``read_together`` and ``lengths_together``, see ``datasets.base.Dataset``
+    :param order: corpus indices in the order of reading
+    :param keys: the data keys to read
+    """
+
+    def __init__(self, dataset: Any, epoch: int, order: NDArray[Any], keys: Sequence[str]):
+        self._dataset = dataset
+        self._epoch = epoch
+        self._order = order
+        self._keys = keys
+        self._columns: dict[str, Sequence[NDArray[Any]]] = {}  # data from position _first to before _last
+        self._first = self._last = 0
+        self._size = 1  # of the next block
+        self._lengths: dict[str, list[int]] = {}  # from position _start to before _end
+        self._start = self._end = 0
+
+    def data(self, position: int) -> dict[str, NDArray[Any]]:
+        """Return the data of a sequence.
+
+        :raises DataError: it cannot be read; names it
+        """
+        if not self._first <= position < self._last:
+            self._read(position)
+        return {key: values[position - self._first] for key, values in self._columns.items()}
+
+    def columns(self, positions: Sequence[int]) -> dict[str, list[NDArray[Any]]]:
+        """Return the data of several sequences by key; positions ascend."""
+        found: dict[str, list[NDArray[Any]]] = {key: [] for key in self._keys}
+        done = 0
+        while done < len(positions):
+            if not self._first <= positions[done] < self._last:
+                self._read(positions[done])
+            stop = bisect.bisect_left(positions, self._last, done)
+            offsets = [position - self._first for position in positions[done:stop]]
+            for key, values in found.items():
+                column = self._columns[key]
+                values.extend([column[offset] for offset in offsets])
+            done = stop
+        return found
+
+    def block(self, position: int) -> tuple[int, dict[str, Sequence[NDArray[Any]]]]:
+        """Return the data of the sequences from a position on that are read together, and the position after them."""
+        if not self._first <= position < self._last:
+            self._read(position)
+        skipped = position - self._first
+        return self._last, {key: values[skipped:] for key, values in self._columns.items()}
+
+    def lengths(self, position: int) -> dict[str, int]:
+        """Return frames by key without reading the data."""
+        if not self._start <= position < self._end:
+            chosen = self._order[position : position + _LARGEST_BLOCK]
+            self._start, self._end = position, position + len(chosen)
+            self._lengths = self._dataset.lengths_together(chosen)
+        return {key: values[position - self._start] for key, values in self._lengths.items()}
+
+    def whole_slices(self, keys: Sequence[str]) -> Iterator[Slice]:
+        """Yield each sequence as a slice, with the number of its frames for these keys as the end."""
+        begins = itertools.repeat((0,) * len(keys))
+        for start in range(0, len(self._order), _LARGEST_BLOCK):
+            lengths = self._dataset.lengths_together(self._order[start : start + _LARGEST_BLOCK])
+            yield from zip(itertools.count(start), begins, zip(*(lengths[key] for key in keys)))
+
+    def indices(self, positions: Union[slice, Sequence[int]]) -> list[int]:
+        """Return the corpus indices at these positions."""
+        indices: list[int] = self._order[positions].tolist()
+        return indices
+
+    def _read(self, position: int) -> None:
+        """Read the sequence at a position, with the next ones if nothing is wrong with them.
+
+        So an error is that of this sequence, and comes when it is its turn.
+        """
+        self._columns, self._first, self._last = {}, position, position
+        columns = self._read_block(position) if self._size > 1 else None
+        if columns is None:
+            try:
+                data = self._dataset.read(int(self._order[position]), self._epoch, self._keys)
+            except Exception as exc:
+                raise reading_error(self._place(position), exc) from exc
+            columns, self._size = {key: [data[key]] for key in self._keys}, 1
+        count = self._num_right(position, columns)
+        self._size = min(2 * self._size, _LARGEST_BLOCK)
+        self._columns = columns
+        self._last = position + count
+
+    def _place(self, position: int) -> str:
+        return place_of(self._dataset, self._dataset.tag(int(self._order[position])), position, self._epoch)
+
+    def _read_block(self, position: int) -> Optional[dict[str, Sequence[NDArray[Any]]]]:
+        """Return the data of a block; None if a sequence in it cannot be read, for no error tells which one."""
+        chosen = self._order[position : position + self._size]
+        try:
+            columns: dict[str, Sequence[NDArray[Any]]] = self._dataset.read_together(chosen, self._epoch, self._keys)
+        except Exception:
+            return None
+        return columns
+
+    def _num_right(self, position: int, columns: Mapping[str, Sequence[NDArray[Any]]]) -> int:
+        """Return how many sequences of a block have the lengths that the dataset has given, at least the first one."""
+        count = len(columns[self._keys[0]])
+        lengths = self._dataset.lengths_together(self._order[position : position + count])
+        for key, values in columns.items():
+            frames = list(map(len, values)) if values[0].ndim else [1] * len(values)
+            if frames != lengths[key]:
+                wrong = (number for number, pair in enumerate(zip(frames, lengths[key])) if pair[0] != pair[1])
+                count = min(count, next(wrong, count))
+        if not count:
+            data = {key: values[0] for key, values in columns.items()}
+            try:
+                check_lengths(data, {key: values[0] for key, values in lengths.items()})
+            except DataError as exc:
+                raise reading_error(self._place(position), exc) from None
+        return count

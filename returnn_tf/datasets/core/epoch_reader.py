@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Optional
+
+from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import DataSpec, Example
-from returnn_tf.datasets.core.together import Together
 from returnn_tf.logging.log import log
 
 _MOST_LISTED = 100  # broken sequences
+
+
+#: A sequence or a part of it: its position in the order of the epoch; by data key, as tuples in the order of the
+#: counted keys, its first frame (negative: that many zero frames first, of the context) and the frame after its last
+#: one (beyond the sequence: zero frames at the end).
+Slice = tuple[int, tuple[int, ...], tuple[int, ...]]
+
+
+class Block(NamedTuple):
+    """Several sequences of an epoch.
+
+    :param indices: positions in the corpus
+    :param data: key -> one array for each sequence
+    """
+
+    indices: list[int]
+    tags: list[str]
+    data: dict[str, list[NDArray[Any]]]
+
+
+def place_of(dataset: Any, tag: str, position: int, epoch: int, file: str = "") -> str:
+    """Return the dataset and sequence for messages."""
+    where = ", file %r" % file if file else ""
+    return "dataset %r%s, sequence %r (position %d of epoch %d)" % (dataset.name, where, tag, position, epoch)
 
 
 class EpochReader:
@@ -102,10 +128,32 @@ class EpochReader:
             )
         )
 
-    @property
-    def together(self) -> Optional[Together]:
-        """Return what reads several sequences at once, or None."""
-        return None
+    def whole_slices(self, keys: Sequence[str]) -> Iterator[Slice]:
+        """Yield each usable sequence as a slice, with the number of its frames for these keys as the end."""
+        begins = (0,) * len(keys)
+        position = 0
+        while self.has(position):
+            if self.is_usable(position):
+                lengths = self.lengths(position)
+                yield position, begins, tuple([lengths[key] for key in keys])
+            position += 1
+
+    def block(self, positions: Sequence[int], keys: Sequence[str]) -> Block:
+        """Return the sequences at these positions, which ascend.
+
+        :param keys: the data keys that are needed
+        """
+        found = {position: self.sequence(position) for position in positions}
+        sequences = [found[position] for position in positions]
+        return Block(
+            [sequence.index for sequence in sequences],
+            [sequence.tag for sequence in sequences],
+            {key: [sequence.data[key] for sequence in sequences] for key in keys},
+        )
+
+    def sequences(self, position: int) -> tuple[int, Iterable[Example]]:
+        """Return the usable sequence at this position and those read together with it, and the position after them."""
+        return position + 1, (self.sequence(position),)
 
     def complete(self, position: int) -> Optional[float]:
         """Return the fraction of the epoch that is done after the sequence at this position, None if unknown."""
@@ -118,13 +166,7 @@ class EpochReader:
     def place(self, position: int, *, with_file: bool = False) -> str:
         """Return the dataset and tag for messages; also the file if requested and if there is one."""
         file = self.file(position) if with_file else ""
-        return "dataset %r%s, sequence %r (position %d of epoch %d)" % (
-            self.dataset.name,
-            ", file %r" % file if file else "",
-            self.tag(position),
-            position,
-            self.epoch,
-        )
+        return place_of(self.dataset, self.tag(position), position, self.epoch, file)
 
     def release(self, position: int) -> None:
         """Drop the sequences before this position."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, TypeVar
 
-from returnn_tf.config import ConfigError
 from returnn_tf.config.registry import Registry
-from returnn_tf.datasets.core.corpus import Corpus
 
 _T = TypeVar("_T", bound=type[Any])
 _SUFFIX = "Dataset"
@@ -47,21 +45,6 @@ def register_dataset(name: Optional[str] = None) -> Callable[[_T], _T]:
     ...     pass
     """
     return lambda cls: DATASETS.register(name or cls.__name__)(cls)
-
-
-def dataset_class(name: Any) -> type[Any]:
-    """Return the class registered as ``name`` or ``name + "Dataset"``; a class itself is returned.
-
-    :raises ConfigError: there is none; gives the nearest known name
-    """
-    if isinstance(name, type) and issubclass(name, Corpus):
-        return name
-    if not isinstance(name, str):
-        raise ConfigError('dataset "class" must be a name or a class of datasets, not %r' % (name,))
-    cls = DATASETS.find(name)
-    if cls is None:
-        raise ConfigError(DATASETS.unknown(name))
-    return cls
 
 
 def dataset_class_names() -> list[str]:

@@ -1,4 +1,4 @@
-"""The order in which an epoch reads the sequences of a corpus: pure functions on indices, lengths and seeds.
+"""The order in which an epoch reads the sequences of a corpus: its options, and the functions that make it.
 
 Random orders come from ``numpy.random.RandomState(seed)`` (MT19937, legacy functions), so they are the same everywhere.
 """
@@ -6,12 +6,25 @@ Random orders come from ``numpy.random.RandomState(seed)`` (MT19937, legacy func
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import os
+from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.options import between
+from returnn_tf.config.user_code import result_of_config
+from returnn_tf.datasets.core import safe_files
+from returnn_tf.datasets.core.base_options import SEED_OFFSETS, BaseOptions
+from returnn_tf.datasets.core.tags import warn_of_unknown
+from returnn_tf.logging.log import log
+
+#: Environment variable for the option `random_seed_offset`.
+SEED_OFFSET_VARIABLE = "RETURNN_RANDOM_SEED_OFFSET"
+_TAGS_TOGETHER = 4096
 
 Lengths = Callable[[], NDArray[Any]]  # computes the lengths [num_seqs] of all sequences, only if an order needs them
 
@@ -224,3 +237,208 @@ def _table() -> dict[str, _Order]:
 
 _ORDERS: dict[str, _Order] = _table()
 _BY_LENGTH = frozenset(("sorted", "sorted_reverse", "laplace", "sort_bin_shuffle", "sort_bin_shuffle_x2"))
+
+
+@dataclasses.dataclass(frozen=True)
+class CorpusFacts:
+    """The facts on a corpus by which its sequences are ordered.
+
+    :param num_seqs: None: endless
+    :param seq_lengths: returns the lengths [num_seqs], or None if they are not known without reading
+    :param tags: returns the tags of sequences by index
+    """
+
+    num_seqs: Optional[int]
+    seq_lengths: Callable[[], Optional[NDArray[Any]]]
+    tags: Callable[[Sequence[int]], list[str]]
+
+    def walk_tags(self, order: Sequence[int]) -> Iterator[str]:
+        """Yield the tags of sequences by index."""
+        blocks = (order[start : start + _TAGS_TOGETHER] for start in range(0, len(order), _TAGS_TOGETHER))
+        return itertools.chain.from_iterable(map(self.tags, blocks))
+
+
+class EpochOrder:
+    """The options of a dataset on the order of its sequences, applied to an epoch.
+
+    :param opts: of the dataset
+    :param owner: how errors begin
+    :param parse: parses the option ``seq_ordering``
+    :raises ConfigError: the options contradict each other
+    """
+
+    def __init__(self, opts: BaseOptions, owner: str, parse: Callable[[Any], Ordering]):
+        self._opts = opts
+        self._owner = owner
+        self._parse = parse
+        self._lengths: Optional[NDArray[Any]] = None
+        self._warned_empty = self._compared_filter = False
+        if opts.repeat_epoch > 1 and opts.partition_epoch > 1:
+            raise ConfigError(
+                "%s: partition_epoch=%d and repeat_epoch=%d contradict each other; use one of them"
+                % (owner, opts.partition_epoch, opts.repeat_epoch)
+            )
+        if not 0 <= opts._shard_index < opts._num_shards:
+            raise ConfigError(
+                "%s: _shard_index is %d, but must be at least 0 and below _num_shards=%d"
+                % (owner, opts._shard_index, opts._num_shards)
+            )
+        #: the order of all epochs; None: it is a function of the epoch
+        self.fixed = None if callable(opts.seq_ordering) else self._parsed(opts.seq_ordering)
+
+    @property
+    def ignores_lengths(self) -> bool:
+        """Return whether no epoch is ordered by lengths."""
+        return self.fixed is not None and not self.fixed.needs_lengths
+
+    def at(self, epoch: int) -> Ordering:
+        """Return the order of an epoch as the option has it."""
+        if self.fixed is not None:
+            return self.fixed
+        given = result_of_config("%s: seq_ordering" % self._owner, self._opts.seq_ordering, epoch=epoch)
+        return self._parsed(given)
+
+    def _parsed(self, text: Any) -> Ordering:
+        try:
+            return self._parse(text)
+        except ConfigError as exc:
+            raise ConfigError("%s: %s" % (self._owner, exc)) from None
+
+    @property
+    def seed_offset(self) -> int:
+        """Return the offset of the seed of each epoch.
+
+        The option, else environment variable RETURNN_RANDOM_SEED_OFFSET, else 0.
+        """
+        if self._opts.random_seed_offset is not None:
+            return int(self._opts.random_seed_offset)
+        text = os.environ.get(SEED_OFFSET_VARIABLE, "0")
+        try:
+            offset = int(text)
+        except ValueError:
+            raise ConfigError("environment variable %s is %r, not an integer" % (SEED_OFFSET_VARIABLE, text)) from None
+        fault = between(*SEED_OFFSETS)(offset)
+        if fault:
+            raise ConfigError("environment variable %s %s, got %d" % (SEED_OFFSET_VARIABLE, fault, offset))
+        return offset
+
+    def seed(self, epoch: int, *, nth: int = 1) -> int:
+        """Return the random seed of an epoch."""
+        opts = self._opts
+        return epoch_seed(
+            epoch,
+            partition_epoch=opts.partition_epoch,
+            nth=nth,
+            fixed=opts.fixed_random_seed,
+            offset=self.seed_offset,
+        )
+
+    def order(self, epoch: int, ordering: Ordering, corpus: CorpusFacts) -> Optional[NDArray[Any]]:
+        """Return corpus indices (int64) in the order in which an epoch reads them; None: endless, in corpus order.
+
+        :param ordering: of the epoch
+        :raises DataError: the corpus is empty or the filter leaves nothing
+        """
+        if corpus.num_seqs == 0:
+            raise DataError("%s is empty: it has no sequences" % self._owner)
+        if ordering.kind in ("sorted", "sorted_reverse") and self._known_lengths(corpus) is None:
+            ordering = Ordering("default")
+        if corpus.num_seqs is None:
+            self._check_endless(ordering)
+            return None
+        seed = self.seed(epoch, nth=ordering.nth)
+        full = order_sequences(ordering, corpus.num_seqs, lambda: self.lengths(corpus), seed)
+        return self.part(full, epoch, corpus)
+
+    def part(self, order: NDArray[Any], epoch: int, corpus: CorpusFacts) -> NDArray[Any]:
+        """Return what an epoch takes of a full order: unique tags, partition and shard, repetition, filter."""
+        opts = self._opts
+        if opts.unique_seq_tags:
+            order = _unique(order, corpus)
+        parts, shards = opts.partition_epoch, opts._num_shards
+        if parts * shards > 1:
+            part = (max(epoch, 1) - 1) % parts * shards + opts._shard_index
+            found = partition(order, num_parts=parts * shards, part=part)
+            if not len(found) and not self._warned_empty:
+                self._warned_empty = True
+                shared = ", _num_shards=%d" % shards if shards > 1 else ""
+                log.warn(
+                    "%s: epoch %d is empty: %d sequences are divided into %d parts (partition_epoch=%d%s)"
+                    % (self._owner, epoch, len(order), parts * shards, parts, shared)
+                )
+            order = found
+        if opts.repeat_epoch > 1:
+            order = np.tile(order, opts.repeat_epoch)
+        return np.asarray(self.filtered(order, epoch, corpus), np.int64)
+
+    def filtered(self, order: NDArray[Any], epoch: int, corpus: CorpusFacts) -> NDArray[Any]:
+        """Return the sequences of an order which ``seq_list_filter_file`` names, all if there is no such file.
+
+        :raises DataError: it names none of them
+        """
+        path = self._opts.seq_list_filter_file
+        if not path:
+            return order
+        with safe_files.wanted_by("%s: option 'seq_list_filter_file'" % self._owner):
+            tags = set(safe_files.read_seq_tags(path))
+        if not self._compared_filter:
+            self._compared_filter = True
+            known = corpus.walk_tags(range(corpus.num_seqs or 0))
+            warn_of_unknown(self._owner, "seq_list_filter_file", path, tags, known)
+        kept = [index for index, tag in zip(order.tolist(), corpus.walk_tags(order.tolist())) if tag in tags]
+        if not kept:
+            raise DataError(
+                "%s: epoch %d is empty: none of its sequences is in seq_list_filter_file %r (%d tags). Are the tags of "
+                "another corpus, or is partition_epoch=%d too large?"
+                % (self._owner, epoch, path, len(tags), self._opts.partition_epoch)
+            )
+        return np.asarray(kept, np.int64)
+
+    def lengths(self, corpus: CorpusFacts) -> NDArray[Any]:
+        """Return the lengths [num_seqs] by which orders sort.
+
+        :raises ConfigError: they are not known
+        """
+        lengths = self._known_lengths(corpus)
+        if lengths is None:
+            raise ConfigError(
+                "%s: seq_ordering %r needs the lengths of the sequences, which are not known before they are read. "
+                "Use 'default' or 'random', or give seq_order_seq_lens_file" % (self._owner, self._opts.seq_ordering)
+            )
+        return lengths
+
+    def _check_endless(self, ordering: Ordering) -> None:
+        opts = self._opts
+        cuts = max(opts.partition_epoch, opts.repeat_epoch, opts._num_shards) > 1
+        if ordering.kind != "default" or cuts or opts.unique_seq_tags or opts.seq_list_filter_file:
+            raise ConfigError(
+                "%s is endless, so it has the order 'default' only, and no parts; give it num_seqs" % self._owner
+            )
+
+    def _known_lengths(self, corpus: CorpusFacts) -> Optional[NDArray[Any]]:
+        if self._lengths is None:
+            path = self._opts.seq_order_seq_lens_file
+            found = self._lengths_of_file(path, corpus) if path else corpus.seq_lengths()
+            self._lengths = None if found is None else np.asarray(found)
+        return self._lengths
+
+    def _lengths_of_file(self, path: str, corpus: CorpusFacts) -> NDArray[Any]:
+        with safe_files.wanted_by("%s: option 'seq_order_seq_lens_file'" % self._owner):
+            table = safe_files.read_seq_lens(path)
+        lengths = []
+        for tag in corpus.walk_tags(range(corpus.num_seqs or 0)):
+            if tag not in table:
+                raise DataError("%s: seq_order_seq_lens_file %r lacks the sequence %r" % (self._owner, path, tag))
+            lengths.append(table[tag])
+        return np.asarray(lengths)
+
+
+def _unique(order: NDArray[Any], corpus: CorpusFacts) -> NDArray[Any]:
+    """Return an order without sequences whose tag occurred before."""
+    seen: set[str] = set()
+    keep = []
+    for index, tag in zip(order.tolist(), corpus.walk_tags(order.tolist())):
+        if tag not in seen:
+            seen.add(tag)
+            keep.append(index)
+    return np.asarray(keep, np.int64)

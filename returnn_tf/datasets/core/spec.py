@@ -1,4 +1,4 @@
-"""The forms in which a config specifies a dataset, resolved to a class and its options."""
+"""The text forms in which a config specifies a dataset."""
 
 from __future__ import annotations
 
@@ -7,64 +7,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from returnn_tf.config import ConfigError, did_you_mean
-from returnn_tf.config.user_code import result_of_config
-from returnn_tf.datasets.core.corpus import Corpus
-from returnn_tf.datasets.core.registry import dataset_class
+from returnn_tf.datasets.core.registry import DATASETS
 
-_FORMS = (
+FORMS = (
     'a dict {"class": "HDFDataset", ...}, a function returning one, "ClassName:key=value,..." or "first.hdf,second.hdf"'
 )
-
 _WRONG_EXPRESSION = "it must be a name of the config, a call of a function in it, or an entry of these"
 
 
-def parse_dataset_spec(spec: Any, names: Mapping[str, Any] = {}) -> tuple[Any, dict[str, Any]]:
-    """Return the dataset class and its options.
+def value_of_text(text: str, names: Mapping[str, Any]) -> Any:
+    """Return the dict, the list of files, or the object of the config that a text stands for.
 
-    :param spec: dict with "class"; function returning one; list of HDF files; or a string: "{...}" (a dict as literal),
-        "config:name", "config:name(...)" or "config:name[...]" (of the config), "ClassName:key=value,...", or a comma
-        list of HDF files
     :param names: what "config:..." may refer to
-    :raises ConfigError: if it is none of these, or the class is unknown
+    :raises ConfigError: it has another form
     """
-    for _ in range(10):  # a function may return a string, "config:name" may be a function, ...
-        if isinstance(spec, Mapping):
-            return _class_and_options(spec)
-        if isinstance(spec, Corpus):
-            return type(spec), spec.given
-        if hasattr(spec, "__dataset__") and not isinstance(spec, type):  # a dataset of a user
-            found: tuple[Any, dict[str, Any]] = spec.__dataset__()
-            return found
-        if isinstance(spec, type) and issubclass(spec, Corpus) and spec.num_seqs is Corpus.num_seqs:
-            raise ConfigError("a dataset is given as %s; the class %s has no num_seqs" % (_FORMS, spec.__name__))
-        if callable(spec):
-            spec = result_of_config("the function that returns a dataset", spec)
-        elif isinstance(spec, (list, tuple)) and spec and all(isinstance(entry, str) for entry in spec):
-            spec = {"class": "HDFDataset", "files": list(spec)}
-        elif isinstance(spec, str):
-            spec = _parse_text(spec.strip(), names)
-        else:
-            break
-    raise ConfigError("a dataset is given as %s, not as %r" % (_FORMS, spec))
-
-
-def _class_and_options(spec: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    options = dict(spec)
-    name = options.pop("class", None)
-    if name is None:
-        raise ConfigError('the dataset %s has no "class"; write e.g. {"class": "HDFDataset", ...}' % (_short(spec),))
-    if hasattr(name, "__dataset_class__"):  # a class of a user
-        found: tuple[Any, dict[str, Any]] = name.__dataset_class__(options)
-        return found
-    return dataset_class(name), options
-
-
-def _parse_text(text: str, names: Mapping[str, Any]) -> Any:
     if text.startswith("{"):
         try:
             return ast.literal_eval(text)
         except (ValueError, SyntaxError) as exc:
-            raise ConfigError("the dataset %r is not a dict of plain values: %s" % (_short(text), exc)) from None
+            raise ConfigError("the dataset %r is not a dict of plain values: %s" % (short(text), exc)) from None
     if text.startswith("config:"):
         return _config_value(text[len("config:") :].strip(), names)
     head, colon, rest = text.partition(":")
@@ -72,9 +33,10 @@ def _parse_text(text: str, names: Mapping[str, Any]) -> Any:
         return {"class": head, **_key_values(text, rest)}
     files = [entry.strip() for entry in text.split(",") if entry.strip()]
     if not files:
-        raise ConfigError("a dataset is given as %s, not as an empty string" % _FORMS)
+        raise ConfigError("a dataset is given as %s, not as an empty string" % FORMS)
     if len(files) == 1 and files[0].isidentifier():
-        dataset_class(files[0])  # "did you mean" for a class without options
+        if DATASETS.find(files[0]) is None:
+            raise ConfigError(DATASETS.unknown(files[0]))
         return {"class": files[0]}
     return {"class": "HDFDataset", "files": files}
 
@@ -144,6 +106,7 @@ def _plain(node: ast.AST) -> Any:
         raise ConfigError("arguments must be plain values") from None
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """Return the representation of a value, cut if it is long."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -14,7 +14,7 @@ from returnn_tf.config.errors import shown
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec, Example, spec_of_array
-from returnn_tf.datasets.core.epoch_reader import EpochReader
+from returnn_tf.datasets.core.epoch_reader import EpochReader, place_of
 from returnn_tf.datasets.core.safe_files import read_seq_tags
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
 from returnn_tf.datasets.core.window import window_spec
@@ -158,7 +158,7 @@ class StreamDataset(Dataset):
             )
         if self.makes_order:
             return
-        kind = None if self._ordering is None else self._ordering.kind
+        kind = None if self.epoch_order.fixed is None else self.epoch_order.fixed.kind
         if kind != "default":
             raise ConfigError(
                 "%s is a stream, so it has the order 'default' only, not seq_ordering %s"
@@ -238,7 +238,7 @@ class StreamedEpoch(EpochReader):
         self._num_read += 1
 
     def _choose(self, sequences: Iterable[Example]) -> Iterator[Example]:
-        """Yield the sequences of this process, in the order of steps of ``Corpus.seq_order``."""
+        """Yield the sequences of this process, in the order of steps of `EpochOrder.part`."""
         opts = self.dataset.opts
         chosen = self._counted(sequences)
         if self._is_own_order:
@@ -265,8 +265,7 @@ class StreamedEpoch(EpochReader):
             data: dict[str, NDArray[Any]] = self.dataset.with_window({key: sequence.data[key] for key in self.keys})
             return data
         except DataError as exc:
-            place = "dataset %r, sequence %r (position %d of epoch %d)"
-            place %= self.dataset.name, sequence.tag, position, self.epoch
+            place = place_of(self.dataset, sequence.tag, position, self.epoch)
             raise DataError("%s: %s" % (place, exc)) from None
 
     def _fraction(self, sequence: Example) -> Optional[float]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
-from returnn_tf.datasets.core.format import LABEL_PLACEHOLDER
+from returnn_tf.datasets.core.base import LABEL_PLACEHOLDER
 
 _BYTES_TO_FLUSH = 1 << 24  # so that a full disk is detected early, and by an error that can be caught
 

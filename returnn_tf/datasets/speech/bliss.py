@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import above, option
 from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.core.tags import warn_of_unknown
 from returnn_tf.datasets.files import local_copy
 from returnn_tf.datasets.speech.audio_range import duration, read_range
 from returnn_tf.datasets.speech.indexed import IndexedUtterances
@@ -112,7 +113,7 @@ class BlissDataset(IndexedUtterances["_Index"]):
                 % (self._owner(), opts.path, " that are in segment_file %r" % opts.segment_file if allowed else "")
             )
         if allowed:
-            self.warn_of_unknown("segment_file", allowed, index.names)
+            warn_of_unknown(self._owner(), "segment_file", self.opts.segment_file, allowed, index.names)
         twice = index.names.repeated()
         if twice:
             text = "%s: corpus %r has several segments of the same name, e.g. %r. Rename them"

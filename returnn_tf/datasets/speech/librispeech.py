@@ -138,7 +138,7 @@ class LibriSpeechCorpus(UtterancesInFiles[LibriSpeechIndex]):
                     % (self._owner(), epoch, names, did_you_mean(str(names[0] if names else ""), self._part_names()))
                 )
         new_filter = bool(entry.get("use_new_filter", False))
-        lengths = self._needed_lengths()[order]
+        lengths = self.needed_lengths()[order]
         return limit_mean_length(order, lengths, entry.get("max_mean_len"), new_filter=new_filter)
 
     def _part_names(self) -> list[str]:

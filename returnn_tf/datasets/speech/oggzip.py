@@ -13,6 +13,7 @@ from returnn_tf.config.options import between, option
 from returnn_tf.datasets.core.epoch_filter import EpochFilter, limit_mean_length
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.safe_files import path_of
+from returnn_tf.datasets.core.tags import warn_of_unknown
 from returnn_tf.datasets.files import local_copy
 from returnn_tf.datasets.speech.indexed import UtterancesInFiles
 from returnn_tf.datasets.speech.oggzip_index import OggZipIndex, OggZipPart
@@ -179,7 +180,7 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
                 % (self._owner(), index.num_read, opts.segment_file, len(allowed or ()))
             )
         if allowed:
-            self.warn_of_unknown("segment_file", allowed, index.tags)
+            warn_of_unknown(self._owner(), "segment_file", self.opts.segment_file, allowed, index.tags)
         self._warn_of_contradictions(index)
         order = random_subset(len(index), opts.fixed_random_subset, opts.fixed_random_subset_seed, self._owner())
         if order is not None:
@@ -207,7 +208,7 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
         order = super().seq_order(epoch)
         assert order is not None
         for entry in self._filter.at(max(epoch, 1)):
-            order = limit_mean_length(order, self._needed_lengths()[order], entry.get("max_mean_len"))
+            order = limit_mean_length(order, self.needed_lengths()[order], entry.get("max_mean_len"))
         return order
 
     def target_text(self, index: int) -> str:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import Example
-from returnn_tf.datasets.core.epoch import Epoch
+from returnn_tf.datasets.core.epoch import Epoch, reading_error
 from returnn_tf.logging.log import log
 
 
@@ -114,6 +114,5 @@ class InOrderEpoch(Epoch):
                 raise self._failed[position]
             data = self.dataset.with_window(self._read_ahead.pop(position))
         except Exception as exc:
-            text = str(exc) if isinstance(exc, DataError) else "%s: %s" % (type(exc).__name__, exc)
-            raise DataError("%s: %s" % (self.place(position), text)) from exc
+            raise reading_error(self.place(position), exc) from exc
         return Example(index=index, tag=self.dataset.tag(index), data=data, position=position)

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from returnn_tf.config import Config, DataError
 from returnn_tf.config.settings import Effect, settings_with
-from returnn_tf.datasets.core.corpus import SEED_OFFSET_VARIABLE
+from returnn_tf.datasets.core.seq_order import SEED_OFFSET_VARIABLE
 from returnn_tf.engine.support.fingerprint import settings
 from returnn_tf.engine.support.scores import added_sums
 

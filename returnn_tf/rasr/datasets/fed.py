@@ -100,9 +100,9 @@ class FedDataset(StreamDataset):
         opts = self.opts
         ordering = self.ordering(epoch)
         if ordering.kind in ("sorted", "sorted_reverse"):
-            self._needed_lengths()  # which raises the error
+            self.needed_lengths()  # which raises the error
         seed = self.epoch_seed(epoch, nth=ordering.nth)
-        order = orders.order_sequences(ordering, len(names), self._needed_lengths, seed)
+        order = orders.order_sequences(ordering, len(names), self.needed_lengths, seed)
         if opts.partition_epoch > 1:
             part = (max(epoch, 1) - 1) % opts.partition_epoch
             order = orders.partition(order, num_parts=opts.partition_epoch, part=part)

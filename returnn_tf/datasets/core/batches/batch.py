@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.batches.arrays import new_array
-from returnn_tf.datasets.core.batches.slices import Slice
+from returnn_tf.datasets.core.batches.batch_options import BatchOptions
 from returnn_tf.datasets.core.declared import Declared
+from returnn_tf.datasets.core.epoch_reader import EpochReader, Slice
 from returnn_tf.tensor import SEQ_TAG
 
 
@@ -23,10 +24,12 @@ class BatchPlan:
     :param parts: sequences, chunks or pieces of sequences in order
     :param places: for each part its row in the batch, ascending, and the frame of that row where it starts (same for
         all keys)
+    :param is_whole: whether all parts are whole sequences
     """
 
     parts: list[Slice] = dataclasses.field(default_factory=list)
     places: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    is_whole: bool = False
 
     @property
     def num_rows(self) -> int:
@@ -81,36 +84,42 @@ class Batch:
 
 
 def assemble(
-    plan: BatchPlan, epoch: Any, keys: list[str], *, number: int, declared: Optional[Mapping[str, Declared]] = None
+    plan: BatchPlan,
+    epoch: EpochReader,
+    options: BatchOptions,
+    *,
+    number: int,
+    declared: Optional[Mapping[str, Declared]] = None,
 ) -> Batch:
     """Read the sequences of a plan and pad them.
 
-    :param epoch: ``datasets.epoch.Epoch``
-    :param keys: the data keys to deliver
+    :param options: with the data keys to deliver
     :param declared: the declared format, by key
     :raises DataError: the data does not match it; names sequence, key and value
     """
+    positions, first, last = map(list, zip(*plan.parts))
+    starts, ends = (dict(zip(options.counted, zip(*frames))) for frames in (first, last))
+    read = epoch.block(positions, options.keys)
 
     def places(part: int) -> tuple[str, int]:
-        return epoch.place(plan.parts[part].position, with_file=True), max(plan.parts[part].start[key], 0)
+        return epoch.place(positions[part], with_file=True), max(starts[key][part], 0)
 
-    sequences = {part.position: epoch.sequence(part.position) for part in plan.parts}
     feed: dict[str, NDArray[Any]] = {}
-    for key in keys:
-        cuts = [_cut(sequences[part.position].data[key], part, key) for part in plan.parts]
+    for key in options.keys:
+        cuts = read.data[key]
+        if not plan.is_whole:
+            cuts = [_cut(*part) for part in zip(cuts, starts[key], ends[key])]
         entries = padded(key, cuts, plan, epoch.specs[key].shape if key in epoch.specs else ())
         feed.update(declared[key].checked(key, entries, cuts, places) if declared and key in declared else entries)
-    tags = [sequences[part.position].tag for part in plan.parts]
-    last = plan.parts[-1].position
     return Batch(
-        feed=with_tags(feed, plan, tags, declared),
-        slices={key: [(part.position, part.start[key], part.end[key]) for part in plan.parts] for key in keys},
-        rows=list(plan.places),
-        seq_tags=tags,
-        seq_indices=[sequences[part.position].index for part in plan.parts],
-        num_frames={key: sum(part.end[key] - part.start[key] for part in plan.parts) for key in keys},
+        feed=with_tags(feed, plan, read.tags, declared),
+        slices={key: list(zip(positions, starts[key], ends[key])) for key in options.keys},
+        rows=plan.places,
+        seq_tags=read.tags,
+        seq_indices=read.indices,
+        num_frames={key: sum(ends[key]) - sum(starts[key]) for key in options.keys},
         number=number,
-        complete=epoch.complete(last),
+        complete=epoch.complete(positions[-1]),
     )
 
 
@@ -128,9 +137,8 @@ def with_tags(
     return {**feed, SEQ_TAG: np.array(tags, object)}
 
 
-def _cut(value: NDArray[Any], part: Slice, key: str) -> NDArray[Any]:
+def _cut(value: NDArray[Any], start: int, end: int) -> NDArray[Any]:
     """Return frames start..end of one sequence, zero outside of it."""
-    start, end = part.start[key], part.end[key]
     if value.ndim == 0:
         return value
     if not start and end == len(value):

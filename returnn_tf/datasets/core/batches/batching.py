@@ -1,15 +1,17 @@
-"""Grouping sequences, chunks or frames into batches."""
+"""Grouping sequences, chunks or frames into batches: which are used, and where a batch ends."""
 
 from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Optional
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Optional
 
-from returnn_tf.datasets.core.batches.batch import BatchPlan
+from returnn_tf.datasets.core.batches.batch import Batch, BatchPlan, assemble
 from returnn_tf.datasets.core.batches.batch_options import BatchOptions
-from returnn_tf.datasets.core.batches.slices import Slice
+from returnn_tf.datasets.core.batches.slices import Cutting
+from returnn_tf.datasets.core.declared import Declared
+from returnn_tf.datasets.core.epoch_reader import EpochReader, Slice
 from returnn_tf.logging.log import log
 
 
@@ -41,177 +43,179 @@ class BatchStats:
         return ", ".join(text % count for count, text in texts if count)
 
 
-def plan_batches(
-    slices: Iterable[Slice], options: BatchOptions, *, epoch: Any, rng: random.Random, stats: BatchStats
-) -> Iterator[BatchPlan]:
-    """Plan the batches of an epoch in its order.
+def iterate_batches(
+    epoch: EpochReader,
+    options: BatchOptions,
+    cutting: Cutting,
+    *,
+    rng: random.Random,
+    stats: BatchStats,
+    start_batch: int = 0,
+    declared: Optional[Mapping[str, Declared]] = None,
+) -> Iterator[Batch]:
+    """Yield the batches of an epoch in its order.
 
-    :param slices: all sequences or chunks
-    :param epoch: ``datasets.epoch.Epoch``, for names in messages
+    :param rng: for ``seq_drop`` and chunks of random size
+    :param stats: updated in place
+    :param start_batch: number of batches to skip without reading them
+    :param declared: the declared format, by key
+    """
+    slices = cutting.slices(epoch, options.counted, recurrent_net=options.recurrent_net, rng=rng)
+    planner = BatchPlanner(options, epoch, rng, stats, is_whole=cutting.is_none)
+    for number, plan in enumerate(planner.plans(slices)):
+        if number >= start_batch:
+            yield assemble(plan, epoch, options, number=number, declared=declared)
+        epoch.release(plan.parts[-1][0])
+    stats.num_broken = len(epoch.broken)
+    epoch.report_broken(stats.num_seen)
+
+
+class BatchPlanner:
+    """Groups the slices of an epoch into batches.
+
+    Corpora of many short sequences spend more time on each sequence in Python than on reading. So lengths are tuples
+    in the order of the counted keys, limits are given by the numbers of these keys, and no object is made for a slice.
+
+    :param epoch: for names in messages
     :param rng: for ``seq_drop``
     :param stats: updated in place
+    :param is_whole: whether all slices are whole sequences
     """
-    if options.recurrent_net:
-        yield from _plan_sequences(slices, options, epoch=epoch, rng=rng, stats=stats)
-    else:
-        yield from _plan_frames(slices, options, stats=stats)
 
+    def __init__(
+        self, options: BatchOptions, epoch: EpochReader, rng: random.Random, stats: BatchStats, *, is_whole: bool
+    ):
+        self._options = options
+        self._epoch = epoch
+        self._rng = rng
+        self._stats = stats
+        self._is_whole = is_whole
 
-class SeqFilter:
-    """Decides which sequences or chunks are used at all."""
+    def plans(self, slices: Iterable[Slice]) -> Iterator[BatchPlan]:
+        """Yield the plan of each batch.
 
-    def __init__(self, options: BatchOptions, *, epoch: Any, rng: random.Random, stats: BatchStats):
-        self.options, self.epoch, self.rng, self.stats = options, epoch, rng, stats
-        self._longest, self._largest = limits(options.max_seq_length), limits(options.batch_size)
-        self._shortest = [(key, limit) for key, limit in limits(options.min_seq_length) if limit]
-        self._last_position: Optional[int] = None
-        self._num_seqs = 0
-
-    def use(self, part: Slice, frames: dict[str, int]) -> bool:
-        """Return False for sequences that are too long, too short or dropped at random.
-
-        :param frames: of the part, by key
+        :param slices: all sequences or chunks, in the order of the epoch
         """
-        if exceeds(frames, self._longest):
-            self.stats.num_too_long += 1
-            return False
-        if self._shortest and any(frames[key] < limit for key, limit in self._shortest):
-            self.stats.num_too_short += 1
-            return False
-        if self.rng.random() < self.options.seq_drop:  # one draw each, whatever the probability
-            self.stats.num_dropped += 1
-            return False
-        if exceeds(frames, self._largest):
-            self.report_oversize(part)
-        self.stats.num_used += 1
-        return True
+        return self._plan_rows(slices) if self._options.recurrent_net else self._plan_frames(slices)
 
-    def is_end(self, part: Slice) -> bool:
-        """Return whether ``max_total_num_seqs`` is used up.
+    def _limits(self, by_key: Mapping[str, Optional[int]]) -> list[tuple[int, int]]:
+        """Return the limits that there are, with the numbers of their keys."""
+        return [(self._options.counted.index(key), limit) for key, limit in by_key.items() if limit is not None]
 
-        As in the reference, sequence n + 1 (or its first chunk) is the last.
-        """
-        limit = self.options.max_total_num_seqs
-        if limit is not None and self._num_seqs > limit:
-            return True
-        if part.position != self._last_position:
-            self._last_position = part.position
-            self._num_seqs += 1
-        return False
+    def _plan_rows(self, slices: Iterable[Slice]) -> Iterator[BatchPlan]:
+        """Plan one row per sequence or chunk; a batch is closed before it would exceed a limit."""
+        options, stats, is_whole, draw = self._options, self._stats, self._is_whole, self._rng.random
+        too_long = self._limits(options.max_seq_length)
+        too_short = [(key, limit) for key, limit in self._limits(options.min_seq_length) if limit]
+        padded, packed = self._limits(options.batch_size), self._limits(options.packed_batch_size)
+        padding, most, drop = self._limits(options.max_pad_size), options.max_seqs or 0, options.seq_drop
+        sums = bool(packed or padding)
+        draws = bool(drop) or not is_whole  # for each chunk, whatever the probability: their sizes may be random, too
+        is_end = _Total(options.max_total_num_seqs).is_end if options.max_total_num_seqs else None
+        zeros = (0,) * len(options.counted)
+        parts: list[Slice] = []
+        longest = total = zeros
+        for part in slices:
+            position, starts, ends = part
+            frames = ends if is_whole else tuple(map(int.__sub__, ends, starts))
+            if too_long and any(frames[key] > limit for key, limit in too_long):
+                stats.num_too_long += 1
+            elif too_short and any(frames[key] < limit for key, limit in too_short):
+                stats.num_too_short += 1
+            elif draws and draw() < drop:
+                stats.num_dropped += 1
+            else:
+                count = len(parts) + 1
+                joined = tuple(map(max, longest, frames))
+                full = 0 < most < count
+                for key, limit in padded:
+                    full = full or joined[key] * count > limit
+                    if frames[key] > limit:
+                        self._report_oversize(position, frames)
+                        break
+                stats.num_used += 1
+                if is_end is not None and is_end(position):
+                    break
+                summed = tuple(map(int.__add__, total, frames)) if sums else zeros
+                if sums:
+                    full = full or any(summed[key] > limit for key, limit in packed)
+                    full = full or any(joined[key] * count - summed[key] > limit for key, limit in padding)
+                if full and parts:
+                    yield self._rows(parts)
+                    parts, joined, summed = [], frames, frames
+                parts.append(part)
+                longest, total = joined, summed
+                continue
+            if not parts:
+                self._epoch.release(position)  # so that a long run of unused sequences is not kept
+        if parts:
+            yield self._rows(parts)
 
-    def report_oversize(self, part: Slice) -> None:
+    def _rows(self, parts: list[Slice]) -> BatchPlan:
+        return BatchPlan(parts, [(row, 0) for row in range(len(parts))], is_whole=self._is_whole)
+
+    def _report_oversize(self, position: int, frames: Sequence[int]) -> None:
         """Report a sequence that exceeds the limits and makes a batch of its own.
 
         Logged once per epoch, counted for the summary.
         """
-        self.stats.num_oversize += 1
-        if self.stats.num_oversize == 1:
+        self._stats.num_oversize += 1
+        if self._stats.num_oversize == 1:
             log.warn(
                 "%s has %s frames, more than batch_size %s. It becomes a separate batch, as will others like it. "
                 "Raise batch_size, cut with chunking, or drop such sequences with max_seq_length."
                 % (
-                    self.epoch.place(part.position),
-                    _short(part.num_frames),
-                    _short({key: limit for key, limit in self.options.batch_size.items() if limit is not None}),
+                    self._epoch.place(position),
+                    _short(dict(zip(self._options.counted, frames))),
+                    _short({key: limit for key, limit in self._options.batch_size.items() if limit is not None}),
                 )
             )
 
-
-def _plan_sequences(
-    slices: Iterable[Slice], options: BatchOptions, *, epoch: Any, rng: random.Random, stats: BatchStats
-) -> Iterator[BatchPlan]:
-    """Plan one row per sequence or chunk; a batch is closed before it would exceed a limit."""
-    accept = SeqFilter(options, epoch=epoch, rng=rng, stats=stats)
-    keys = options.counted
-    plan = BatchPlan()
-    is_over = _Full(options)
-    longest, total = dict.fromkeys(keys, 0), dict.fromkeys(keys, 0)
-    for part in slices:
-        frames = part.num_frames
-        if not accept.use(part, frames):
-            if not plan.parts:
-                epoch.release(part.position)  # so that a long run of unused sequences is not kept
-            continue
-        if accept.is_end(part):
-            break
-        count = len(plan.parts) + 1
-        new_longest = {key: frames[key] if frames[key] > longest[key] else longest[key] for key in keys}
-        new_total = {key: total[key] + frames[key] for key in keys}
-        if plan.parts and is_over(count, new_longest, new_total):
+    def _plan_frames(self, slices: Iterable[Slice]) -> Iterator[BatchPlan]:
+        """Plan all frames in one row; a sequence that does not fit is split and continues in the next batch."""
+        sizes = dict(self._limits(self._options.batch_size))
+        most = self._options.max_seqs
+        zeros = (0,) * len(self._options.counted)
+        plan, filled = BatchPlan(), zeros
+        for position, starts, ends in slices:
+            self._stats.num_used += 1
+            while any(start < end for start, end in zip(starts, ends)):
+                stops = tuple(
+                    min(end, start + sizes[key] - filled[key]) if key in sizes else end
+                    for key, (start, end) in enumerate(zip(starts, ends))
+                )
+                offset = max(filled)  # the same for all keys, so that they start together
+                plan.places.append((0, offset))
+                plan.parts.append((position, starts, stops))
+                filled = tuple(offset + stop - start for start, stop in zip(starts, stops))
+                starts = stops
+                full = any(filled[key] >= size for key, size in sizes.items())
+                if full or (most is not None and position - plan.parts[0][0] + 1 > most):
+                    yield plan
+                    plan, filled = BatchPlan(), zeros
+        if plan.parts:
             yield plan
-            plan, new_longest, new_total = BatchPlan(), frames, dict(frames)
-        plan.places.append((len(plan.parts), 0))
-        plan.parts.append(part)
-        longest, total = new_longest, new_total
-    if plan.parts:
-        yield plan
 
 
-class _Full:
-    """Tells whether a batch would exceed a limit."""
+class _Total:
+    """Counts the sequences of an epoch up to ``max_total_num_seqs``.
 
-    def __init__(self, options: BatchOptions):
-        self._padded, self._packed = limits(options.batch_size), limits(options.packed_batch_size)
-        self._padding, self._max_seqs = limits(options.max_pad_size), options.max_seqs
+    As in the reference, sequence n + 1 (or its first chunk) is the last.
+    """
 
-    def __call__(self, count: int, longest: dict[str, int], total: dict[str, int]) -> bool:
-        """Return whether a batch of ``count`` rows would exceed a limit.
+    def __init__(self, limit: int):
+        self._limit = limit
+        self._last_position: Optional[int] = None
+        self._num_seqs = 0
 
-        :param longest: frames of the longest row by key
-        :param total: frames of all rows by key
-        """
-        if self._max_seqs is not None and count > self._max_seqs:
+    def is_end(self, position: int) -> bool:
+        """Return whether the limit is used up before a slice of the sequence at this position."""
+        if self._num_seqs > self._limit:
             return True
-        for key, limit in self._padded:
-            if longest[key] * count > limit:
-                return True
-        for key, limit in self._padding:
-            if longest[key] * count - total[key] > limit:
-                return True
-        return exceeds(total, self._packed)
-
-
-def _plan_frames(slices: Iterable[Slice], options: BatchOptions, *, stats: BatchStats) -> Iterator[BatchPlan]:
-    """Plan all frames in one row; a sequence that does not fit is split and continues in the next batch."""
-    sizes = dict(limits(options.batch_size))
-    plan = BatchPlan()
-    filled = dict.fromkeys(options.keys, 0)
-    for part in slices:
-        stats.num_used += 1
-        start = dict(part.start)
-        while any(start[key] < part.end[key] for key in options.keys):
-            end = {
-                key: min(part.end[key], start[key] + sizes[key] - filled[key]) if key in sizes else part.end[key]
-                for key in options.keys
-            }
-            offset = max(filled.values())  # the same for all keys, so that they start together
-            plan.places.append((0, offset))
-            plan.parts.append(Slice(part.position, start, end))
-            filled = {key: offset + end[key] - start[key] for key in options.keys}
-            start = end
-            span = part.position - plan.parts[0].position + 1
-            full = any(filled[key] >= size for key, size in sizes.items())
-            if full or (options.max_seqs is not None and span > options.max_seqs):
-                yield plan
-                plan, filled = BatchPlan(), dict.fromkeys(options.keys, 0)
-    if plan.parts:
-        yield plan
-
-
-Limits = list[tuple[str, int]]
-
-
-def limits(by_key: Mapping[str, Optional[int]]) -> Limits:
-    """Return the limits that there are, with their keys."""
-    return [(key, limit) for key, limit in by_key.items() if limit is not None]
-
-
-def exceeds(values: Mapping[str, int], limits: Limits) -> bool:
-    """Return whether any value exceeds its limit."""
-    for key, limit in limits:  # noqa: SIM110 (a generator takes much longer, and this runs for every sequence)
-        if values[key] > limit:
-            return True
-    return False
+        if position != self._last_position:
+            self._last_position = position
+            self._num_seqs += 1
+        return False
 
 
 def _short(values: dict[str, int]) -> str:

@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Optional
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Optional
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import shown
 from returnn_tf.config.registry import of_rooms
 from returnn_tf.datasets.core.batches.chunking import Chunking
+from returnn_tf.datasets.core.epoch_reader import EpochReader, Slice
 from returnn_tf.datasets.core.per_key import is_int, per_key
-
-
-class Slice(NamedTuple):
-    """A sequence or a part of it, by data key.
-
-    :param position: position of the sequence in the order of the epoch
-    :param start: key -> first frame; negative: that many zero frames first (context window)
-    :param end: key -> frame after the last one; beyond the sequence: zero frames at the end
-    """
-
-    position: int
-    start: dict[str, int]
-    end: dict[str, int]
-
-    @property
-    def num_frames(self) -> dict[str, int]:
-        """Return frames by key, context included."""
-        return {key: self.end[key] - start for key, start in self.start.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,65 +54,74 @@ class ContextWindow:
             {key: width - 1 - (width - 1) // 2 for key, width in widths.items()},
         )
 
-    def extend(self, part: Slice) -> Slice:
+    def extend(self, part: Slice, keys: Sequence[str]) -> Slice:
         """Return the slice extended by the context frames."""
-        return Slice(
-            part.position,
-            {key: start - self.left.get(key, 0) for key, start in part.start.items()},
-            {key: end + self.right.get(key, 0) for key, end in part.end.items()},
+        position, starts, ends = part
+        return (
+            position,
+            tuple(start - self.left.get(key, 0) for key, start in zip(keys, starts)),
+            tuple(end + self.right.get(key, 0) for key, end in zip(keys, ends)),
         )
 
 
-def iterate_slices(
-    epoch: Any,
-    keys: list[str],
-    *,
-    chunking: Optional[Chunking],
-    context: Optional[ContextWindow],
-    recurrent_net: bool,
-    rng: random.Random,
-) -> Iterator[Slice]:
-    """Iterate over all sequences of an epoch in its order, cut into chunks if requested, with their context.
+@dataclasses.dataclass(frozen=True)
+class Cutting:
+    """How the sequences of an epoch are cut.
 
-    :param epoch: ``datasets.epoch.Epoch``
-    :param keys: the data keys to slice
-    :param recurrent_net: False: no chunking, unless it is a function
-    :param rng: for chunks of random size
+    :param chunking: None: not into chunks
+    :param context: additional frames of each slice
     """
-    for part in _plain_slices(epoch, keys, chunking, recurrent_net, rng):
-        yield part if context is None else context.extend(part)
 
+    chunking: Optional[Chunking]
+    context: Optional[ContextWindow]
 
-def _plain_slices(
-    epoch: Any, keys: list[str], chunking: Optional[Chunking], recurrent_net: bool, rng: random.Random
-) -> Iterator[Slice]:
-    if chunking is not None and chunking.function is not None:
-        yield from _function_slices(epoch, keys, chunking, recurrent_net)
-        return
-    position = 0
-    begins = dict.fromkeys(keys, 0)  # shared by all slices, which nobody changes
-    while epoch.has(position):
-        if not epoch.is_usable(position):
-            position += 1
-            continue
-        known = epoch.lengths(position)
-        lengths = {key: known[key] for key in keys}
-        if chunking is None or not recurrent_net:
-            yield Slice(position, begins, lengths)
+    @classmethod
+    def parse(cls, *, chunking: Any, min_chunk_size: Any, chunking_variance: Any, context_window: Any) -> Cutting:
+        """Parse the options of these names."""
+        return cls(
+            Chunking.parse(chunking, min_chunk_size=min_chunk_size or 0, variance=chunking_variance or 0.0),
+            ContextWindow.parse(context_window),
+        )
+
+    @property
+    def is_none(self) -> bool:
+        """Return whether each slice is a whole sequence."""
+        return self.chunking is None and self.context is None
+
+    def slices(
+        self, epoch: EpochReader, keys: list[str], *, recurrent_net: bool, rng: random.Random
+    ) -> Iterator[Slice]:
+        """Yield all sequences of an epoch in its order, cut into chunks if requested, with their context.
+
+        :param keys: the data keys to slice
+        :param recurrent_net: False: no chunking, unless it is a function
+        :param rng: for chunks of random size
+        """
+        chunking = self.chunking
+        if chunking is not None and chunking.function is not None:
+            parts = _function_slices(epoch, keys, chunking, recurrent_net)
+        elif chunking is None or not recurrent_net:
+            parts = epoch.whole_slices(keys)
         else:
-            try:
-                for start, end in chunking.chunks(lengths, rng):
-                    yield Slice(position, start, end)
-            except DataError as exc:
-                raise DataError("%s: %s" % (epoch.place(position), exc)) from None
-        position += 1
+            parts = _chunks(epoch, keys, chunking, rng)
+        context = self.context
+        return parts if context is None else (context.extend(part, keys) for part in parts)
+
+
+def _chunks(epoch: EpochReader, keys: list[str], chunking: Chunking, rng: random.Random) -> Iterator[Slice]:
+    for position, _, lengths in epoch.whole_slices(keys):
+        try:
+            for start, end in chunking.chunks(dict(zip(keys, lengths)), rng):
+                yield position, tuple(start[key] for key in keys), tuple(end[key] for key in keys)
+        except DataError as exc:
+            raise DataError("%s: %s" % (epoch.place(position), exc)) from None
 
 
 def _itself(epoch: Any) -> Any:
     return epoch
 
 
-def _function_slices(epoch: Any, keys: list[str], chunking: Chunking, recurrent_net: bool) -> Iterator[Slice]:
+def _function_slices(epoch: EpochReader, keys: list[str], chunking: Chunking, recurrent_net: bool) -> Iterator[Slice]:
     """Iterate over the result of a user's chunking function.
 
     Its items are (position, start, end), with start and end as int or dict by key.
@@ -150,14 +142,14 @@ def _function_slices(epoch: Any, keys: list[str], chunking: Chunking, recurrent_
         if not epoch.is_usable(position):
             continue
         starts, ends = _frames(epoch, position, keys, start), _frames(epoch, position, keys, end)
-        yield Slice(int(position), starts, ends)
+        yield int(position), starts, ends
 
 
-def _frames(epoch: Any, position: int, keys: list[str], value: Any) -> dict[str, int]:
+def _frames(epoch: EpochReader, position: int, keys: list[str], value: Any) -> tuple[int, ...]:
     frames = per_key(value, keys, option="chunking")
     missing = [key for key, frame in frames.items() if frame is None]
     if missing:
         raise DataError(
             "%s: the chunking function yields no frames for %s" % (epoch.place(position), ", ".join(missing))
         )
-    return {key: frame for key, frame in frames.items() if frame is not None}
+    return tuple(frame for frame in frames.values() if frame is not None)
