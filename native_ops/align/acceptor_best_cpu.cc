@@ -42,13 +42,16 @@ void best_path(const RtfScores& scores, const RtfAcceptors& acceptors, int32_t b
   }
 }
 
+// Numbers in last_arcs for one sequence.
+int64_t n_last_arcs(int64_t frames, const RtfAcceptors& acceptors) { return frames * acceptors.states; }
+
 }  // namespace
 }  // namespace rtf
 
 extern "C" {
 
 int64_t rtf_acceptor_best_scratch_size(int64_t frames, const RtfAcceptors* acceptors, int n_threads) {
-  return n_threads * frames * acceptors->states;
+  return n_threads * rtf::n_last_arcs(frames, *acceptors);
 }
 
 void rtf_acceptor_best_f32(const RtfScores* scores, const RtfAcceptors* acceptors, int32_t* path, float* total,
@@ -56,7 +59,7 @@ void rtf_acceptor_best_f32(const RtfScores* scores, const RtfAcceptors* acceptor
   if (scores->batch == 0) return;
   const rtf::Shares shares({scores->frames, scores->batch, scores->lengths, false}, threads->n_threads);
   rtf::run_tasks(*threads, shares.count(), [&](int64_t index) {
-    int32_t* last_arcs = scratch + index * scores->frames * acceptors->states;
+    int32_t* last_arcs = scratch + index * rtf::n_last_arcs(scores->frames, *acceptors);
     for (int32_t b : shares.share(index)) {
       for (int64_t t = 0; t < scores->frames; ++t) path[t * scores->batch + b] = 0;
       rtf::best_path(*scores, *acceptors, b, last_arcs, path, total + b);

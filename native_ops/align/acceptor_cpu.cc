@@ -119,8 +119,13 @@ class Acceptor {
   std::vector<double> sums_;
 };
 
-// Number of floats in alpha for one sequence.
-int64_t alpha_size(int64_t frames, const RtfAcceptors& acceptors) { return 4 * (frames + 1) * acceptors.states + 2; }
+// The scratch memory of a thread.
+struct Memory {
+  double* alpha;  // [frames + 1, states, 2]
+
+  Memory(Arena& arena, int64_t frames, const RtfAcceptors& acceptors)
+      : alpha(reinterpret_cast<double*>(arena.take(4 * (frames + 1) * acceptors.states))) {}
+};
 
 }  // namespace
 }  // namespace rtf
@@ -128,7 +133,7 @@ int64_t alpha_size(int64_t frames, const RtfAcceptors& acceptors) { return 4 * (
 extern "C" {
 
 int64_t rtf_acceptor_scratch_size(int64_t frames, const RtfAcceptors* acceptors, int n_threads) {
-  return n_threads * rtf::alpha_size(frames, *acceptors);
+  return rtf::scratch_of(rtf::size_of<rtf::Memory>(frames, *acceptors), n_threads);
 }
 
 void rtf_acceptor_soft_f32(const RtfScores* scores, const RtfAcceptors* acceptors, float* posteriors, float* total,
@@ -136,12 +141,13 @@ void rtf_acceptor_soft_f32(const RtfScores* scores, const RtfAcceptors* acceptor
   if (scores->batch == 0) return;
   const int64_t n = scores->classes, step = scores->batch * n;
   const rtf::Shares shares({scores->frames, scores->batch, scores->lengths, false}, threads->n_threads);
+  const int64_t size = rtf::size_of<rtf::Memory>(scores->frames, *acceptors);
   rtf::run_tasks(*threads, shares.count(), [&](int64_t index) {
-    float* memory = scratch + index * rtf::alpha_size(scores->frames, *acceptors);
-    double* alpha = reinterpret_cast<double*>((reinterpret_cast<uintptr_t>(memory) + 7) / 8 * 8);
+    rtf::Arena arena(scratch, index, size);
+    const rtf::Memory memory(arena, scores->frames, *acceptors);
     for (int32_t b : shares.share(index)) {
       for (int64_t t = 0; t < scores->frames; ++t) std::fill_n(posteriors + t * step + b * n, n, 0.0f);
-      rtf::Acceptor(*scores, *acceptors, b).run(alpha, posteriors, total + b);
+      rtf::Acceptor(*scores, *acceptors, b).run(memory.alpha, posteriors, total + b);
     }
   });
 }

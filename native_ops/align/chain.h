@@ -9,8 +9,6 @@
 
 namespace rtf {
 
-inline int64_t whole_vectors(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
-
 // A frame in an array of states: a margin of empty states, then the states. They are followed by the margin of the next
 // row.
 inline int64_t row_size(int64_t states) { return kLanes + whole_vectors(states); }
@@ -27,25 +25,19 @@ struct SequenceScores {
 };
 
 // The arrays of one thread, for sequences of at most this many frames and states.
-class ChainSpace {
- public:
-  ChainSpace(int64_t frames, int64_t states, float* memory) : at_(align_up(memory)) {
+struct ChainSpace {
+  ChainSpace(Arena& arena, int64_t frames, int64_t states) {
     const int64_t row = row_size(states), margin = kLanes;
-    alpha_m = take(frames * row + margin);
-    alpha_e = take(frames * row + margin);
-    for (float*& array : rows) array = take(row + margin);
-    loop = take(row + margin);
-    skip = take(row + margin);
-    classes = reinterpret_cast<int32_t*>(take(row));
-    others = reinterpret_cast<int32_t*>(take(row));
-    posteriors = take(row);
-    offset = take(frames);
-    factor = take(frames);
-  }
-
-  static int64_t size(int64_t frames, int64_t states) {
-    const int64_t row = row_size(states) + 2 * kLanes;
-    return (2 * row + 2) * frames + 9 * row + 16 * kLanes;
+    alpha_m = arena.take(frames * row + margin);
+    alpha_e = arena.take(frames * row + margin);
+    for (float*& array : rows) array = arena.take(row + margin);
+    loop = arena.take(row + margin);
+    skip = arena.take(row + margin);
+    classes = reinterpret_cast<int32_t*>(arena.take(row));
+    others = reinterpret_cast<int32_t*>(arena.take(row));
+    posteriors = arena.take(row);
+    offset = arena.take(frames);
+    factor = arena.take(frames);
   }
 
   float *alpha_m, *alpha_e;  // forward: [frames, row]
@@ -53,15 +45,6 @@ class ChainSpace {
   float *loop, *skip;        // 0 if allowed, else kNone
   int32_t *classes, *others;
   float *posteriors, *offset, *factor;
-
- private:
-  float* take(int64_t size) {
-    float* begin = at_;
-    at_ += whole_vectors(size);
-    return begin;
-  }
-
-  float* at_;
 };
 
 // The chain of one sequence; its arrays are in a ChainSpace.

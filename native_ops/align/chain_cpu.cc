@@ -22,8 +22,10 @@ void for_each_sequence(const RtfScores& scores, int64_t states, float* scratch, 
                        const Function& function) {
   if (scores.batch == 0) return;
   const Shares shares(ragged_of(scores), threads.n_threads);
+  const int64_t size = size_of<ChainSpace>(scores.frames, states);
   run_tasks(threads, shares.count(), [&](int64_t index) {
-    ChainSpace space(scores.frames, states, scratch + index * ChainSpace::size(scores.frames, states));
+    Arena arena(scratch, index, size);
+    ChainSpace space(arena, scores.frames, states);
     for (int32_t b : shares.share(index)) function(b, &space);
   });
 }
@@ -101,7 +103,7 @@ float ctc_sequence(const RtfScores& scores, const RtfCtc& ctc, int32_t b, float*
 extern "C" {
 
 int64_t rtf_chain_scratch_size(int64_t frames, int64_t states, int n_threads) {
-  return rtf::ChainSpace::size(frames, states) * n_threads + rtf::kLanes;
+  return rtf::scratch_of(rtf::size_of<rtf::ChainSpace>(frames, states), n_threads);
 }
 
 void rtf_chain_soft_f32(const RtfScores* scores, const RtfChains* chains, float* posteriors, float* total,

@@ -13,23 +13,11 @@ namespace {
 // all states of a step are computed at once.
 class Lattice {
  public:
-  Lattice(const RtfTransducer& all, float* memory) : all_(all), row_(row_size(all.max_labels + 1)) {
-    float* at = align_up(memory);
-    for (float** array : {&blank_, &label_, &alpha_m_, &alpha_e_}) {
-      *array = at;
-      at += (max_steps(all) + 1) * row_ + kLanes;
-    }
-    for (float*& array : beta_) {
-      array = at;
-      at += row_ + kLanes;
-    }
-    factor_ = at;
-  }
-
-  static int64_t size(const RtfTransducer& all) {
-    const int64_t row = row_size(all.max_labels + 1);
-    return 4 * ((max_steps(all) + 1) * row + kLanes) + 4 * (row + kLanes) + all.frames * (all.max_labels + 1) +
-           2 * kLanes;
+  Lattice(Arena& arena, const RtfTransducer& all) : all_(all), row_(row_size(all.max_labels + 1)) {
+    for (float** array : {&blank_, &label_, &alpha_m_, &alpha_e_})
+      *array = arena.take((max_steps(all) + 1) * row_ + kLanes);
+    for (float*& array : beta_) array = arena.take(row_ + kLanes);
+    factor_ = arena.take(all.frames * (all.max_labels + 1));
   }
 
   float run(int64_t b, float* gradient) {
@@ -166,15 +154,17 @@ class Lattice {
 extern "C" {
 
 int64_t rtf_transducer_scratch_size(const RtfTransducer* transducer, int n_threads) {
-  return n_threads * rtf::Lattice::size(*transducer) + rtf::kLanes;
+  return rtf::scratch_of(rtf::size_of<rtf::Lattice>(*transducer), n_threads);
 }
 
 void rtf_transducer_f32(const RtfTransducer* transducer, float* loss, float* gradient, float* scratch,
                         const RtfThreads* threads) {
   if (transducer->batch == 0) return;
   const rtf::Shares shares({transducer->frames, transducer->batch, transducer->lengths, false}, threads->n_threads);
+  const int64_t size = rtf::size_of<rtf::Lattice>(*transducer);
   rtf::run_tasks(*threads, shares.count(), [&](int64_t index) {
-    rtf::Lattice lattice(*transducer, scratch + index * rtf::Lattice::size(*transducer));
+    rtf::Arena arena(scratch, index, size);
+    rtf::Lattice lattice(arena, *transducer);
     for (int32_t b : shares.share(index)) loss[b] = lattice.run(b, gradient);
   });
 }

@@ -11,17 +11,11 @@ struct Forward {
   float *values, *y;  // [keys, value], [block, value]
   Factors factors;
 
-  Forward(const RtfAttention& s, const Sizes& sizes, Parts parts)
-      : packed(s, sizes, &parts),
-        values(parts.take(sizes.keys * sizes.value)),
-        y(parts.take(sizes.block * sizes.value)),
-        factors(s, sizes, &parts) {}
-
-  static int64_t floats(const RtfAttention& s) {
-    const Sizes n(s);
-    return n.block * (n.key + n.distances + n.keys + n.value) + s.key_size * (n.keys + n.distances) + n.keys * n.value +
-           whole_vectors(Factors::floats(n));
-  }
+  Forward(Arena& arena, const RtfAttention& s, const Sizes& sizes)
+      : packed(s, sizes, arena),
+        values(arena.take(sizes.keys * sizes.value)),
+        y(arena.take(sizes.block * sizes.value)),
+        factors(s, sizes, arena) {}
 };
 
 // Replaces the first n energies of a query by exp(e - max) times the factor of dropout, and those up to end by 0.
@@ -95,12 +89,12 @@ extern "C" {
 void rtf_attention_f32(const RtfAttention* shape, const RtfVectors* q, const RtfVectors* k, const RtfVectors* v,
                        const RtfVectors* y, float* log_sums, float* scratch, const RtfThreads* threads) {
   const rtf::Sizes sizes(*shape);
-  rtf::for_heads(*shape, sizes, rtf::Forward::floats(*shape), scratch, *threads, [&](const rtf::Head& h, float* own) {
-    rtf::run_head(h, *q, *k, *v, *y, log_sums, rtf::Forward(*shape, sizes, rtf::Parts(own)));
+  rtf::for_heads<rtf::Forward>(*shape, sizes, scratch, *threads, [&](const rtf::Head& h, const rtf::Forward& memory) {
+    rtf::run_head(h, *q, *k, *v, *y, log_sums, memory);
   });
 }
 
 int64_t rtf_attention_forward_scratch(const RtfAttention* shape, int n_threads) {
-  return rtf::scratch_of_threads(rtf::Forward::floats(*shape), n_threads);
+  return rtf::scratch_of(rtf::size_of<rtf::Forward>(*shape, rtf::Sizes(*shape)), n_threads);
 }
 }

@@ -17,25 +17,19 @@ struct Backward {
   float* d_table;             // [distances, key]: sums
   Factors factors;
 
-  Backward(const RtfAttention& s, const Sizes& n, Parts parts)
-      : packed(s, n, &parts),
-        keys(parts.take(n.keys * n.key)),
-        values(parts.take(s.value_size * n.keys)),
-        d_keys(parts.take(n.keys * n.key)),
-        d_values(parts.take(n.keys * n.value)),
-        dy(parts.take(n.block * n.value)),
-        dq(parts.take(n.block * n.key)),
-        d_strip(parts.take(n.block * n.keys)),
-        table(parts.take(n.distances * n.key)),
-        d_distance(parts.take(n.block * n.distances)),
-        d_table(parts.take(n.distances * n.key)),
-        factors(s, n, &parts) {}
-
-  static int64_t floats(const RtfAttention& s) {
-    const Sizes n(s);
-    return n.block * (2 * n.key + 2 * n.distances + 2 * n.keys + n.value) + s.key_size * (n.keys + n.distances) +
-           n.keys * (2 * n.key + n.value + s.value_size) + 2 * n.distances * n.key + whole_vectors(Factors::floats(n));
-  }
+  Backward(Arena& arena, const RtfAttention& s, const Sizes& n)
+      : packed(s, n, arena),
+        keys(arena.take(n.keys * n.key)),
+        values(arena.take(s.value_size * n.keys)),
+        d_keys(arena.take(n.keys * n.key)),
+        d_values(arena.take(n.keys * n.value)),
+        dy(arena.take(n.block * n.value)),
+        dq(arena.take(n.block * n.key)),
+        d_strip(arena.take(n.block * n.keys)),
+        table(arena.take(n.distances * n.key)),
+        d_distance(arena.take(n.block * n.distances)),
+        d_table(arena.take(n.distances * n.key)),
+        factors(s, n, arena) {}
 };
 
 // From energies and gradients of the weights of the first n keys of a query: weights as dropout left them (e) and
@@ -149,12 +143,12 @@ void rtf_attention_grad_f32(const RtfAttention* shape, const RtfVectors* q, cons
                             const RtfThreads* threads) {
   const rtf::Sizes sizes(*shape);
   const rtf::Inputs inputs{*q, *k, *v, *y, *dy, *dq, *dk, *dv, log_sums};
-  rtf::for_heads(*shape, sizes, rtf::Backward::floats(*shape), scratch, *threads, [&](const rtf::Head& h, float* own) {
-    rtf::run_head(h, inputs, d_tables, rtf::Backward(*shape, sizes, rtf::Parts(own)));
+  rtf::for_heads<rtf::Backward>(*shape, sizes, scratch, *threads, [&](const rtf::Head& h, const rtf::Backward& memory) {
+    rtf::run_head(h, inputs, d_tables, memory);
   });
 }
 
 int64_t rtf_attention_grad_scratch(const RtfAttention* shape, int n_threads) {
-  return rtf::scratch_of_threads(rtf::Backward::floats(*shape), n_threads);
+  return rtf::scratch_of(rtf::size_of<rtf::Backward>(*shape, rtf::Sizes(*shape)), n_threads);
 }
 }

@@ -6,7 +6,7 @@
 
 #include "../common/philox.h"
 #include "attention.h"
-#include "block_product.h"
+#include "products.h"
 
 namespace rtf {
 
@@ -19,7 +19,7 @@ inline float* mutable_at(const RtfVectors& x, int64_t b, int64_t t, int64_t head
 
 constexpr int64_t kMaxBlock = 48;
 
-// Sizes in whole vectors, and the parts of a thread's scratch memory.
+// Sizes in whole vectors.
 struct Sizes {
   explicit Sizes(const RtfAttention& s)
       : keys(whole_vectors(s.keys)),
@@ -31,26 +31,6 @@ struct Sizes {
   }
 
   const int64_t keys, key, value, distances, block;
-};
-
-// Gives out parts of the scratch memory.
-class Parts {
- public:
-  explicit Parts(float* begin) : at_(begin) {}
-
-  float* take(int64_t n) {
-    float* part = at_;
-    at_ += (n + kLanes - 1) / kLanes * kLanes;
-    return part;
-  }
-
- private:
-  float* at_;
-};
-
-struct Range {
-  int64_t begin, end;
-  int64_t size() const { return end - begin; }
 };
 
 // One head of one sequence.
@@ -74,12 +54,12 @@ struct Packed {
   float* distance;  // [block, distances]: the energies by distance
   float* strip;     // [block, keys]
 
-  Packed(const RtfAttention& s, const Sizes& sizes, Parts* parts)
-      : q(parts->take(sizes.block * sizes.key)),
-        keys(parts->take(s.key_size * sizes.keys)),
-        table(parts->take(s.key_size * sizes.distances)),
-        distance(parts->take(sizes.block * sizes.distances)),
-        strip(parts->take(sizes.block * sizes.keys)) {}
+  Packed(const RtfAttention& s, const Sizes& sizes, Arena& arena)
+      : q(arena.take(sizes.block * sizes.key)),
+        keys(arena.take(s.key_size * sizes.keys)),
+        table(arena.take(s.key_size * sizes.distances)),
+        distance(arena.take(sizes.block * sizes.distances)),
+        strip(arena.take(sizes.block * sizes.keys)) {}
 };
 
 // The keys of query t whose distances are not clipped; those before them have the smallest one, those after them the
@@ -120,13 +100,11 @@ inline void pack_table(const RtfAttention& s, const Packed& packed) {
 // The factors that dropout has for the weights, of one query after the other.
 class Factors {
  public:
-  static int64_t floats(const Sizes& sizes) { return sizes.keys + 2 * Dropout::kBlock; }
-
-  Factors(const RtfAttention& s, const Sizes& sizes, Parts* parts)
+  Factors(const RtfAttention& s, const Sizes& sizes, Arena& arena)
       : rate_(s.dropout),
         keys_(s.keys),
         dropout_(PhiloxState{s.seed_key, {s.seed_counter[0], s.seed_counter[1]}}, s.dropout, 1.0f / (1.0f - s.dropout)),
-        buffer_(parts->take(floats(sizes))) {}
+        buffer_(arena.take(sizes.keys + 2 * Dropout::kBlock)) {}
 
   // function(first of kLanes keys, factors) for the first n keys of a query.
   template <typename Function>

@@ -9,16 +9,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "arena.h"
+#include "block_product.h"
 #include "vector.h"
 
 namespace rtf {
 
-// Rows whose sums stay in registers: 4 vectors each, plus 4 of the matrix and one of the row, of 32 or 16 registers.
-#if defined(__AVX512F__)
-constexpr int kMaxRows = 6;
-#else
-constexpr int kMaxRows = 2;
-#endif
 constexpr int kVectors = 4;  // columns of a panel
 constexpr int kPanel = kVectors * kLanes;
 
@@ -29,14 +25,9 @@ inline int64_t n_panels(int64_t columns, int parts = 1) {
   return (columns / parts + panel - 1) / panel;
 }
 
-// Floats of a packed matrix, which has to be aligned to kLanes floats: see align_up.
+// Floats of a packed matrix, which has to begin at a whole vector: see arena.h.
 inline int64_t packed_size(int64_t depth, int64_t columns, int parts = 1) {
   return depth * n_panels(columns, parts) * kPanel;
-}
-
-inline float* align_up(float* p) {
-  const uintptr_t step = kLanes * sizeof(float), at = reinterpret_cast<uintptr_t>(p);
-  return reinterpret_cast<float*>((at + step - 1) / step * step);
 }
 
 // Packs panels first .. last - 1 of w [depth, columns] to packed [panel][depth][kPanel], with zeros beyond the last
@@ -107,7 +98,7 @@ constexpr int64_t kMostPlainRows = 4;  // rows per call of multiply_plain
 
 // sums[row] = x[row] * matrix in the columns begin .. end - 1, multiples of kLanes, for kRows rows. The matrix is read
 // once and sequentially, which dominates the time if it is not in a cache. Sums have the same order as in
-// multiply_rows.
+// multiply_panel.
 template <int kRows>
 inline void multiply_plain(const float* const* x, const Matrix& matrix, int64_t begin, int64_t end,
                            float* const* sums) {
@@ -130,63 +121,38 @@ inline void multiply_plain(const float* const* x, const Matrix& matrix, int64_t 
   for (; k < matrix.depth; ++k) steps(k, std::integral_constant<int, 1>());
 }
 
-// epilogue(row, x[row] * panel as kVectors vectors) for kRows rows. The sums stay in registers.
+// Rows of a panel of a matrix, as a factor of a block.
+struct PanelRows {
+  const float* data;
+  int64_t row_step;
+  const int64_t* vectors;
+
+  Vec operator()(int64_t k, int v) const { return load(data + k * row_step + vectors[v]); }
+};
+
+// epilogue(row, rows[row] [depth] * panel as kVectors vectors) for kRows rows.
 template <int kRows, typename Epilogue>
 inline __attribute__((always_inline)) void multiply_rows(const float* const* rows, const Matrix& matrix, int64_t panel,
                                                          const Epilogue& epilogue) {
-  const float *x[kRows], *w = matrix.data + panel * matrix.panel_step;
-  const int64_t depth = matrix.depth, row_step = matrix.row_step;
-  const int64_t at1 = matrix.vectors[1], at2 = matrix.vectors[2], at3 = matrix.vectors[3];
+  const PanelRows columns{matrix.data + panel * matrix.panel_step, matrix.row_step, matrix.vectors};
   Vec sums[kRows][kVectors];
-#pragma GCC unroll 8
-  for (int row = 0; row < kRows; ++row) {
-    x[row] = rows[row];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) sums[row][v] = Vec{};
-  }
-#pragma GCC unroll 2
-  for (int64_t k = 0; k < depth; ++k, w += row_step) {
-    const Vec w0 = load(w), w1 = load(w + at1), w2 = load(w + at2), w3 = load(w + at3);
-#pragma GCC unroll 8
-    for (int row = 0; row < kRows; ++row) {
-      const Vec value = splat(x[row][k]);
-      sums[row][0] += value * w0;
-      sums[row][1] += value * w1;
-      sums[row][2] += value * w2;
-      sums[row][3] += value * w3;
-    }
-  }
-  Vec done[kRows][kVectors];  // in a loop that is not unrolled, sums would not stay in registers
-#pragma GCC unroll 8
-  for (int row = 0; row < kRows; ++row)
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) done[row][v] = sums[row][v];
+  multiply_block<kRows, kVectors>(matrix.depth, ScatteredRows<kRows>(rows), columns, FromZero(), sums);
 #pragma GCC unroll 1
-  for (int row = 0; row < kRows; ++row) epilogue(row, done[row]);
+  for (int row = 0; row < kRows; ++row) epilogue(row, sums[row]);
 }
 
-// epilogue(row, x(row) [depth] * panel as kVectors vectors) for all rows, in pieces of nearly equal size: 8 rows are 4
-// + 4, not 6 + 2.
+// epilogue(row, x(row) [depth] * panel as kVectors vectors) for all rows.
 template <typename Input, typename Epilogue>
 inline void multiply_panel(const Input& x, int64_t n_rows, const Matrix& matrix, int64_t panel,
                            const Epilogue& epilogue) {
-  int64_t pieces = (n_rows + kMaxRows - 1) / kMaxRows;
-  for (int64_t at = 0, size; at < n_rows; at += size, --pieces) {
-    size = (n_rows - at + pieces - 1) / pieces;
-    const float* rows[kMaxRows];
-    for (int64_t row = 0; row < size; ++row) rows[row] = x(at + row);
-    const auto piece = [&](int row, const Vec* sums) __attribute__((always_inline)) { epilogue(at + row, sums); };
-    switch (size) {
-      case 1: multiply_rows<1>(rows, matrix, panel, piece); break;
-      case 2: multiply_rows<2>(rows, matrix, panel, piece); break;
-#if defined(__AVX512F__)
-      case 3: multiply_rows<3>(rows, matrix, panel, piece); break;
-      case 4: multiply_rows<4>(rows, matrix, panel, piece); break;
-      case 5: multiply_rows<5>(rows, matrix, panel, piece); break;
-      case 6: multiply_rows<6>(rows, matrix, panel, piece); break;
-#endif
-    }
-  }
+  for_row_blocks(
+      n_rows, [&](auto count, int64_t at) __attribute__((always_inline)) {
+        const float* rows[count];
+        for (int row = 0; row < count; ++row) rows[row] = x(at + row);
+        multiply_rows<count>(
+            rows, matrix,
+            panel, [&](int row, const Vec* sums) __attribute__((always_inline)) { epilogue(at + row, sums); });
+      });
 }
 
 // function(column, whether all lanes are in use, number of lanes in use, sum) for vectors of a result row from a column

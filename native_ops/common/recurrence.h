@@ -61,6 +61,35 @@ struct States {
   }
 };
 
+// The scratch memory of the passes of a cell with kGates gates and one recurrent product per step: packed weights, and
+// the rows of the product of even and of odd steps.
+template <int kGates>
+struct ForwardMemory {
+  float* weights;     // [units, kGates * units]
+  TileRows tiles[2];  // h_{t-1}
+
+  ForwardMemory(Arena& arena, const RtfSequences& shape)
+      : weights(Weights<kGates>::take(arena, shape, shape.units, kGates * shape.units)),
+        tiles{take_rows(arena, shape, shape.units), take_rows(arena, shape, shape.units)} {}
+};
+
+template <int kGates>
+struct BackwardMemory {
+  float* weights;     // [kGates * units, units]
+  TileRows tiles[2];  // dz
+
+  BackwardMemory(Arena& arena, const RtfSequences& shape)
+      : weights(Weights<1>::take(arena, shape, kGates * shape.units, shape.units, kGates)),
+        tiles{take_rows(arena, shape, kGates * shape.units, kGates),
+              take_rows(arena, shape, kGates * shape.units, kGates)} {}
+};
+
+// What to allocate for either pass.
+template <typename Forward, typename Backward, typename Shape>
+int64_t scratch_of_passes(const Shape& shape) {
+  return scratch_of(std::max(size_of<Forward>(shape), size_of<Backward>(shape)));
+}
+
 // A team pays off if there are fewer rows per thread than the product keeps in registers or tiles, and, with vector
 // arithmetic, if the weights exceed the cache of a core ...
 constexpr int64_t kRowsOfTeam = kMaxRows, kTileRowsOfTeam = 2 * kTileRows;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "arena.h"
 #include "vector.h"
 
 #if defined(__AMX_BF16__) && defined(__AMX_TILE__) && defined(__AVX512BF16__) && defined(__linux__)
@@ -33,8 +34,6 @@ constexpr int64_t kTileDepth = 32;  // numbers per row or column of a factor's t
 constexpr int kSplit = 3;           // parts of a number: high, middle, low
 constexpr int64_t kTile = kTileRows * kTileDepth;
 constexpr int64_t kSplitTile = kSplit * kTile;
-
-inline int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 // A depth that consists of parts, such as the gates of a cell: each begins at a multiple of kLanes, padded with 0.
 inline int64_t tile_blocks(int64_t depth, int parts = 1) {

@@ -43,33 +43,15 @@ inline int64_t n_shares(const RtfSequences& shape, const RtfThreads& threads) {
   return std::min<int64_t>(threads.n_threads, most);
 }
 
-// Offsets of a pass in its scratch memory.
-class Scratch {
- public:
-  explicit Scratch(float* memory) : at_(align_up(memory)) {}
-
-  float* take(int64_t n) {
-    float* taken = at_;
-    at_ += round_up(n, kLanes);
-    return taken;
-  }
-
-  // Rows of a product, parts as in tile_blocks. All that are used are written before they are read, but not the gaps
-  // between them.
-  TileRows take_rows(const RtfSequences& shape, int64_t depth, int parts = 1) {
-    if (!by_tiles(shape)) return {};
-    const TileRows rows{reinterpret_cast<Bfloat16*>(take(rows_size(shape, depth, parts))), tile_blocks(depth, parts)};
-    rows.clear(row_blocks(shape) * kTileRows);
-    return rows;
-  }
-
-  static int64_t rows_size(const RtfSequences& shape, int64_t depth, int parts = 1) {
-    return by_tiles(shape) ? row_blocks(shape) * tile_blocks(depth, parts) * kSplitTile / 2 : 0;
-  }
-
- private:
-  float* at_;
-};
+// Takes the rows of a product, parts as in tile_blocks; none without a tile unit. All that are used are written before
+// they are read, but not the gaps between them.
+inline TileRows take_rows(Arena& arena, const RtfSequences& shape, int64_t depth, int parts = 1) {
+  if (!by_tiles(shape)) return {};
+  const int64_t blocks = tile_blocks(depth, parts);
+  const TileRows rows{reinterpret_cast<Bfloat16*>(arena.take(row_blocks(shape) * blocks * kSplitTile / 2)), blocks};
+  rows.clear(row_blocks(shape) * kTileRows);
+  return rows;
+}
 
 // A matrix [depth, columns]; see n_panels for parts.
 template <int kParts>
@@ -77,10 +59,10 @@ class Weights {
  public:
   static constexpr int kTileWidth = kParts == 4 ? 4 : 2;  // tiles of columns in a panel
 
-  // Floats of memory that either form needs.
-  static int64_t size(const RtfSequences& shape, int64_t depth, int64_t columns, int parts_of_depth = 1) {
-    if (!by_tiles(shape)) return std::max(packed_size(depth, columns, kParts), kMostPlainRows * columns);
-    return tile_panels(columns) * kTileWidth * tile_blocks(depth, parts_of_depth) * kSplitTile / 2;
+  // Takes the memory that any of the forms needs.
+  static float* take(Arena& arena, const RtfSequences& shape, int64_t depth, int64_t columns, int parts_of_depth = 1) {
+    if (!by_tiles(shape)) return arena.take(std::max(packed_size(depth, columns, kParts), kMostPlainRows * columns));
+    return arena.take(tile_panels(columns) * kTileWidth * tile_blocks(depth, parts_of_depth) * kSplitTile / 2);
   }
 
   static Weights of(const RtfSequences& shape, const float* w, int64_t depth, int64_t columns, float* memory,
@@ -152,15 +134,14 @@ class Weights {
     const int64_t width = vectors_.columns / kParts, slice = kPanel / kParts;
     const float* rows[kMostPlainRows];
     float* sums[kMostPlainRows];
-    for (int64_t row = 0; row < n_rows; ++row) rows[row] = x(row), sums[row] = sums_ + row * vectors_.columns;
+    for (int64_t row = 0; row < n_rows; ++row) {
+      rows[row] = x(row);
+      sums[row] = sums_ + row * vectors_.columns;
+    }
     for (int part = 0; part < kParts; ++part) {
       const int64_t begin = part * width + first * slice, end = part * width + last * slice;
-      switch (n_rows) {
-        case 1: multiply_plain<1>(rows, vectors_, begin, end, sums); break;
-        case 2: multiply_plain<2>(rows, vectors_, begin, end, sums); break;
-        case 3: multiply_plain<3>(rows, vectors_, begin, end, sums); break;
-        case 4: multiply_plain<4>(rows, vectors_, begin, end, sums); break;
-      }
+      with_constant<kMostPlainRows>(n_rows,
+                                    [&](auto count) { multiply_plain<count>(rows, vectors_, begin, end, sums); });
     }
     for (int64_t panel = first; panel < last; ++panel)
       for (int64_t row = 0; row < n_rows; ++row) {

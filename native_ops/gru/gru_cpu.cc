@@ -60,7 +60,10 @@ struct Forward {
   int64_t n_panels(int64_t index) const { return index % 2 ? of_candidate.panels() : of_gates.panels(); }
 
   void run(const Rows& rows, int64_t index, int64_t first, int64_t last) const {
-    index % 2 ? run_candidate(rows, index / 2, first, last) : run_gates(rows, index / 2, first, last);
+    if (index % 2)
+      run_candidate(rows, index / 2, first, last);
+    else
+      run_gates(rows, index / 2, first, last);
   }
 
   void run_gates(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
@@ -167,7 +170,10 @@ struct Backward {
 
   void run(const Rows& rows, int64_t index, int64_t first, int64_t last) const {
     const int64_t step = rows.frames() - 1 - index / 2;
-    index % 2 ? run_reset(rows, step, first, last) : run_candidate(rows, step, first, last);
+    if (index % 2)
+      run_reset(rows, step, first, last);
+    else
+      run_candidate(rows, step, first, last);
   }
 
   void run_candidate(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
@@ -210,19 +216,38 @@ struct Backward {
   void end(const Rows&) const {}
 };
 
+// The scratch memory of a pass.
+struct GruForwardMemory {
+  float *of_gates, *of_candidate;  // packed weights [H, 2H] and [H, H]
+  TileRows state_tiles, reset_tiles;
+  float* reset;  // [B, H]
+
+  GruForwardMemory(Arena& arena, const RtfGruShape& s)
+      : of_gates(Weights<2>::take(arena, s, s.units, 2 * s.units)),
+        of_candidate(Weights<1>::take(arena, s, s.units, s.units)),
+        state_tiles(take_rows(arena, s, s.units)),
+        reset_tiles(take_rows(arena, s, s.units)),
+        reset(arena.take(s.batch * s.units)) {}
+};
+
+struct GruBackwardMemory {
+  float *of_gates, *of_candidate;  // packed weights [2H, H] and [H, H]
+  TileRows gate_tiles[2], candidate_tiles;
+
+  GruBackwardMemory(Arena& arena, const RtfGruShape& s)
+      : of_gates(Weights<1>::take(arena, s, 2 * s.units, s.units, 2)),
+        of_candidate(Weights<1>::take(arena, s, s.units, s.units)),
+        gate_tiles{take_rows(arena, s, 2 * s.units, 2), take_rows(arena, s, 2 * s.units, 2)},
+        candidate_tiles(take_rows(arena, s, s.units)) {}
+};
+
 }  // namespace
 }  // namespace rtf
 
 extern "C" {
 
 int64_t rtf_gru_scratch_size(const RtfGruShape* shape) {
-  using namespace rtf;
-  const int64_t H = shape->units;
-  const int64_t forward = Weights<2>::size(*shape, H, 2 * H) + Weights<1>::size(*shape, H, H) +
-                          2 * Scratch::rows_size(*shape, H) + shape->batch * H;
-  const int64_t backward = Weights<1>::size(*shape, 2 * H, H, 2) + Weights<1>::size(*shape, H, H) +
-                           2 * Scratch::rows_size(*shape, 2 * H, 2) + Scratch::rows_size(*shape, H);
-  return std::max(forward, backward) + 6 * kLanes;
+  return rtf::scratch_of_passes<rtf::GruForwardMemory, rtf::GruBackwardMemory>(*shape);
 }
 
 void rtf_gru_forward_f32(const RtfGruShape* shape, const float* z, const float* r_gates, const float* r_candidate,
@@ -230,16 +255,14 @@ void rtf_gru_forward_f32(const RtfGruShape* shape, const float* z, const float* 
                          const RtfThreads* threads) {
   using namespace rtf;
   const int64_t H = shape->units;
-  Scratch memory(scratch);
-  float* packed_gates = memory.take(Weights<2>::size(*shape, H, 2 * H));
-  float* packed_candidate = memory.take(Weights<1>::size(*shape, H, H));
-  const Weights<2> of_gates = Weights<2>::of(*shape, r_gates, H, 2 * H, packed_gates, *threads);
-  const Weights<1> of_candidate = Weights<1>::of(*shape, r_candidate, H, H, packed_candidate, *threads);
-  const TileRows state_tiles = memory.take_rows(*shape, H), reset_tiles = memory.take_rows(*shape, H);
+  Arena arena(scratch);
+  const GruForwardMemory memory(arena, *shape);
+  const Weights<2> of_gates = Weights<2>::of(*shape, r_gates, H, 2 * H, memory.of_gates, *threads);
+  const Weights<1> of_candidate = Weights<1>::of(*shape, r_candidate, H, H, memory.of_candidate, *threads);
   const Ragged ragged = ragged_of(*shape);
-  float* reset = memory.take(shape->batch * H);
-  const Forward pass{ragged, H,    {ragged, H, h0, h}, z, of_gates, of_candidate, state_tiles, reset_tiles, h, gates,
-                     h_last, reset};
+  const Forward pass{
+      ragged, H,      {ragged, H, h0, h}, z, of_gates, of_candidate, memory.state_tiles, memory.reset_tiles, h,
+      gates,  h_last, memory.reset};
   run_recurrence(*shape, *threads, kGates * H * H, of_candidate.panels(), pass);
 }
 
@@ -248,16 +271,24 @@ void rtf_gru_backward_f32(const RtfGruShape* shape, const float* r_gates, const 
                           float* reset_h, float* dh0, float* scratch, const RtfThreads* threads) {
   using namespace rtf;
   const int64_t H = shape->units;
-  Scratch memory(scratch);
-  float* packed_gates = memory.take(Weights<1>::size(*shape, 2 * H, H, 2));
-  float* packed_candidate = memory.take(Weights<1>::size(*shape, H, H));
-  const Weights<1> of_gates = Weights<1>::transposed(*shape, r_gates, 2 * H, H, 2, packed_gates, *threads);
-  const Weights<1> of_candidate = Weights<1>::transposed(*shape, r_candidate, H, H, 1, packed_candidate, *threads);
-  const TileRows even = memory.take_rows(*shape, 2 * H, 2), odd = memory.take_rows(*shape, 2 * H, 2);
-  const TileRows candidate_tiles = memory.take_rows(*shape, H);
+  Arena arena(scratch);
+  const GruBackwardMemory memory(arena, *shape);
+  const Weights<1> of_gates = Weights<1>::transposed(*shape, r_gates, 2 * H, H, 2, memory.of_gates, *threads);
+  const Weights<1> of_candidate = Weights<1>::transposed(*shape, r_candidate, H, H, 1, memory.of_candidate, *threads);
   const Ragged ragged = ragged_of(*shape);
-  const Backward pass{ragged,       H,           {ragged, H, h0, h}, gates, dh,      dh_last, of_gates,
-                      of_candidate, {even, odd}, candidate_tiles,    dz,    reset_h, dh0};
+  const Backward pass{ragged,
+                      H,
+                      {ragged, H, h0, h},
+                      gates,
+                      dh,
+                      dh_last,
+                      of_gates,
+                      of_candidate,
+                      {memory.gate_tiles[0], memory.gate_tiles[1]},
+                      memory.candidate_tiles,
+                      dz,
+                      reset_h,
+                      dh0};
   run_recurrence(*shape, *threads, kGates * H * H, of_candidate.panels(), pass);
 }
 }

@@ -155,12 +155,7 @@ struct Backward {
 extern "C" {
 
 int64_t rtf_lstm_scratch_size(const RtfLstmShape* shape) {
-  using namespace rtf;
-  const int64_t H = shape->units;
-  const int64_t forward = Weights<kGates>::size(*shape, H, kGates * H) + 2 * Scratch::rows_size(*shape, H);
-  const int64_t backward =
-      Weights<1>::size(*shape, kGates * H, H, kGates) + 2 * Scratch::rows_size(*shape, kGates * H, kGates);
-  return std::max(forward, backward) + 4 * kLanes;
+  return rtf::scratch_of_passes<rtf::ForwardMemory<rtf::kGates>, rtf::BackwardMemory<rtf::kGates>>(*shape);
 }
 
 void rtf_lstm_forward_f32(const RtfLstmShape* shape, const float* z, const float* r, const float* c0, const float* h0,
@@ -168,11 +163,11 @@ void rtf_lstm_forward_f32(const RtfLstmShape* shape, const float* z, const float
                           const RtfThreads* threads) {
   using namespace rtf;
   const int64_t H = shape->units;
-  Scratch memory(scratch);
-  float* packed = memory.take(Weights<kGates>::size(*shape, H, kGates * H));
-  const Weights<kGates> weights = Weights<kGates>::of(*shape, r, H, kGates * H, packed, *threads);
-  const TileRows even = memory.take_rows(*shape, H), odd = memory.take_rows(*shape, H);
-  const Forward pass{ragged_of(*shape), H, z, c0, h0, weights, {even, odd}, h, c, gates, c_last, h_last};
+  Arena arena(scratch);
+  const ForwardMemory<kGates> memory(arena, *shape);
+  const Weights<kGates> weights = Weights<kGates>::of(*shape, r, H, kGates * H, memory.weights, *threads);
+  const Forward pass{
+      ragged_of(*shape), H, z, c0, h0, weights, {memory.tiles[0], memory.tiles[1]}, h, c, gates, c_last, h_last};
   run_recurrence(*shape, *threads, kGates * H * H, weights.panels(), pass);
 }
 
@@ -181,11 +176,22 @@ void rtf_lstm_backward_f32(const RtfLstmShape* shape, const float* r, const floa
                            float* dc0, float* dh0, float* scratch, const RtfThreads* threads) {
   using namespace rtf;
   const int64_t H = shape->units, depth = kGates * H;
-  Scratch memory(scratch);
-  float* packed = memory.take(Weights<1>::size(*shape, depth, H, kGates));
-  const Weights<1> weights = Weights<1>::transposed(*shape, r, depth, H, kGates, packed, *threads);
-  const TileRows even = memory.take_rows(*shape, depth, kGates), odd = memory.take_rows(*shape, depth, kGates);
-  const Backward pass{ragged_of(*shape), H, c0, c, gates, dh, dc_last, dh_last, weights, {even, odd}, dz, dc0, dh0};
+  Arena arena(scratch);
+  const BackwardMemory<kGates> memory(arena, *shape);
+  const Weights<1> weights = Weights<1>::transposed(*shape, r, depth, H, kGates, memory.weights, *threads);
+  const Backward pass{ragged_of(*shape),
+                      H,
+                      c0,
+                      c,
+                      gates,
+                      dh,
+                      dc_last,
+                      dh_last,
+                      weights,
+                      {memory.tiles[0], memory.tiles[1]},
+                      dz,
+                      dc0,
+                      dh0};
   run_recurrence(*shape, *threads, kGates * H * H, weights.panels(), pass);
 }
 }

@@ -17,10 +17,13 @@ namespace {
 
 constexpr int64_t kGates = 5;
 
-int64_t packed_floats(int64_t units) {
-  const int64_t most = std::max(packed_size(2 * units, kGates * units), packed_size(kGates * units, 2 * units));
-  return (most + kLanes - 1) / kLanes * kLanes;
-}
+// The recurrent weights of a direction, packed for either pass.
+struct PackedWeights {
+  float* weights;
+
+  PackedWeights(Arena& arena, int64_t units)
+      : weights(arena.take(std::max(packed_size(2 * units, kGates * units), packed_size(kGates * units, 2 * units)))) {}
+};
 
 int64_t n_slots(const std::vector<Image>& images) {
   return images.empty() ? 0 : images.back().slots + images.back().height + 1;
@@ -202,17 +205,22 @@ struct Backward {
 template <template <bool> class Pass, typename Io, typename Pack>
 void run_all(const RtfMdLstmShape& shape, int64_t n_directions, const Io* directions, float* scratch,
              const RtfThreads& threads, const Pack& pack_direction) {
-  float* packed = align_up(scratch);
-  const int64_t each = packed_floats(shape.units);
-  run_tasks(threads, n_directions, [&](int64_t k) { pack_direction(directions[k].r, packed + k * each); });
+  std::vector<const float*> packed(n_directions);
+  const int64_t size = size_of<PackedWeights>(shape.units);
+  run_tasks(threads, n_directions, [&](int64_t k) {
+    Arena arena(scratch, k, size);
+    float* weights = PackedWeights(arena, shape.units).weights;
+    pack_direction(directions[k].r, weights);
+    packed[k] = weights;
+  });
   const ImageShares shares(shape, n_directions, threads.n_threads);
   run_tasks(threads, n_directions * shares.count(), [&](int64_t task) {
     const int64_t k = task % n_directions;
     const std::vector<Image> images = shares.share(task / n_directions);
     if (shape.stable)
-      Pass<true>{shape, directions[k], packed + k * each}.run(images);
+      Pass<true>{shape, directions[k], packed[k]}.run(images);
     else
-      Pass<false>{shape, directions[k], packed + k * each}.run(images);
+      Pass<false>{shape, directions[k], packed[k]}.run(images);
   });
 }
 
@@ -222,7 +230,7 @@ void run_all(const RtfMdLstmShape& shape, int64_t n_directions, const Io* direct
 extern "C" {
 
 int64_t rtf_mdlstm_scratch_size(int64_t units, int64_t n_directions) {
-  return n_directions * rtf::packed_floats(units) + rtf::kLanes;
+  return rtf::scratch_of(rtf::size_of<rtf::PackedWeights>(units), n_directions);
 }
 
 void rtf_mdlstm_forward_f32(const RtfMdLstmShape* shape, int64_t n_directions, const RtfMdLstmForward* directions,

@@ -26,17 +26,19 @@ struct ByTiles {
 
   static int64_t rows_size(const RtfProduct& shape) { return kRowsOfPiece * depth_of_piece(shape) * kSplit; }
 
-  static int64_t scratch_size(const RtfProduct& shape) {
-    return (columns_of_piece(shape) * depth_of_piece(shape) * kSplit + 2 * rows_size(shape)) / 2 + kLanes;
-  }
+  // The packed pieces of both factors; of the rows, the current one and the next one.
+  struct Memory {
+    Bfloat16 *columns, *rows;
 
-  ByTiles(const RtfProduct& shape, const Factor& a, const Factor& b, float* y, float* scratch)
-      : shape(shape),
-        a(a),
-        b(b),
-        y(y),
-        packed(reinterpret_cast<Bfloat16*>(align_up(scratch))),
-        rows(packed + columns_of_piece(shape) * depth_of_piece(shape) * kSplit) {}
+    Memory(Arena& arena, const RtfProduct& shape)
+        : columns(take(arena, columns_of_piece(shape) * depth_of_piece(shape) * kSplit)),
+          rows(take(arena, 2 * rows_size(shape))) {}
+
+    static Bfloat16* take(Arena& arena, int64_t n) { return reinterpret_cast<Bfloat16*>(arena.take((n + 1) / 2)); }
+  };
+
+  ByTiles(const RtfProduct& shape, const Factor& a, const Factor& b, float* y, const Memory& memory)
+      : shape(shape), a(a), b(b), y(y), packed(memory.columns), rows(memory.rows) {}
 
   // An even number of tiles, ordered as rows in memory.
   void pack_columns(Range depth, Range columns) const {
@@ -107,7 +109,10 @@ struct ByTiles {
       for_pieces(columns, 2 * kLanes, [&](Range pair) {
         const bool whole = piece.size() == kRowsOfPiece && pair.size() == 2 * kLanes;
         const auto add = [&]() __attribute__((always_inline)) { multiply_2x2(x, w, blocks, meanwhile); };
-        whole ? add_whole(depth, pair, piece, bias, add) : add_to_edge(depth, pair, piece, bias, add);
+        if (whole)
+          add_whole(depth, pair, piece, bias, add);
+        else
+          add_to_edge(depth, pair, piece, bias, add);
         w += 2 * blocks * kSplitTile;
       });
       next.pack_all();

@@ -10,9 +10,9 @@ namespace rtf {
 
 struct ByVectors {
 #if defined(__AVX512F__)
-  static constexpr int64_t kRows = 12;  // 24 of 32 registers hold sums
+  static constexpr int kRows = 12;  // 24 of 32 registers hold sums
 #else
-  static constexpr int64_t kRows = 6;  // 12 of 16
+  static constexpr int kRows = 6;  // 12 of 16
 #endif
   static constexpr int64_t kWidth = 2 * kLanes;
   static constexpr int64_t kDepthOfPiece = 256, kColumnsOfPiece = 1024, kRowsOfPiece = 120;
@@ -20,15 +20,18 @@ struct ByVectors {
   static_assert(kRowsOfPiece % kRows == 0 && kColumnsOfPiece % kWidth == 0, "pieces are whole blocks");
 
   static int64_t depth_of_piece(const RtfProduct& shape) { return std::min(kDepthOfPiece, shape.depth); }
-  static int64_t columns_size(const RtfProduct& shape) {
-    return std::min(kColumnsOfPiece, round_up(shape.columns, kWidth)) * depth_of_piece(shape);
-  }
-  static int64_t scratch_size(const RtfProduct& shape) {
-    return columns_size(shape) + std::min(kRowsOfPiece, round_up(shape.rows, kRows)) * depth_of_piece(shape) + kLanes;
-  }
 
-  ByVectors(const RtfProduct& shape, const Factor& a, const Factor& b, float* y, float* scratch)
-      : shape(shape), a(a), b(b), y(y), packed(align_up(scratch)), rows(packed + columns_size(shape)) {}
+  // The packed pieces of both factors.
+  struct Memory {
+    float *columns, *rows;
+
+    Memory(Arena& arena, const RtfProduct& shape)
+        : columns(arena.take(std::min(kColumnsOfPiece, round_up(shape.columns, kWidth)) * depth_of_piece(shape))),
+          rows(arena.take(std::min(kRowsOfPiece, round_up(shape.rows, kRows)) * depth_of_piece(shape))) {}
+  };
+
+  ByVectors(const RtfProduct& shape, const Factor& a, const Factor& b, float* y, const Memory& memory)
+      : shape(shape), a(a), b(b), y(y), packed(memory.columns), rows(memory.rows) {}
 
   // packed [panel][depth][kWidth], with zeros beyond the last column.
   void pack_columns(Range depth, Range columns) const {
@@ -51,7 +54,7 @@ struct ByVectors {
       for_pieces(columns, kWidth, [&](Range panel) {
         const float* x = rows;
         for_pieces(piece, kRows, [&](Range few) {
-          multiply_block(x, w, depth, few, panel, bias);
+          multiply_rows(x, w, depth, few, panel, bias);
           x += depth.size() * kRows;
         });
         w += depth.size() * kWidth;
@@ -81,11 +84,11 @@ struct ByVectors {
     }
   }
 
-  void multiply_block(const float* x, const float* w, Range depth, Range few, Range panel, const float* bias) const {
+  void multiply_rows(const float* x, const float* w, Range depth, Range few, Range panel, const float* bias) const {
     float* const at = y + few.begin * shape.columns + panel.begin;
     for (int64_t row = 0; row < few.size(); ++row) prefetch_to_write(at + row * shape.columns);
     Vec sums[kRows][2];
-    add_products(x, w, depth.size(), sums);
+    rtf::multiply_block<kRows, 2>(depth.size(), Strided{x, 1, kRows}, Columns{w, kWidth}, FromZero(), sums);
     const bool starts = depth.begin == 0;
     if (few.size() == kRows && panel.size() == kWidth) {
       const Vec none{}, first = starts && bias ? load(bias + panel.begin) : none;
@@ -105,25 +108,6 @@ struct ByVectors {
       if (starts) start_sums(bias, panel, to);
       for (int64_t i = 0; i < panel.size(); ++i) to[i] += edge[row * kWidth + i];
     }
-  }
-
-  static __attribute__((always_inline)) void add_products(const float* x, const float* w, int64_t depth,
-                                                          Vec (*result)[2]) {
-    Vec sums[kRows][2];
-#pragma GCC unroll 16
-    for (int64_t row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = Vec{};
-#pragma GCC unroll 4
-    for (int64_t k = 0; k < depth; ++k, x += kRows, w += kWidth) {
-      const Vec w0 = load(w), w1 = load(w + kLanes);
-#pragma GCC unroll 16
-      for (int64_t row = 0; row < kRows; ++row) {
-        const Vec value = splat(x[row]);
-        sums[row][0] += value * w0;
-        sums[row][1] += value * w1;
-      }
-    }
-#pragma GCC unroll 16
-    for (int64_t row = 0; row < kRows; ++row) result[row][0] = sums[row][0], result[row][1] = sums[row][1];
   }
 
   const RtfProduct& shape;

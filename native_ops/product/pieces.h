@@ -11,11 +11,6 @@
 
 namespace rtf {
 
-struct Range {
-  int64_t begin, end;
-  int64_t size() const { return end - begin; }
-};
-
 // A matrix, or the transpose of what is stored.
 struct Factor {
   const float* data;

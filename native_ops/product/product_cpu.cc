@@ -42,20 +42,15 @@ Grid grid(const RtfProduct& shape, int64_t n_threads) {
     const int64_t height = pieces_of(row_steps, rows) * Form::kStepOfRows;
     const int64_t width = pieces_of(column_steps, columns) * Form::kStepOfColumns;
     const int64_t cost = height * width + kPacking * (height + width);
-    if (cost < least) least = cost, best = Grid{rows, columns};
+    if (cost >= least) continue;
+    least = cost;
+    best = Grid{rows, columns};
   }
   return best;
 }
 
 template <typename Form>
-int64_t scratch_of_part(const RtfProduct& shape) {
-  return round_up(Form::scratch_size(shape), kLanes);
-}
-
-template <typename Form>
-void run_part(const RtfProduct& shape, const Factor& a, const Factor& b, const float* bias, float* y, float* scratch,
-              Range rows, Range columns) {
-  const Form form(shape, a, b, y, scratch);
+void run_part(const Form& form, const RtfProduct& shape, const float* bias, Range rows, Range columns) {
   for_pieces(columns, Form::kColumnsOfPiece, [&](Range some_columns) {
     const auto add = [&](Range depth) {
       form.pack_columns(depth, some_columns);
@@ -70,16 +65,18 @@ template <typename Form>
 void run(const RtfProduct& shape, const Factor& a, const Factor& b, const float* bias, float* y, float* scratch,
          const RtfThreads& threads) {
   const Grid parts = grid<Form>(shape, threads.n_threads);
+  const int64_t size = size_of<typename Form::Memory>(shape);
   run_tasks(threads, parts.parts(), [&](int64_t index) {
     const Range rows = Grid::part_of(shape.rows, Form::kStepOfRows, index / parts.columns, parts.rows);
     const Range columns = Grid::part_of(shape.columns, Form::kStepOfColumns, index % parts.columns, parts.columns);
-    run_part<Form>(shape, a, b, bias, y, scratch + index * scratch_of_part<Form>(shape), rows, columns);
+    Arena arena(scratch, index, size);
+    run_part(Form(shape, a, b, y, typename Form::Memory(arena, shape)), shape, bias, rows, columns);
   });
 }
 
 template <typename Form>
 int64_t scratch_size(const RtfProduct& shape, int n_threads) {
-  return grid<Form>(shape, n_threads).parts() * scratch_of_part<Form>(shape);
+  return scratch_of(size_of<typename Form::Memory>(shape), grid<Form>(shape, n_threads).parts());
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+#include "../common/block_product.h"
 #include "../common/ragged.h"
 #include "once.h"
 #include "rows.h"
@@ -38,18 +39,9 @@ void dots(const float* queries, int64_t query_step, const float* key, int64_t n,
 template <int kCount>
 void weighted_sums(const float* weights, int64_t weight_step, const float* values, int64_t value_step, int64_t frames,
                    float* y, int64_t y_step) {
-  Vec sums[kCount][kVectors] = {};
-  for (int64_t frame = 0; frame < frames; ++frame, values += value_step) {
-    Vec v[kVectors];
-#pragma GCC unroll 4
-    for (int u = 0; u < kVectors; ++u) v[u] = load(values + u * kLanes);
-#pragma GCC unroll 4
-    for (int i = 0; i < kCount; ++i) {
-      const Vec weight = splat(weights[i * weight_step + frame]);
-#pragma GCC unroll 4
-      for (int u = 0; u < kVectors; ++u) sums[i][u] += weight * v[u];
-    }
-  }
+  Vec sums[kCount][kVectors];
+  multiply_block<kCount, kVectors>(frames, Strided{weights, weight_step, 1}, Columns{values, value_step}, FromZero(),
+                                   sums);
 #pragma GCC unroll 4
   for (int i = 0; i < kCount; ++i)
 #pragma GCC unroll 4

@@ -31,50 +31,6 @@ class Ahead {
   int64_t lines_;
 };
 
-// sums[row] (kPanel floats for each row) += x[row] [depth] * w [depth, kPanel], from 0 on if kFirst. They stay in
-// registers.
-template <int kRows, bool kFirst>
-void multiply_block(const float* const* x, int64_t depth, const float* w, float* sums, Ahead& ahead) {
-  const float* rows[kRows];
-  Vec s[kRows][kVectors];
-#pragma GCC unroll 8
-  for (int row = 0; row < kRows; ++row) {
-    rows[row] = x[row];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) s[row][v] = kFirst ? Vec{} : load(sums + row * kPanel + v * kLanes);
-  }
-  for (int64_t k = 0; k < depth; ++k, w += kPanel) {
-    if (k % kGroup == 0) ahead.prefetch();
-    const Vec w0 = load(w), w1 = load(w + kLanes), w2 = load(w + 2 * kLanes), w3 = load(w + 3 * kLanes);
-#pragma GCC unroll 8
-    for (int row = 0; row < kRows; ++row) {
-      const Vec value = splat(rows[row][k]);
-      s[row][0] += value * w0;
-      s[row][1] += value * w1;
-      s[row][2] += value * w2;
-      s[row][3] += value * w3;
-    }
-  }
-#pragma GCC unroll 8
-  for (int row = 0; row < kRows; ++row)
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) store(sums + row * kPanel + v * kLanes, s[row][v]);
-}
-
-template <bool kFirst>
-void multiply_piece(int64_t n, const float* const* x, int64_t depth, const float* w, float* sums, Ahead& ahead) {
-  switch (n) {
-    case 1: return multiply_block<1, kFirst>(x, depth, w, sums, ahead);
-    case 2: return multiply_block<2, kFirst>(x, depth, w, sums, ahead);
-#if defined(__AVX512F__)
-    case 3: return multiply_block<3, kFirst>(x, depth, w, sums, ahead);
-    case 4: return multiply_block<4, kFirst>(x, depth, w, sums, ahead);
-    case 5: return multiply_block<5, kFirst>(x, depth, w, sums, ahead);
-    case 6: return multiply_block<6, kFirst>(x, depth, w, sums, ahead);
-#endif
-  }
-}
-
 class Product {
  public:
   Product(int64_t depth, int64_t columns, const float* x, const float* packed, const float* bias, float* y)
@@ -96,15 +52,33 @@ class Product {
  private:
   void multiply(int64_t begin, int64_t n_rows, const float* panel, int64_t k, const float* end, float* sums) const {
     const int64_t depth = std::min(kDepthOfBlock, depth_ - k);
-    int64_t pieces = (n_rows + kMaxRows - 1) / kMaxRows;
-    Ahead ahead(panel + (k + depth) * kPanel, end, pieces);
-    for (int64_t at = 0, size; at < n_rows; at += size, --pieces) {
-      size = (n_rows - at + pieces - 1) / pieces;  // nearly equal: 8 rows are 4 + 4, not 6 + 2
-      const float* rows[kMaxRows];
-      for (int64_t row = 0; row < size; ++row) rows[row] = x_ + (begin + at + row) * depth_ + k;
-      (k == 0 ? multiply_piece<true> : multiply_piece<false>)(size, rows, depth, panel + k * kPanel, sums + at * kPanel,
-                                                              ahead);
-    }
+    Ahead ahead(panel + (k + depth) * kPanel, end, (n_rows + kMaxRows - 1) / kMaxRows);
+    const Columns columns{panel + k * kPanel, kPanel};
+    const auto prefetch = [&](int64_t step) __attribute__((always_inline)) {
+      if (step % kGroup == 0) ahead.prefetch();
+    };
+    for_row_blocks(
+        n_rows, [&](auto count, int64_t at) __attribute__((always_inline)) {
+          const Strided rows{x_ + (begin + at) * depth_ + k, depth_, 1};
+          float* block = sums + at * kPanel;
+          if (k == 0)
+            multiply_rows<count>(rows, columns, depth, FromZero(), prefetch, block);
+          else
+            multiply_rows<count>(
+                rows, columns, depth, [&](int row, int v) { return load(block + row * kPanel + v * kLanes); }, prefetch,
+                block);
+        });
+  }
+
+  template <int kRows, typename Start, typename Meanwhile>
+  static __attribute__((always_inline)) void multiply_rows(const Strided& rows, const Columns& columns, int64_t depth,
+                                                           const Start& start, const Meanwhile& meanwhile, float* to) {
+    Vec sums[kRows][kVectors];
+    multiply_block<kRows, kVectors>(depth, rows, columns, start, meanwhile, sums);
+#pragma GCC unroll 8
+    for (int row = 0; row < kRows; ++row)
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) store(to + row * kPanel + v * kLanes, sums[row][v]);
   }
 
   void write(int64_t panel, int64_t begin, int64_t n_rows, const float* sums) const {

@@ -41,6 +41,11 @@ int64_t splits_of(const RtfSelectiveShape& shape) {
   return std::max<int64_t>(1, std::min(wanted, s.units / kLeast));
 }
 
+// Numbers in the gradient of b or of c by one split of the channels.
+int64_t size_of_gradient(const RtfSelectiveShape& shape) {
+  return shape.sequences.frames * shape.sequences.batch * shape.states;
+}
+
 Ragged ragged_of(const RtfSequences& s) { return {s.frames, s.batch, s.lengths, s.reverse != 0}; }
 
 // function(sequence, split, first channel, end) on the threads.
@@ -186,7 +191,7 @@ void backward(const RtfSelectiveShape& shape, const RtfSelectiveInputs& in, cons
   const RtfSequences& s = shape.sequences;
   const Ragged ragged = ragged_of(s);
   const int64_t width = s.units, states = shape.states, splits = splits_of(shape);
-  const int64_t size = s.frames * s.batch * states;  // of the gradients of b and of c, by each split
+  const int64_t size = size_of_gradient(shape);
   share_channels(shape, threads, [&](int32_t row, int64_t split, int64_t first, int64_t end) {
     Chunk chunk(states);
     float *db = scratch + 2 * split * size, *dc = db + size;
@@ -237,7 +242,7 @@ extern "C" {
 int64_t rtf_selective_checkpoints(int64_t frames) { return (frames + rtf::kChunk - 1) / rtf::kChunk; }
 
 int64_t rtf_selective_scratch_size(const RtfSelectiveShape* shape) {
-  return 2 * rtf::splits_of(*shape) * shape->sequences.frames * shape->sequences.batch * shape->states;
+  return 2 * rtf::splits_of(*shape) * rtf::size_of_gradient(*shape);
 }
 
 void rtf_selective_forward_f32(const RtfSelectiveShape* shape, const RtfSelectiveInputs* inputs, float* y,

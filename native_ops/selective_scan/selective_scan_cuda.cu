@@ -163,6 +163,14 @@ int64_t warps_of(const RtfSelectiveShape& shape) { return (shape.sequences.units
 
 // Scratch memory: states before the steps of a chunk [B, chunk, kGroup, H], and the sums of the warps [warps, 2, T, B,
 // N].
+int64_t size_of_states(const RtfSelectiveShape& shape) {
+  return shape.sequences.batch * RTF_SELECTIVE_CHUNK * kGroup * shape.sequences.units;
+}
+
+int64_t size_of_sums(const RtfSelectiveShape& shape) {
+  return warps_of(shape) * 2 * shape.sequences.frames * shape.sequences.batch * shape.states;
+}
+
 __global__ void __launch_bounds__(kThreads)
     backward(RtfSelectiveShape shape, RtfSelectiveInputs in, const float* checkpoints, const float* dy,
              const float* dh_last, RtfSelectiveGradients out, float* before, float* sums) {
@@ -206,9 +214,7 @@ const char* text_of(cudaError_t error) { return error == cudaSuccess ? nullptr :
 extern "C" {
 
 int64_t rtf_selective_cuda_scratch_size(const RtfSelectiveShape* shape) {
-  const RtfSequences& s = shape->sequences;
-  return s.batch * RTF_SELECTIVE_CHUNK * rtf::kGroup * s.units +
-         rtf::warps_of(*shape) * 2 * s.frames * s.batch * shape->states;
+  return rtf::size_of_states(*shape) + rtf::size_of_sums(*shape);
 }
 
 const char* rtf_selective_forward_cuda_f32(const RtfSelectiveShape* shape, const RtfSelectiveInputs* inputs, float* y,
@@ -223,7 +229,7 @@ const char* rtf_selective_backward_cuda_f32(const RtfSelectiveShape* shape, cons
                                             const RtfSelectiveGradients* gradients, float* scratch, void* stream) {
   const RtfSequences& s = shape->sequences;
   if (s.batch == 0) return nullptr;
-  float* sums = scratch + s.batch * RTF_SELECTIVE_CHUNK * rtf::kGroup * s.units;
+  float* sums = scratch + rtf::size_of_states(*shape);
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
   const cudaError_t error = rtf::launch(rtf::backward, rtf::grid_of(*shape), rtf::kThreads, 0, on, *shape, *inputs,
                                         checkpoints, dy, dh_last, *gradients, scratch, sums);

@@ -220,12 +220,7 @@ struct Backward {
 extern "C" {
 
 int64_t rtf_slstm_scratch_size(const RtfSLstmShape* shape) {
-  using namespace rtf;
-  const int64_t H = shape->units;
-  const int64_t forward = Weights<kGates>::size(*shape, H, kGates * H) + 2 * Scratch::rows_size(*shape, H);
-  const int64_t backward =
-      Weights<1>::size(*shape, kGates * H, H, kGates) + 2 * Scratch::rows_size(*shape, kGates * H, kGates);
-  return std::max(forward, backward) + 4 * kLanes;
+  return rtf::scratch_of_passes<rtf::ForwardMemory<rtf::kGates>, rtf::BackwardMemory<rtf::kGates>>(*shape);
 }
 
 void rtf_slstm_forward_f32(const RtfSLstmShape* shape, int exp_forget, const float* z, const float* r,
@@ -233,10 +228,9 @@ void rtf_slstm_forward_f32(const RtfSLstmShape* shape, int exp_forget, const flo
                            const RtfSLstmState* last, float* scratch, const RtfThreads* threads) {
   using namespace rtf;
   const int64_t H = shape->units;
-  Scratch memory(scratch);
-  float* packed = memory.take(Weights<kGates>::size(*shape, H, kGates * H));
-  const Weights<kGates> weights = Weights<kGates>::of(*shape, r, H, kGates * H, packed, *threads);
-  const TileRows even = memory.take_rows(*shape, H), odd = memory.take_rows(*shape, H);
+  Arena arena(scratch);
+  const ForwardMemory<kGates> memory(arena, *shape);
+  const Weights<kGates> weights = Weights<kGates>::of(*shape, r, H, kGates * H, memory.weights, *threads);
   const Ragged ragged = ragged_of(*shape);
   const auto part = [&](const float* first, const float* all) { return States{ragged, H, first, all}; };
   const Forward pass{ragged,
@@ -248,7 +242,7 @@ void rtf_slstm_forward_f32(const RtfSLstmShape* shape, int exp_forget, const flo
                      part(initial->m, states->m),
                      part(initial->h, states->h),
                      weights,
-                     {even, odd},
+                     {memory.tiles[0], memory.tiles[1]},
                      *states,
                      gates,
                      *last};
@@ -261,10 +255,9 @@ void rtf_slstm_backward_f32(const RtfSLstmShape* shape, int exp_forget, const fl
                             float* scratch, const RtfThreads* threads) {
   using namespace rtf;
   const int64_t H = shape->units, depth = kGates * H;
-  Scratch memory(scratch);
-  float* packed = memory.take(Weights<1>::size(*shape, depth, H, kGates));
-  const Weights<1> weights = Weights<1>::transposed(*shape, r, depth, H, kGates, packed, *threads);
-  const TileRows even = memory.take_rows(*shape, depth, kGates), odd = memory.take_rows(*shape, depth, kGates);
+  Arena arena(scratch);
+  const BackwardMemory<kGates> memory(arena, *shape);
+  const Weights<1> weights = Weights<1>::transposed(*shape, r, depth, H, kGates, memory.weights, *threads);
   const Ragged ragged = ragged_of(*shape);
   const auto part = [&](const float* first, const float* all) { return States{ragged, H, first, all}; };
   const Backward pass{ragged,
@@ -277,7 +270,7 @@ void rtf_slstm_backward_f32(const RtfSLstmShape* shape, int exp_forget, const fl
                       dh,
                       *dlast,
                       weights,
-                      {even, odd},
+                      {memory.tiles[0], memory.tiles[1]},
                       dz,
                       *dinitial};
   run_recurrence(*shape, *threads, kGates * H * H, weights.panels(), pass);
