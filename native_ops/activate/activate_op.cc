@@ -101,8 +101,7 @@ class ActivateBase : public OpKernel {
  public:
   explicit ActivateBase(OpKernelConstruction* construction) : OpKernel(construction) {
     OP_REQUIRES_OK(construction, get_function(construction, "function", &shape_.function));
-    OP_REQUIRES_OK(construction, construction->GetAttr("rate", &shape_.rate));
-    OP_REQUIRES_OK(construction, construction->GetAttr("scale", &shape_.scale));
+    read_attrs(construction, "rate", &shape_.rate, "scale", &shape_.scale);
     OP_REQUIRES(construction, shape_.rate >= 0 && shape_.rate < 1,
                 InvalidArgument("activate: the rate of the dropout is ", shape_.rate, ", not in [0, 1)"));
   }
@@ -142,7 +141,7 @@ class ActivateBase : public OpKernel {
     if (list.size() != 1 || list[0].shape() != shape)
       return InvalidArgument("activate: ", name, " has to be ", shape.DebugString(), ", but is ",
                              list[0].shape().DebugString());
-    *data = list[0].flat<float>().data();
+    *data = floats(list[0]);
     return tensorflow::OkStatus();
   }
 
@@ -165,14 +164,14 @@ class ActivateOp : public ActivateBase {
     Tensor* y;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
     const RtfThreads threads = tf_threads(context);
-    rtf_activate_f32(&shape, x.flat<float>().data(), bias, factors, residual, y->flat<float>().data(), &threads);
+    rtf_activate_f32(&shape, floats(x), bias, factors, residual, floats(y), &threads);
   }
 };
 
 class ActivateGradOp : public ActivateBase {
  public:
   explicit ActivateGradOp(OpKernelConstruction* construction) : ActivateBase(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("of_output", &of_output_));
+    read_attrs(construction, "of_output", &of_output_);
   }
 
   void Compute(OpKernelContext* context) override {
@@ -190,14 +189,12 @@ class ActivateGradOp : public ActivateBase {
     float *sums = nullptr, *parts = nullptr;
     if (bias) {
       OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({shape.width}), &dbias));
-      const TensorShape size({rtf_activate_scratch_size(&shape)});
-      OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT, size, &scratch));
-      sums = dbias->flat<float>().data();
-      parts = scratch.flat<float>().data();
+      OP_REQUIRES_OK(context, allocate_scratch(context, rtf_activate_scratch_size(&shape), &scratch));
+      sums = floats(dbias);
+      parts = floats(&scratch);
     }
     const RtfThreads threads = tf_threads(context);
-    rtf_activate_grad_f32(&shape, dy.flat<float>().data(), kept, of_output_, bias, factors, dx->flat<float>().data(),
-                          sums, parts, &threads);
+    rtf_activate_grad_f32(&shape, floats(dy), kept, of_output_, bias, factors, floats(dx), sums, parts, &threads);
   }
 
  private:
@@ -237,8 +234,7 @@ class GateOp : public GateBase {
     if (y->NumElements() == 0) return;
     const int64_t width = half.dim_size(half.dims() - 1);
     const RtfThreads threads = tf_threads(context);
-    rtf_gate_f32(y->NumElements() / width, width, value_, gate_, x.flat<float>().data(), y->flat<float>().data(),
-                 &threads);
+    rtf_gate_f32(y->NumElements() / width, width, value_, gate_, floats(x), floats(y), &threads);
   }
 };
 
@@ -258,8 +254,7 @@ class GateGradOp : public GateBase {
     if (dy.NumElements() == 0) return;
     const int64_t width = half.dim_size(half.dims() - 1);
     const RtfThreads threads = tf_threads(context);
-    rtf_gate_grad_f32(dy.NumElements() / width, width, value_, gate_, x.flat<float>().data(), dy.flat<float>().data(),
-                      dx->flat<float>().data(), &threads);
+    rtf_gate_grad_f32(dy.NumElements() / width, width, value_, gate_, floats(x), floats(dy), floats(dx), &threads);
   }
 };
 

@@ -45,7 +45,7 @@ REGISTER_OP("RtfCtc")
 class ChainOp : public OpKernel {
  public:
   explicit ChainOp(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("optional_ends", &optional_ends_));
+    read_attrs(construction, "optional_ends", &optional_ends_);
   }
 
  protected:
@@ -87,8 +87,7 @@ class ChainSoftOp : public ChainOp {
     Tensor *posteriors, *total;
     OP_REQUIRES_OK(context, prepare(context, &scores, &chains, &total));
     OP_REQUIRES_OK(context, context->allocate_output(0, context->input(0).shape(), &posteriors));
-    OP_REQUIRES_OK(context,
-                   run(context, scores, chains, posteriors->flat<float>().data(), total->flat<float>().data()));
+    OP_REQUIRES_OK(context, run(context, scores, chains, floats(posteriors), floats(total)));
   }
 
  protected:
@@ -112,7 +111,7 @@ class ChainBestOp : public ChainOp {
     Tensor *path, *total;
     OP_REQUIRES_OK(context, prepare(context, &scores, &chains, &total));
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({scores.frames, scores.batch}), &path));
-    OP_REQUIRES_OK(context, run(context, scores, chains, path->flat<int32_t>().data(), total->flat<float>().data()));
+    OP_REQUIRES_OK(context, run(context, scores, chains, path->flat<int32_t>().data(), floats(total)));
   }
 
  protected:
@@ -129,10 +128,8 @@ class ChainBestOp : public ChainOp {
 class CtcOp : public OpKernel {
  public:
   explicit CtcOp(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("blank", &blank_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("label_loop", &label_loop_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("normalized", &normalized_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("softmax_without_alignment", &softmax_));
+    read_attrs(construction, "blank", &blank_, "label_loop", &label_loop_, "normalized", &normalized_,
+               "softmax_without_alignment", &softmax_);
   }
 
   void Compute(OpKernelContext* context) override {
@@ -155,7 +152,7 @@ class CtcOp : public OpKernel {
     Tensor *loss, *gradient;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({scores.batch}), &loss));
     OP_REQUIRES_OK(context, context->allocate_output(1, context->input(0).shape(), &gradient));
-    OP_REQUIRES_OK(context, run(context, scores, ctc, loss->flat<float>().data(), gradient->flat<float>().data()));
+    OP_REQUIRES_OK(context, run(context, scores, ctc, floats(loss), floats(gradient)));
   }
 
  protected:

@@ -71,7 +71,7 @@ class AcceptorOp : public OpKernel {
           return InvalidArgument("alignment: sequence ", b, " has the edge (from ", arc[0], ", to ", arc[1], ", class ",
                                  arc[2], "), but there are ", counts[b], " states and ", scores.classes, " classes");
     }
-    *acceptors = RtfAcceptors{n_edges, states, edges.flat<int32_t>().data(), costs.flat<float>().data(), counts};
+    *acceptors = RtfAcceptors{n_edges, states, edges.flat<int32_t>().data(), floats(costs), counts};
     return tensorflow::OkStatus();
   }
 };
@@ -86,8 +86,7 @@ class AcceptorSoftOp : public AcceptorOp {
     Tensor *posteriors, *total;
     OP_REQUIRES_OK(context, prepare(context, &scores, &acceptors, &total));
     OP_REQUIRES_OK(context, context->allocate_output(0, context->input(0).shape(), &posteriors));
-    OP_REQUIRES_OK(context,
-                   run(context, scores, acceptors, posteriors->flat<float>().data(), total->flat<float>().data()));
+    OP_REQUIRES_OK(context, run(context, scores, acceptors, floats(posteriors), floats(total)));
   }
 
  protected:
@@ -111,7 +110,7 @@ class AcceptorBestOp : public AcceptorOp {
     Tensor *path, *total;
     OP_REQUIRES_OK(context, prepare(context, &scores, &acceptors, &total));
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({scores.frames, scores.batch}), &path));
-    OP_REQUIRES_OK(context, run(context, scores, acceptors, path->flat<int32_t>().data(), total->flat<float>().data()));
+    OP_REQUIRES_OK(context, run(context, scores, acceptors, path->flat<int32_t>().data(), floats(total)));
   }
 
  protected:
@@ -128,9 +127,7 @@ class AcceptorBestOp : public AcceptorOp {
 class TransducerOp : public OpKernel {
  public:
   explicit TransducerOp(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("blank", &blank_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("label_takes_frame", &label_takes_frame_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("normalized", &normalized_));
+    read_attrs(construction, "blank", &blank_, "label_takes_frame", &label_takes_frame_, "normalized", &normalized_);
   }
 
   void Compute(OpKernelContext* context) override {
@@ -151,7 +148,7 @@ class TransducerOp : public OpKernel {
                                       frames,
                                       max_labels,
                                       classes,
-                                      values.flat<float>().data(),
+                                      floats(values),
                                       lengths.flat<int32_t>().data(),
                                       labels.flat<int32_t>().data(),
                                       counts,
@@ -161,7 +158,7 @@ class TransducerOp : public OpKernel {
     Tensor *loss, *gradient;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({batch}), &loss));
     OP_REQUIRES_OK(context, context->allocate_output(1, values.shape(), &gradient));
-    OP_REQUIRES_OK(context, run(context, transducer, loss->flat<float>().data(), gradient->flat<float>().data()));
+    OP_REQUIRES_OK(context, run(context, transducer, floats(loss), floats(gradient)));
   }
 
  protected:

@@ -40,7 +40,7 @@ inline Status check_scores(const Tensor& values, const Tensor& lengths, RtfScore
   if (values.dims() != 3)
     return InvalidArgument("alignment: scores have to be [time, batch, classes], but are ",
                            values.shape().DebugString());
-  *scores = RtfScores{values.dim_size(0), values.dim_size(1), values.dim_size(2), values.flat<float>().data(),
+  *scores = RtfScores{values.dim_size(0), values.dim_size(1), values.dim_size(2), floats(values),
                       lengths.flat<int32_t>().data()};
   return check_lengths("length", lengths, scores->batch, scores->frames);
 }

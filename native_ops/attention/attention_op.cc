@@ -55,12 +55,9 @@ REGISTER_OP("RtfAttentionGrad")
 class AttentionBase : public OpKernel {
  public:
   explicit AttentionBase(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("n", &n_));
+    read_attrs(construction, "n", &n_);
     OP_REQUIRES(construction, n_ == 1 || n_ == 3, InvalidArgument("attention: n has to be 1 or 3, but is ", n_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("key_size", &key_size_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("causal", &causal_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("scale", &scale_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("dropout", &dropout_));
+    read_attrs(construction, "key_size", &key_size_, "causal", &causal_, "scale", &scale_, "dropout", &dropout_);
     OP_REQUIRES(construction, dropout_ >= 0 && dropout_ < 1,
                 InvalidArgument("attention: dropout has to be at least 0 and less than 1, but is ", dropout_));
   }
@@ -103,7 +100,7 @@ class AttentionBase : public OpKernel {
     shape->causal = causal_;
     shape->scale = scale_;
     shape->clipping = table.dim_size(0) / 2;
-    shape->table = table.dim_size(0) ? table.flat<float>().data() : nullptr;
+    shape->table = table.dim_size(0) ? floats(table) : nullptr;
     shape->dropout = dropout_;
     shape->seed_key = key.flat<tensorflow::uint64>()(0);
     for (int i = 0; i < 2; ++i) shape->seed_counter[i] = counter.flat<tensorflow::uint64>()(i);
@@ -113,17 +110,13 @@ class AttentionBase : public OpKernel {
   // The vectors of a dense array [batch, time, heads, size], from an entry of the last axis on.
   static RtfVectors vectors(const Tensor& x, int64_t first = 0) {
     const int64_t head = x.dim_size(3), time = head * x.dim_size(2);
-    return {const_cast<float*>(x.flat<float>().data()) + first, time * x.dim_size(1), time, head};
+    return {const_cast<float*>(floats(x)) + first, time * x.dim_size(1), time, head};
   }
 
   // Queries, keys or values (0, 1, 2) in the parts from an input or output on.
   template <typename Parts>
   RtfVectors part(const Parts& parts, int which) const {
     return n_ == 1 ? vectors(*parts(0), which * key_size_) : vectors(*parts(which));
-  }
-
-  static Status scratch(OpKernelContext* context, int64_t floats, Tensor* memory) {
-    return context->allocate_temp(tensorflow::DT_FLOAT, TensorShape({floats}), memory);
   }
 
   int n_;
@@ -143,10 +136,10 @@ class AttentionOp : public AttentionBase {
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({s.batch, s.queries, s.heads, s.value_size}), &y));
     OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({s.batch, s.heads, s.queries}), &log_sums));
     const RtfThreads threads = tf_threads(context);
-    OP_REQUIRES_OK(context, scratch(context, rtf_attention_forward_scratch(&s, threads.n_threads), &memory));
+    OP_REQUIRES_OK(context, allocate_scratch(context, rtf_attention_forward_scratch(&s, threads.n_threads), &memory));
     const auto inputs = [&](int i) { return &context->input(i); };
     const RtfVectors q = part(inputs, 0), k = part(inputs, 1), v = part(inputs, 2), out = vectors(*y);
-    rtf_attention_f32(&s, &q, &k, &v, &out, log_sums->flat<float>().data(), memory.flat<float>().data(), &threads);
+    rtf_attention_f32(&s, &q, &k, &v, &out, floats(log_sums), floats(&memory), &threads);
   }
 };
 
@@ -171,14 +164,14 @@ class AttentionGradOp : public AttentionBase {
     OP_REQUIRES_OK(context,
                    context->allocate_output(n_, TensorShape({s.batch, s.heads, distances, s.key_size}), &d_tables));
     const RtfThreads threads = tf_threads(context);
-    OP_REQUIRES_OK(context, scratch(context, rtf_attention_grad_scratch(&s, threads.n_threads), &memory));
+    OP_REQUIRES_OK(context, allocate_scratch(context, rtf_attention_grad_scratch(&s, threads.n_threads), &memory));
     const auto inputs = [&](int i) { return &context->input(i); };
     const auto outputs = [&](int i) { return gradients[i]; };
     const RtfVectors q = part(inputs, 0), k = part(inputs, 1), v = part(inputs, 2), out = vectors(y),
                      d_out = vectors(dy);
     const RtfVectors dq = part(outputs, 0), dk = part(outputs, 1), dv = part(outputs, 2);
-    rtf_attention_grad_f32(&s, &q, &k, &v, &out, log_sums.flat<float>().data(), &d_out, &dq, &dk, &dv,
-                           d_tables->flat<float>().data(), memory.flat<float>().data(), &threads);
+    rtf_attention_grad_f32(&s, &q, &k, &v, &out, floats(log_sums), &d_out, &dq, &dk, &dv, floats(d_tables),
+                           floats(&memory), &threads);
   }
 };
 

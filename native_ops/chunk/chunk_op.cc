@@ -41,9 +41,7 @@ REGISTER_OP("RtfUnchunk")
 class ChunkBase : public OpKernel {
  public:
   explicit ChunkBase(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("size", &size_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("step", &step_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("mean", &mean_));
+    read_attrs(construction, "size", &size_, "step", &step_, "mean", &mean_);
   }
 
  protected:
@@ -69,7 +67,7 @@ class ChunkOp : public ChunkBase {
     Tensor* chunks;
     OP_REQUIRES_OK(context, context->allocate_output(
                                 0, TensorShape({shape.size, shape.batch * shape.count, shape.width}), &chunks));
-    OP_REQUIRES_OK(context, run(context, shape, x.flat<float>().data(), chunks->flat<float>().data()));
+    OP_REQUIRES_OK(context, run(context, shape, floats(x), floats(chunks)));
   }
 
  protected:
@@ -96,7 +94,7 @@ class UnchunkOp : public ChunkBase {
     shape.width = chunks.dim_size(2);
     Tensor* x;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({shape.frames, shape.batch, shape.width}), &x));
-    OP_REQUIRES_OK(context, run(context, shape, chunks.flat<float>().data(), x->flat<float>().data()));
+    OP_REQUIRES_OK(context, run(context, shape, floats(chunks), floats(x)));
   }
 
  protected:

@@ -20,4 +20,22 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
+// The floats of an input, and of an output or of scratch memory.
+inline const float* floats(const Tensor& tensor) { return tensor.flat<float>().data(); }
+inline float* floats(Tensor* tensor) { return tensor->flat<float>().data(); }
+
+// Scratch memory of a number of floats.
+inline Status allocate_scratch(OpKernelContext* context, int64_t size, Tensor* scratch) {
+  return context->allocate_temp(tensorflow::DT_FLOAT, TensorShape({size}), scratch);
+}
+
+// Reads attributes of an op: pairs of a name and the address of its value.
+inline void read_attrs(OpKernelConstruction*) {}
+
+template <typename Value, typename... Others>
+void read_attrs(OpKernelConstruction* construction, const char* name, Value* value, const Others&... others) {
+  OP_REQUIRES_OK(construction, construction->GetAttr(name, value));
+  read_attrs(construction, others...);
+}
+
 }  // namespace rtf

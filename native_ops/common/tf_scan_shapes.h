@@ -16,7 +16,7 @@ struct NamedScanInput {
   ScanInput kind;
 };
 
-inline const float* in(OpKernelContext* context, int index) { return context->input(index).flat<float>().data(); }
+inline const float* in(OpKernelContext* context, int index) { return floats(context->input(index)); }
 
 // Checks the first inputs of a scan, of which input 0 has keys and input 2 values; sets keys, values, decays and
 // sequences of the shape. The lengths follow the inputs.
@@ -61,7 +61,7 @@ Status allocate_like_inputs(OpKernelContext* context, float* (&out)[kCount]) {
   for (int i = 0; i < kCount; ++i) {
     Tensor* tensor = nullptr;
     TF_RETURN_IF_ERROR(context->allocate_output(i, context->input(i).shape(), &tensor));
-    out[i] = tensor->flat<float>().data();
+    out[i] = floats(tensor);
   }
   return tensorflow::OkStatus();
 }

@@ -55,7 +55,7 @@ REGISTER_OP("RtfDeltaScanGrad")
 class DeltaScanBase : public OpKernel {
  public:
   explicit DeltaScanBase(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("reverse", &reverse_));
+    read_attrs(construction, "reverse", &reverse_);
   }
 
  protected:
@@ -92,8 +92,7 @@ class DeltaScanOp : public DeltaScanBase {
     OP_REQUIRES_OK(context, context->allocate_output(1, context->input(2).shape(), &u));
     OP_REQUIRES_OK(context, context->allocate_output(2, context->input(6).shape(), &last));
     const RtfThreads threads = tf_threads(context);
-    rtf_delta_scan_forward_f32(&shape, &inputs, o->flat<float>().data(), u->flat<float>().data(),
-                               last->flat<float>().data(), &threads);
+    rtf_delta_scan_forward_f32(&shape, &inputs, floats(o), floats(u), floats(last), &threads);
   }
 };
 

@@ -86,28 +86,22 @@ struct Backward {
 
 // Runs the CPU kernels on TensorFlow's threads, with scratch memory from TensorFlow.
 struct Cpu {
-  static const float* in(const Tensor& tensor) { return tensor.flat<float>().data(); }
-  static float* out(Tensor* tensor) { return tensor->flat<float>().data(); }
-
-  static Status allocate_scratch(OpKernelContext* context, const RtfGruShape& shape, Tensor* scratch) {
-    return context->allocate_temp(tensorflow::DT_FLOAT, TensorShape({rtf_gru_scratch_size(&shape)}), scratch);
-  }
-
   static Status run(OpKernelContext* context, const RtfGruShape& shape, const Forward& x) {
     Tensor scratch;
-    TF_RETURN_IF_ERROR(allocate_scratch(context, shape, &scratch));
+    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_gru_scratch_size(&shape), &scratch));
     const RtfThreads threads = tf_threads(context);
-    rtf_gru_forward_f32(&shape, in(x.z), in(x.r_gates), in(x.r_candidate), in(x.h0), out(x.h), out(x.gates),
-                        out(x.h_last), out(&scratch), &threads);
+    rtf_gru_forward_f32(&shape, floats(x.z), floats(x.r_gates), floats(x.r_candidate), floats(x.h0), floats(x.h),
+                        floats(x.gates), floats(x.h_last), floats(&scratch), &threads);
     return tensorflow::OkStatus();
   }
 
   static Status run(OpKernelContext* context, const RtfGruShape& shape, const Backward& x) {
     Tensor scratch;
-    TF_RETURN_IF_ERROR(allocate_scratch(context, shape, &scratch));
+    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_gru_scratch_size(&shape), &scratch));
     const RtfThreads threads = tf_threads(context);
-    rtf_gru_backward_f32(&shape, in(x.r_gates), in(x.r_candidate), in(x.h0), in(x.h), in(x.gates), in(x.dh),
-                         in(x.dh_last), out(x.dz), out(x.reset_h), out(x.dh0), out(&scratch), &threads);
+    rtf_gru_backward_f32(&shape, floats(x.r_gates), floats(x.r_candidate), floats(x.h0), floats(x.h), floats(x.gates),
+                         floats(x.dh), floats(x.dh_last), floats(x.dz), floats(x.reset_h), floats(x.dh0),
+                         floats(&scratch), &threads);
     return tensorflow::OkStatus();
   }
 };
@@ -147,7 +141,7 @@ template <class Device>
 class GruOp : public OpKernel {
  public:
   explicit GruOp(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("reverse", &reverse_));
+    read_attrs(construction, "reverse", &reverse_);
   }
 
   void Compute(OpKernelContext* context) override {
@@ -171,7 +165,7 @@ template <class Device>
 class GruGradOp : public OpKernel {
  public:
   explicit GruGradOp(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("reverse", &reverse_));
+    read_attrs(construction, "reverse", &reverse_);
   }
 
   void Compute(OpKernelContext* context) override {

@@ -88,30 +88,27 @@ struct Backward {
 
 // Runs the CPU kernels on TensorFlow's threads, with scratch memory from TensorFlow.
 struct Cpu {
-  static const float* in(const Tensor& tensor) { return tensor.flat<float>().data(); }
-  static float* out(Tensor* tensor) { return tensor->flat<float>().data(); }
-
   template <class Run>
   static Status with_scratch(OpKernelContext* context, const RtfLstmShape& shape, const Run& run) {
     Tensor scratch;
-    const TensorShape size({rtf_lstm_scratch_size(&shape)});
-    TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, size, &scratch));
+    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_lstm_scratch_size(&shape), &scratch));
     const RtfThreads threads = tf_threads(context);
-    run(out(&scratch), &threads);
+    run(floats(&scratch), &threads);
     return tensorflow::OkStatus();
   }
 
   static Status run(OpKernelContext* context, const RtfLstmShape& shape, const Forward& x) {
     return with_scratch(context, shape, [&](float* scratch, const RtfThreads* threads) {
-      rtf_lstm_forward_f32(&shape, in(x.z), in(x.r), in(x.c0), in(x.h0), out(x.h), out(x.c), out(x.gates),
-                           out(x.c_last), out(x.h_last), scratch, threads);
+      rtf_lstm_forward_f32(&shape, floats(x.z), floats(x.r), floats(x.c0), floats(x.h0), floats(x.h), floats(x.c),
+                           floats(x.gates), floats(x.c_last), floats(x.h_last), scratch, threads);
     });
   }
 
   static Status run(OpKernelContext* context, const RtfLstmShape& shape, const Backward& x) {
     return with_scratch(context, shape, [&](float* scratch, const RtfThreads* threads) {
-      rtf_lstm_backward_f32(&shape, in(x.r), in(x.c0), in(x.c), in(x.gates), in(x.dh), in(x.dc_last), in(x.dh_last),
-                            out(x.dz), out(x.dc0), out(x.dh0), scratch, threads);
+      rtf_lstm_backward_f32(&shape, floats(x.r), floats(x.c0), floats(x.c), floats(x.gates), floats(x.dh),
+                            floats(x.dc_last), floats(x.dh_last), floats(x.dz), floats(x.dc0), floats(x.dh0), scratch,
+                            threads);
     });
   }
 };
@@ -151,7 +148,7 @@ template <class Device>
 class LstmOp : public OpKernel {
  public:
   explicit LstmOp(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("reverse", &reverse_));
+    read_attrs(construction, "reverse", &reverse_);
   }
 
   void Compute(OpKernelContext* context) override {
@@ -177,7 +174,7 @@ template <class Device>
 class LstmGradOp : public OpKernel {
  public:
   explicit LstmGradOp(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("reverse", &reverse_));
+    read_attrs(construction, "reverse", &reverse_);
   }
 
   void Compute(OpKernelContext* context) override {

@@ -48,8 +48,7 @@ REGISTER_OP("RtfMatrixScanGrad")
 class MatrixScanBase : public OpKernel {
  public:
   explicit MatrixScanBase(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("reverse", &reverse_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("exclusive", &exclusive_));
+    read_attrs(construction, "reverse", &reverse_, "exclusive", &exclusive_);
   }
 
  protected:
@@ -80,7 +79,7 @@ class MatrixScanOp : public MatrixScanBase {
     OP_REQUIRES_OK(context, context->allocate_output(1, context->input(4).shape(), &last));
     const RtfThreads threads = tf_threads(context);
     rtf_matrix_scan_forward_f32(&shape, in(context, 0), in(context, 1), in(context, 2), in(context, 3), in(context, 4),
-                                o->flat<float>().data(), last->flat<float>().data(), &threads);
+                                floats(o), floats(last), &threads);
   }
 };
 

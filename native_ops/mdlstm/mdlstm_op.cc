@@ -87,10 +87,7 @@ Status check_sizes(const char* what, const Tensor& sizes, int64_t batch, int64_t
 class MdLstmBase : public OpKernel {
  public:
   explicit MdLstmBase(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("flip_rows", &flip_rows));
-    OP_REQUIRES_OK(construction, construction->GetAttr("flip_columns", &flip_columns));
-    OP_REQUIRES_OK(construction, construction->GetAttr("stable", &stable_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("D", &count));
+    read_attrs(construction, "flip_rows", &flip_rows, "flip_columns", &flip_columns, "stable", &stable_, "D", &count);
     OP_REQUIRES(construction,
                 static_cast<int>(flip_rows.size()) == count && static_cast<int>(flip_columns.size()) == count,
                 InvalidArgument("MDLSTM: flips are needed for each of the ", count, " directions"));
@@ -156,10 +153,9 @@ struct Cpu {
                     const Kernel& kernel) {
     const int64_t count = directions.size();
     Tensor scratch;
-    const TensorShape size({rtf_mdlstm_scratch_size(shape.units, count)});
-    TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, size, &scratch));
+    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_mdlstm_scratch_size(shape.units, count), &scratch));
     const RtfThreads threads = tf_threads(context);
-    kernel(&shape, count, directions.data(), scratch.flat<float>().data(), &threads);
+    kernel(&shape, count, directions.data(), floats(&scratch), &threads);
     return tensorflow::OkStatus();
   }
 

@@ -56,14 +56,14 @@ Status optional(OpKernelContext* context, const char* name, int64_t width, const
   if (list.size() == 0) return tensorflow::OkStatus();
   if (list.size() != 1 || list[0].shape() != TensorShape({width}))
     return InvalidArgument("norm: ", name, " has to be [", width, "], but is ", list[0].shape().DebugString());
-  *data = list[0].flat<float>().data();
+  *data = floats(list[0]);
   return tensorflow::OkStatus();
 }
 
 class NormOp : public OpKernel {
  public:
   explicit NormOp(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("epsilon", &shape_.epsilon));
+    read_attrs(construction, "epsilon", &shape_.epsilon);
   }
 
   void Compute(OpKernelContext* context) override {
@@ -78,8 +78,7 @@ class NormOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({shape.rows}), &mean));
     OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({shape.rows}), &factor));
     const RtfThreads threads = tf_threads(context);
-    rtf_norm_f32(&shape, x.flat<float>().data(), scale, bias, y->flat<float>().data(), mean->flat<float>().data(),
-                 factor->flat<float>().data(), &threads);
+    rtf_norm_f32(&shape, floats(x), scale, bias, floats(y), floats(mean), floats(factor), &threads);
   }
 
  private:
@@ -105,12 +104,10 @@ class NormGradOp : public OpKernel {
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &dx));
     OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({shape.width}), &dscale));
     OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({shape.width}), &dbias));
-    const TensorShape size({rtf_norm_scratch_size(&shape)});
-    OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT, size, &scratch));
+    OP_REQUIRES_OK(context, allocate_scratch(context, rtf_norm_scratch_size(&shape), &scratch));
     const RtfThreads threads = tf_threads(context);
-    rtf_norm_grad_f32(&shape, dy.flat<float>().data(), x.flat<float>().data(), scale, mean.flat<float>().data(),
-                      factor.flat<float>().data(), dx->flat<float>().data(), dscale->flat<float>().data(),
-                      dbias->flat<float>().data(), scratch.flat<float>().data(), &threads);
+    rtf_norm_grad_f32(&shape, floats(dy), floats(x), scale, floats(mean), floats(factor), floats(dx), floats(dscale),
+                      floats(dbias), floats(&scratch), &threads);
   }
 };
 

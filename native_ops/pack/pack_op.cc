@@ -48,7 +48,7 @@ REGISTER_OP("RtfPackedRows")
 class PackBase : public OpKernel {
  public:
   explicit PackBase(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("least_share", &least_share_));
+    read_attrs(construction, "least_share", &least_share_);
   }
 
  protected:
@@ -97,7 +97,7 @@ class PackOp : public PackBase {
     Tensor* y;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({1, valid, shape.width}), &y));
     const RtfThreads threads = tf_threads(context);
-    rtf_pack_f32(&shape, x.flat<float>().data(), y->flat<float>().data(), &threads);
+    rtf_pack_f32(&shape, floats(x), floats(y), &threads);
   }
 };
 
@@ -128,7 +128,7 @@ class UnpackOp : public PackBase {
     Tensor* x;
     OP_REQUIRES_OK(context, context->allocate_output(0, padded, &x));
     const RtfThreads threads = tf_threads(context);
-    rtf_unpack_f32(&shape, y.flat<float>().data(), x->flat<float>().data(), &threads);
+    rtf_unpack_f32(&shape, floats(y), floats(x), &threads);
   }
 };
 

@@ -34,9 +34,7 @@ REGISTER_OP("RtfProduct")
 class ProductOp : public OpKernel {
  public:
   explicit ProductOp(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("transpose_a", &transpose_a_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("transpose_b", &transpose_b_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("has_bias", &has_bias_));
+    read_attrs(construction, "transpose_a", &transpose_a_, "transpose_b", &transpose_b_, "has_bias", &has_bias_);
   }
 
   void Compute(OpKernelContext* context) override {
@@ -57,11 +55,9 @@ class ProductOp : public OpKernel {
     Tensor *y, scratch;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({shape.rows, shape.columns}), &y));
     if (y->NumElements() == 0) return;
-    const TensorShape size({rtf_product_scratch_size(&shape, threads.n_threads)});
-    OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT, size, &scratch));
-    rtf_product_f32(&shape, a.flat<float>().data(), b.flat<float>().data(),
-                    has_bias_ ? bias.flat<float>().data() : nullptr, y->flat<float>().data(),
-                    scratch.flat<float>().data(), &threads);
+    OP_REQUIRES_OK(context, allocate_scratch(context, rtf_product_scratch_size(&shape, threads.n_threads), &scratch));
+    rtf_product_f32(&shape, floats(a), floats(b), has_bias_ ? floats(bias) : nullptr, floats(y), floats(&scratch),
+                    &threads);
   }
 
  private:

@@ -58,7 +58,7 @@ struct Pointers {
   const float* at[2] = {nullptr, nullptr};
 
   Pointers(OpKernelContext* context, int first, int parts) {
-    for (int p = 0; p < parts; ++p) at[p] = context->input(first + p).flat<float>().data();
+    for (int p = 0; p < parts; ++p) at[p] = floats(context->input(first + p));
   }
 };
 
@@ -69,7 +69,7 @@ struct Results {
     for (int p = 0; p < parts; ++p) {
       Tensor* tensor;
       TF_RETURN_IF_ERROR(context->allocate_output(first + p, shape, &tensor));
-      at[p] = tensor->flat<float>().data();
+      at[p] = floats(tensor);
     }
     return tensorflow::OkStatus();
   }
@@ -116,8 +116,7 @@ struct Gpu {
 class ScanBase : public OpKernel {
  public:
   explicit ScanBase(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("reverse", &reverse_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("parts", &parts_));
+    read_attrs(construction, "reverse", &reverse_, "parts", &parts_);
     OP_REQUIRES(construction, parts_ <= 2, InvalidArgument("scan: a number has one part, or two"));
   }
 

@@ -39,9 +39,9 @@ constexpr int64_t kFirstCapacity = 16;
 class BeamAttentionOp : public OpKernel {
  public:
   explicit BeamAttentionOp(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("heads", &heads_));
+    read_attrs(construction, "heads", &heads_);
     int shifts;
-    OP_REQUIRES_OK(construction, construction->GetAttr("shifts", &shifts));
+    read_attrs(construction, "shifts", &shifts);
     OP_REQUIRES(construction, shifts <= 1, InvalidArgument("beam attention: more than one shift"));
     shifted_ = shifts > 0;
   }
@@ -83,9 +83,8 @@ class BeamAttentionOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(3, TensorShape({entries, steps + 1}), &next_rows));
     const RtfBeamAttention shape = {entries, steps, heads_, sizes[0], sizes[1]};
     const RtfThreads threads = tf_threads(context);
-    const float* shift = shifted_ ? context->input(4).flat<float>().data() : nullptr;
-    rtf_beam_attention_f32(&shape, qkv.flat<float>().data(), of_frame, shift, next[0]->flat<float>().data(),
-                           next[1]->flat<float>().data(), y->flat<float>().data(), &threads);
+    const float* shift = shifted_ ? floats(context->input(4)) : nullptr;
+    rtf_beam_attention_f32(&shape, floats(qkv), of_frame, shift, floats(next[0]), floats(next[1]), floats(y), &threads);
     for (int64_t entry = 0; entry < entries; ++entry) {
       int32_t* to = next_rows->flat<int32_t>().data() + entry * (steps + 1);
       std::copy(of_frame + entry * steps, of_frame + (entry + 1) * steps, to);
@@ -106,8 +105,7 @@ class BeamAttentionOp : public OpKernel {
       TF_RETURN_IF_ERROR(context->allocate_output(input, shape, next));
     }
     if (forwarded < 0)
-      std::memcpy((*next)->flat<float>().data(), context->input(input).flat<float>().data(),
-                  steps * entries * width * sizeof(float));
+      std::memcpy(floats(*next), floats(context->input(input)), steps * entries * width * sizeof(float));
     return tensorflow::OkStatus();
   }
 

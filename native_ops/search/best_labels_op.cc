@@ -26,7 +26,7 @@ REGISTER_OP("RtfBestLabels")
 class BestLabelsOp : public OpKernel {
  public:
   explicit BestLabelsOp(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("count", &count_));
+    read_attrs(construction, "count", &count_);
   }
 
   void Compute(OpKernelContext* context) override {
@@ -40,8 +40,8 @@ class BestLabelsOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({rows, count_}), &indices));
     OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({rows}), &log_sums));
     const RtfThreads threads = tf_threads(context);
-    rtf_best_labels_f32(rows, x.dim_size(1), count_, x.flat<float>().data(), values->flat<float>().data(),
-                        indices->flat<int32_t>().data(), log_sums->flat<float>().data(), &threads);
+    rtf_best_labels_f32(rows, x.dim_size(1), count_, floats(x), floats(values), indices->flat<int32_t>().data(),
+                        floats(log_sums), &threads);
   }
 
  private:

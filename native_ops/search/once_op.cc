@@ -54,7 +54,7 @@ class OnceOp : public OpKernel {
                                 0, TensorShape({x.dim_size(0), shape.heads, kSums ? shape.size : shape.frames}), &y));
     const RtfThreads threads = tf_threads(context);
     const auto run = kSums ? rtf_once_sums_f32 : rtf_once_energies_f32;
-    run(&shape, x.flat<float>().data(), once.flat<float>().data(), y->flat<float>().data(), &threads);
+    run(&shape, floats(x), floats(once), floats(y), &threads);
   }
 };
 

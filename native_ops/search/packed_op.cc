@@ -36,7 +36,7 @@ REGISTER_OP("RtfPackedProduct")
 class PackMatrixOp : public OpKernel {
  public:
   explicit PackMatrixOp(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("transposed", &transposed_));
+    read_attrs(construction, "transposed", &transposed_);
   }
 
   void Compute(OpKernelContext* context) override {
@@ -46,7 +46,7 @@ class PackMatrixOp : public OpKernel {
     Tensor* packed;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({rtf_packed_size(depth, columns)}), &packed));
     const RtfThreads threads = tf_threads(context);
-    rtf_pack_matrix_f32(depth, columns, transposed_, w.flat<float>().data(), packed->flat<float>().data(), &threads);
+    rtf_pack_matrix_f32(depth, columns, transposed_, floats(w), floats(packed), &threads);
   }
 
  private:
@@ -56,8 +56,7 @@ class PackMatrixOp : public OpKernel {
 class PackedProductOp : public OpKernel {
  public:
   explicit PackedProductOp(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("columns", &columns_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("has_bias", &has_bias_));
+    read_attrs(construction, "columns", &columns_, "has_bias", &has_bias_);
   }
 
   void Compute(OpKernelContext* context) override {
@@ -71,8 +70,8 @@ class PackedProductOp : public OpKernel {
     Tensor* y;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({x.dim_size(0), columns_}), &y));
     const RtfThreads threads = tf_threads(context);
-    rtf_packed_product_f32(x.dim_size(0), x.dim_size(1), columns_, x.flat<float>().data(), packed.flat<float>().data(),
-                           has_bias_ ? bias.flat<float>().data() : nullptr, y->flat<float>().data(), &threads);
+    rtf_packed_product_f32(x.dim_size(0), x.dim_size(1), columns_, floats(x), floats(packed),
+                           has_bias_ ? floats(bias) : nullptr, floats(y), &threads);
   }
 
  private:

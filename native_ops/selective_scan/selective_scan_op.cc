@@ -113,7 +113,7 @@ struct Gpu {
 class SelectiveBase : public OpKernel {
  public:
   explicit SelectiveBase(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("reverse", &reverse_));
+    read_attrs(construction, "reverse", &reverse_);
   }
 
  protected:
@@ -139,7 +139,7 @@ class SelectiveBase : public OpKernel {
       if (context->input(other.index).shape() != other.wanted)
         return InvalidArgument("selective scan: ", other.name, " has to be ", other.wanted.DebugString(), ", but is ",
                                context->input(other.index).shape().DebugString());
-    const auto data = [&](int index) { return context->input(index).flat<float>().data(); };
+    const auto data = [&](int index) { return floats(context->input(index)); };
     *inputs = {data(0), data(1), data(2), data(3), data(4), data(5), data(6)};
     shape->states = states;
     const Tensor& lengths = context->input(7);
@@ -172,9 +172,7 @@ class SelectiveOp : public SelectiveBase {
     OP_REQUIRES_OK(context, context->allocate_output(0, context->input(0).shape(), &y));
     OP_REQUIRES_OK(context, context->allocate_output(1, context->input(6).shape(), &h_last));
     OP_REQUIRES_OK(context, context->allocate_output(2, checkpoints(shape), &kept));
-    OP_REQUIRES_OK(context, Device::run(context, shape, inputs,
-                                        Forward{y->flat<float>().data(), h_last->flat<float>().data(),
-                                                kept->flat<float>().data()}));
+    OP_REQUIRES_OK(context, Device::run(context, shape, inputs, Forward{floats(y), floats(h_last), floats(kept)}));
   }
 };
 
@@ -204,16 +202,13 @@ class SelectiveGradOp : public SelectiveBase {
     for (int i = 0; i < 7; ++i) {
       Tensor* tensor;
       OP_REQUIRES_OK(context, context->allocate_output(i, wanted[i], &tensor));
-      out[i] = tensor->flat<float>().data();
+      out[i] = floats(tensor);
     }
     Tensor scratch;
-    OP_REQUIRES_OK(context,
-                   context->allocate_temp(tensorflow::DT_FLOAT, TensorShape({Device::scratch_size(shape)}), &scratch));
-    const Backward pass = {kept.flat<float>().data(),
-                           dy.flat<float>().data(),
-                           dh_last.flat<float>().data(),
-                           {out[0], out[1], out[2], out[3], out[4], out[5], out[6]}};
-    OP_REQUIRES_OK(context, Device::run(context, shape, inputs, pass, scratch.flat<float>().data()));
+    OP_REQUIRES_OK(context, allocate_scratch(context, Device::scratch_size(shape), &scratch));
+    const Backward pass = {
+        floats(kept), floats(dy), floats(dh_last), {out[0], out[1], out[2], out[3], out[4], out[5], out[6]}};
+    OP_REQUIRES_OK(context, Device::run(context, shape, inputs, pass, floats(&scratch)));
   }
 };
 

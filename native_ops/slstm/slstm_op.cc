@@ -78,9 +78,9 @@ Status read_shapes(OpKernelContext* context, const Tensor& gates, const OpInputL
   return read_sequences("sLSTM", gates.dim_size(1), batch, units, context->input(2 + kParts), reverse, shape);
 }
 
-const float* in(const Tensor& tensor, int64_t offset) { return tensor.flat<float>().data() + offset; }
+const float* in(const Tensor& tensor, int64_t offset) { return floats(tensor) + offset; }
 
-float* out(Tensor* tensor, int64_t offset) { return tensor->flat<float>().data() + offset; }
+float* out(Tensor* tensor, int64_t offset) { return floats(tensor) + offset; }
 
 RtfSLstmState parts(Tensor* const* x, int64_t offset) {
   return RtfSLstmState{out(x[0], offset), out(x[1], offset), out(x[2], offset), out(x[3], offset)};
@@ -94,8 +94,7 @@ RtfSLstmConstState const_parts(const OpInputList& x, int64_t offset) {
 class SLstmBase : public OpKernel {
  public:
   explicit SLstmBase(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("reverse", &reverse_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("exp_forget", &exp_forget_));
+    read_attrs(construction, "reverse", &reverse_, "exp_forget", &exp_forget_);
   }
 
  protected:
@@ -103,10 +102,6 @@ class SLstmBase : public OpKernel {
     for (int part = 0; part < kParts; ++part)
       TF_RETURN_IF_ERROR(context->allocate_output(first + part, shape, &tensors[part]));
     return tensorflow::OkStatus();
-  }
-
-  static Status allocate_scratch(OpKernelContext* context, const RtfSLstmShape& shape, Tensor* scratch) {
-    return context->allocate_temp(tensorflow::DT_FLOAT, TensorShape({rtf_slstm_scratch_size(&shape)}), scratch);
   }
 
   bool reverse_, exp_forget_;
@@ -128,7 +123,7 @@ class SLstmOp : public SLstmBase {
     OP_REQUIRES_OK(context, allocate(context, 0, TensorShape({heads, shape.frames, shape.batch, H}), states));
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, kParts, z.shape(), &gates));
     OP_REQUIRES_OK(context, allocate(context, kParts + 1, initial[0].shape(), last));
-    OP_REQUIRES_OK(context, allocate_scratch(context, shape, &scratch));
+    OP_REQUIRES_OK(context, allocate_scratch(context, rtf_slstm_scratch_size(&shape), &scratch));
     const RtfThreads threads = tf_threads(context);
     const int64_t of_state = shape.batch * H, of_all = shape.frames * of_state;
     for (int64_t head = 0; head < heads; ++head) {
@@ -164,7 +159,7 @@ class SLstmGradOp : public SLstmBase {
     Tensor *dz, *dinitial[kParts], scratch;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, gates.shape(), &dz));
     OP_REQUIRES_OK(context, allocate(context, 1, initial[0].shape(), dinitial));
-    OP_REQUIRES_OK(context, allocate_scratch(context, shape, &scratch));
+    OP_REQUIRES_OK(context, allocate_scratch(context, rtf_slstm_scratch_size(&shape), &scratch));
     const RtfThreads threads = tf_threads(context);
     const int64_t of_state = shape.batch * H, of_all = shape.frames * of_state;
     for (int64_t head = 0; head < heads; ++head) {

@@ -37,11 +37,8 @@ REGISTER_OP("RtfSoftmaxCe")
 class SoftmaxCeOp : public OpKernel {
  public:
   explicit SoftmaxCeOp(OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("with_gradient", &with_gradient_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("on", &shape_.on));
-    OP_REQUIRES_OK(construction, construction->GetAttr("off", &shape_.off));
-    OP_REQUIRES_OK(construction, construction->GetAttr("entropy", &shape_.entropy));
-    OP_REQUIRES_OK(construction, construction->GetAttr("focal", &shape_.focal));
+    read_attrs(construction, "with_gradient", &with_gradient_, "on", &shape_.on, "off", &shape_.off, "entropy",
+               &shape_.entropy, "focal", &shape_.focal);
   }
 
   void Compute(OpKernelContext* context) override {
@@ -61,7 +58,7 @@ class SoftmaxCeOp : public OpKernel {
       OP_REQUIRES(context, labels[t] >= 0 && labels[t] < shape.labels,
                   InvalidArgument("softmax: frame ", t, " has the label ", labels[t], ", but there are ", shape.labels,
                                   " labels"));
-    const float *logits = z.flat<float>().data(), *biases = bias.flat<float>().data();
+    const float *logits = floats(z), *biases = floats(bias);
     Tensor *values, *errors, *gradient;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({shape.frames}), &values));
     OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({shape.frames}), &errors));
@@ -71,8 +68,8 @@ class SoftmaxCeOp : public OpKernel {
       OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({0, shape.labels}), &gradient));
     if (shape.frames == 0) return;
     const RtfThreads threads = tf_threads(context);
-    rtf_softmax_ce_f32(&shape, logits, biases, labels, values->flat<float>().data(), errors->flat<float>().data(),
-                       with_gradient_ ? gradient->flat<float>().data() : nullptr, &threads);
+    rtf_softmax_ce_f32(&shape, logits, biases, labels, floats(values), floats(errors),
+                       with_gradient_ ? floats(gradient) : nullptr, &threads);
   }
 
  private:

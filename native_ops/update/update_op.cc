@@ -72,10 +72,10 @@ class Locked {
     if (!tensor->RefCountIsOne()) {
       Tensor copy;
       TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, shape, &copy));
-      std::memcpy(copy.flat<float>().data(), tensor->flat<float>().data(), tensor->NumElements() * sizeof(float));
+      std::memcpy(floats(&copy), floats(tensor), tensor->NumElements() * sizeof(float));
       *tensor = copy;
     }
-    *data = tensor->flat<float>().data();
+    *data = floats(tensor);
     return tensorflow::OkStatus();
   }
 
@@ -89,10 +89,8 @@ class UpdateOp : public OpKernel {
  public:
   explicit UpdateOp(OpKernelConstruction* construction) : OpKernel(construction) {
     std::string rule;
-    OP_REQUIRES_OK(construction, construction->GetAttr("rule", &rule));
-    OP_REQUIRES_OK(construction, construction->GetAttr("count", &count_));
     int slots;
-    OP_REQUIRES_OK(construction, construction->GetAttr("n_slots", &slots));
+    read_attrs(construction, "rule", &rule, "count", &count_, "n_slots", &slots);
     rule_ = rule_of(rule);
     OP_REQUIRES(construction, slots == count_ * rtf_update_slots(rule_),
                 InvalidArgument("update: ", rule, " has ", rtf_update_slots(rule_), " slots for each parameter"));
@@ -109,14 +107,14 @@ class UpdateOp : public OpKernel {
     for (int p = 0; p < count_; ++p) {
       const Tensor& gradient = context->input(n_vars + p);
       RtfParameter& parameter = parameters[p];
-      parameter = {gradient.NumElements(), nullptr, gradient.flat<float>().data(), {}};
+      parameter = {gradient.NumElements(), nullptr, floats(gradient), {}};
       OP_REQUIRES_OK(context, locked.numbers(context, p, gradient.shape(), &parameter.value));
       for (int i = 0; i < per_parameter; ++i)
         OP_REQUIRES_OK(context,
                        locked.numbers(context, count_ + p * per_parameter + i, gradient.shape(), &parameter.slots[i]));
     }
     const RtfThreads threads = tf_threads(context);
-    rtf_update_f32(rule_, numbers.flat<float>().data(), parameters.data(), count_, &threads);
+    rtf_update_f32(rule_, floats(numbers), parameters.data(), count_, &threads);
   }
 
  private:
@@ -131,7 +129,7 @@ class GlobalNormOp : public OpKernel {
     std::vector<const float*> arrays;
     std::vector<int64_t> sizes;
     for (int i = 0; i < context->num_inputs(); ++i) {
-      arrays.push_back(context->input(i).flat<float>().data());
+      arrays.push_back(floats(context->input(i)));
       sizes.push_back(context->input(i).NumElements());
     }
     Tensor* norm;
