@@ -606,9 +606,8 @@ class Planner(NetworkPlanner):
         for dep in known.deps:
             owner.depend(dep)
         owner.replaced_dims.update(known.replaced_dims)
-        layer: Any = owner.layer  # a RecLayer
-        layer.exits = known.exits
-        layer.inner = known.exits["output"]
+        owner.exits.update(known.exits)
+        owner.passes_on = known.exits["output"]
         return known.exits["output"]
 
     def _plan_and_remember(self, owner: Node, known: RoundResult) -> Node:
@@ -641,7 +640,7 @@ class Planner(NetworkPlanner):
                     guesses,
                     error,
                     found,
-                    layer.exits,
+                    dict(owner.exits),
                     list(owner.deps),
                     dict(owner.replaced_dims),
                 )
