@@ -24,6 +24,7 @@ from returnn_tf.config.options import LayerRef, LayerRefs, at_least, dropout_rat
 from returnn_tf.graph.layer_facts import LayerFacts
 from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import InitialOutput, OutTypeOptions, ReusedParams, ReuseOptions
+from returnn_tf.graph.sealing import default_factories
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.parts import Parts, total_size
 
@@ -149,6 +150,13 @@ class LayerBase(LayerFacts):
             "Return what template() finds as a LayerPlan, which the other methods get as self.plan. What is made while "
             "ops are emitted belongs to the context, see EmitContext.set_aux." % (self._sealed, name)
         )
+
+    @classmethod
+    def with_defaults(cls) -> Any:
+        """Return a layer with the defaults of all options."""
+        layer = cls.__new__(cls)
+        vars(layer).update((name, make()) for name, make in default_factories(cls))  # type: ignore[arg-type]  # mypy takes a class with fields for unhashable
+        return layer
 
     @classmethod
     def takes_data(cls, options: Mapping[str, Any]) -> bool:

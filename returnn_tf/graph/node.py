@@ -8,7 +8,7 @@ from typing import Any, Callable, Optional
 from returnn_tf.graph.carried_state import KeptSpec
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.layer_plan import BatchNorm, HiddenState, LayerPlan
-from returnn_tf.graph.sealing import Sealable, read_only
+from returnn_tf.graph.sealing import Sealable, default_factories, read_only
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.html import paragraph, table
 
@@ -44,7 +44,7 @@ class ParamSpec(Sealable):
         return result
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, init=False)
 class Node(Sealable):
     """One layer of a plan. Once it is planned, neither the node nor its layer changes.
 
@@ -103,13 +103,16 @@ class Node(Sealable):
     inner: list[Node] = dataclasses.field(default_factory=list)
     param_deps: list[Node] = dataclasses.field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.layer.node = self
+    def __init__(self, path: str, layer: LayerBase, scope: str, *, extern_key: Optional[str] = None) -> None:
+        vars(self).update((name, make()) for name, make in default_factories(Node))
+        vars(self).update(path=path, layer=layer, scope=scope, extern_key=extern_key)
+        layer.node = self
 
     def seal(self, place: str = "") -> None:
         """Forbid all further changes of the node, its layer and its parameters."""
-        for name in _COLLECTIONS:
-            setattr(self, name, read_only(getattr(self, name)))
+        values = vars(self)
+        for name, _ in default_factories(Node):
+            values[name] = read_only(values[name])
         self.seal_layer()
         for spec in self.owned:
             spec.seal("Parameter %r" % spec.name)
@@ -165,10 +168,6 @@ class Node(Sealable):
         params = [("parameter %s" % spec.name, "%s %s" % (list(spec.shape), spec.dtype)) for spec in self.owned]
         rows = [("output", self.output if self.planned else "not planned yet"), *sources, *params]
         return paragraph(title) + table((), rows)
-
-
-#: The fields of a node that are filled while it is planned.
-_COLLECTIONS = [f.name for f in dataclasses.fields(Node) if f.default_factory is not dataclasses.MISSING]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -460,7 +460,7 @@ class Planner(NetworkPlanner):
     # --- planning one layer ---
 
     def _plan_layer(self, spec: LayerSpec) -> None:
-        node = Node(spec.path, spec.cls(), self._param_scope_of(spec))
+        node = Node(spec.path, spec.cls.with_defaults(), self._param_scope_of(spec))
         with located(spec.path, str(spec.cls.class_name), node):
             node.sources = [self.resolve(s if isinstance(s, str) else s[0], spec.where) for s in spec.sources]
             node.deps = list(dict.fromkeys(node.sources))
@@ -668,7 +668,8 @@ class Planner(NetworkPlanner):
             if node.path == path:
                 return node
         layer = SubOutputLayer(sub_name=name)
-        node = Node(path, layer, owner.scope, sources=[owner], deps=[owner])
+        node = Node(path, layer, owner.scope)
+        node.sources, node.deps = [owner], [owner]
         node.output, node.in_search = owner.sub_outputs[name], owner.in_search
         self.sink.append(node)
         return node
