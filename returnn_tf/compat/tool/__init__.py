@@ -6,6 +6,8 @@ from returnn_tf.cli.commands import register_command
 from returnn_tf.compat.tool.registry import TOOLS
 from returnn_tf.config import ConfigError
 
+ERROR_TOPIC = "commands"
+
 
 def help_of(args: list[str]) -> str:
     """Return the help of the tool that the arguments name, else that of all."""

@@ -48,6 +48,14 @@ def test_list_of_all(capsys):
     assert "Did you mean 'dump-dataset'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "args", [[], ["dump-dataset", "--endseq", "x"], ["hdf-dump"], ["get-best-model-epoch", "nothing"]]
+)
+def test_errors_name_the_page_on_commands(args, capsys):
+    assert main(["tool", *args]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "More: returnn-tf explain commands"
+
+
 @pytest.mark.slow
 def test_runs_in_an_empty_environment(tmp_path):
     """From anywhere, without PATH, HOME or PYTHONPATH."""
