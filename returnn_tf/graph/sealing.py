@@ -7,6 +7,12 @@ import functools
 import types
 from typing import Any, Callable, ClassVar
 
+from returnn_tf.config import ConfigError
+
+
+class SealedError(ConfigError, AttributeError):
+    """An attribute of a sealed object was set or deleted, by a class in a config or of a plug-in."""
+
 
 class Sealable:
     """An object whose attributes cannot be set after `seal`."""
@@ -23,12 +29,12 @@ class Sealable:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._sealed:
-            raise AttributeError(self._refusal(name))
+            raise SealedError(self._refusal(name), topic="code-in-configs")
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
         if self._sealed:
-            raise AttributeError(self._refusal(name))
+            raise SealedError(self._refusal(name), topic="code-in-configs")
         object.__delattr__(self, name)
 
     def _refusal(self, name: str) -> str:

@@ -15,7 +15,7 @@ import pytest
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning import compilation
-from returnn_tf.config import Config
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.node import Node
@@ -219,11 +219,32 @@ class PluginSetsLayer(Layer):
         return self.found
 
 
+@register_layer("plugin_returns_nothing")
+class PluginReturnsNothingLayer(Layer):
+    """Lacks a return."""
+
+    def template(self, ctx: PlanContext) -> Data:
+        """Forget the template."""
+        ctx.single_source()
+        return None  # type: ignore[return-value]
+
+
 def test_a_layer_that_sets_its_attributes_is_told_what_to_return() -> None:
-    with pytest.raises(AttributeError) as info:
-        net_of({"output": {"class": "plugin_sets", "from": "data"}})
-    assert str(info.value).startswith("Layer 'output' (class 'plugin_sets'): 'found' cannot be set.")
-    assert "Return what template() finds as a LayerPlan" in str(info.value)
+    """This is a mistake of the user, also in a loop, where errors may be due to what is not known yet."""
+    layer = {"class": "plugin_sets", "from": "data"}
+    looped = {"class": "rec", "from": "data", "unit": {"output": {**layer, "from": "prev:output"}}}
+    for network, path in [({"output": layer}, "output"), ({"output": looped}, "output/output")]:
+        with pytest.raises(ConfigError) as info:
+            net_of(network)
+        assert str(info.value).startswith("Layer %r (class 'plugin_sets'): 'found' cannot be set." % path)
+        assert "Return what template() finds as a LayerPlan" in str(info.value)
+        assert info.value.topic == "code-in-configs"
+
+
+def test_a_template_that_is_none_is_an_error_of_the_layer() -> None:
+    expected = r"^Layer 'output' \(class 'plugin_returns_nothing'\): template\(\) must return .* it returned None"
+    with pytest.raises(ConfigError, match=expected):
+        net_of({"output": {"class": "plugin_returns_nothing", "from": "data"}})
 
 
 @pytest.mark.slow

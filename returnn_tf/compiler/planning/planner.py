@@ -42,6 +42,7 @@ from returnn_tf.compiler.planning.sub_output import SubOutputLayer
 from returnn_tf.compiler.planning.zone_transfer import ZoneTransfer
 from returnn_tf.compiler.planning.zones import Zone
 from returnn_tf.config import ConfigError, did_you_mean, nearest_name
+from returnn_tf.config.errors import shown
 from returnn_tf.config.options import OptionError, declared_options, log_inert
 from returnn_tf.graph.batch_norm import declare_batch_norm_option
 from returnn_tf.graph.constraints import check_output_constraints
@@ -53,6 +54,7 @@ from returnn_tf.graph.network_planner import NetworkPlanner
 from returnn_tf.graph.node import Node
 from returnn_tf.graph.params.reuse import ReuseLevel
 from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.sealing import SealedError
 from returnn_tf.layers.rec.state import carried_state_of
 from returnn_tf.layers.search.loop_search import loop_search
 from returnn_tf.logging.log import log
@@ -497,9 +499,13 @@ class Planner(NetworkPlanner):
         node.seal_layer()
         node.in_search = self.search
         ctx = PlanContext(node, self)
-        node.replaced_dims.clear()
-        node.own_output = None
         found = self._template(ctx)
+        if not isinstance(found, (Data, LayerPlan)):
+            raise ConfigError(
+                "template() must return the template of the output, or a LayerPlan with it, but it returned %s."
+                % shown(found),
+                topic="code-in-configs",
+            )
         node.found = LayerPlan(found) if isinstance(found, Data) else found
         node.output = node.found.output
         check_source_dtypes(node)
@@ -529,7 +535,7 @@ class Planner(NetworkPlanner):
         tolerant = [a_round for a_round in self.place.rounds if a_round.tolerates(node)]
         try:
             return node.layer.template(ctx)
-        except OptionError:
+        except (OptionError, SealedError):
             raise
         except ConfigError as exc:
             if not tolerant:
