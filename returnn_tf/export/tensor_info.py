@@ -51,10 +51,6 @@ class TensorInfo:
         return tuple(None if kind == "B" else 0 if size is None else size for kind, size in zip(self.axes, self.shape))
 
 
-#: What the outputs of an exported graph are described by.
-OutputInfo = TensorInfo
-
-
 def graph_name(name: str) -> str:
     """Return a data key or layer path as a name in exported graphs: letters, digits and "_".
 

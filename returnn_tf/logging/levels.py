@@ -12,7 +12,6 @@ SCORE_LEVEL = 1
 WARNING_LEVEL = 2
 DEFAULT_LEVEL = 3
 PROGRESS_LEVEL = 3
-DETAIL_LEVEL = 4
 STEP_LEVEL = 5
 
 _NOTICE = logging.WARNING - 5  # shown like a warning, without its prefix

@@ -7,9 +7,6 @@ import contextvars
 from collections.abc import Iterator
 from typing import Optional
 
-FLOAT_DTYPES = ("float32", "float64")
-PRODUCT_DTYPES = ("bfloat16", "float16")
-
 _floats: contextvars.ContextVar[str] = contextvars.ContextVar("float dtype in use", default="float32")
 _products: contextvars.ContextVar[Optional[str]] = contextvars.ContextVar("product dtype in use", default=None)
 

@@ -17,7 +17,6 @@ _ACTIONS: dict[str, tuple[Callable[[], CommandParser], Callable[[list[str]], int
     "to-hdf": (to_hdf.parser, to_hdf.run),
     "oggzip": (oggzip.parser, oggzip.run),
 }
-_HELP = ("-h", "--help")
 
 
 def help_text() -> str:

@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import tempfile
-import time
 from collections.abc import Iterable
 from typing import Any, Optional
 
@@ -144,8 +143,3 @@ def log_files(words: Iterable[str], since: float) -> list[str]:
     """
     found = (match.group(1) for match in map(_LOG_FILE.fullmatch, words) if match)
     return [path for path in found if os.path.isfile(path) and os.path.getmtime(path) >= since - 1]
-
-
-def elapsed_text(start: float) -> str:
-    """Return the seconds since a time of ``time.monotonic``, as text."""
-    return "%.0f s" % (time.monotonic() - start)
