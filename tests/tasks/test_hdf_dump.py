@@ -13,6 +13,8 @@ import pytest
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets import HDFDataset
+from returnn_tf.engine.monitoring.status_file import path_of, read_status
+from returnn_tf.engine.training.engine import Engine
 from returnn_tf.graph.after_step.sinks import RunInfo
 from returnn_tf.tasks.registry import run_task
 from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
@@ -149,6 +151,23 @@ def test_a_failure_leaves_no_file(dump_per_run: bool) -> None:
     with pytest.raises(DataError, match="a single sequence"):
         run("train", {"dump_per_run": dump_per_run}, others)  # the second batch
     assert hdf_files() == []
+
+
+def test_a_file_that_cannot_be_completed_ends_the_training() -> None:
+    """The status tells why, and another run may have the model."""
+    network = {
+        "output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"},
+        "dump": {**DUMP, "from": "data"},
+    }
+    config = Config({**SETTINGS, "network": network})
+    with pytest.raises(DataError, match="d.hdf"):
+        with Engine(config) as engine:
+            engine.train()
+            os.makedirs("d.hdf/in the way")
+    assert "DataError" in read_status(path_of("net/m"))["ended"]["reason"]
+    os.removedirs("d.hdf/in the way")
+    with Engine(config):
+        pass
 
 
 def test_two_layers_with_the_same_file() -> None:

@@ -73,10 +73,15 @@ class Engine:
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         try:
-            self.run.end_dumps(complete=kind is None)
-            self.run.end_graphs(complete=kind is None)
-            self.run.status.ended(error)
-            self.run.close()
+            try:
+                self.run.end_dumps(complete=kind is None)
+                self.run.end_graphs(complete=kind is None)
+            except DataError as exc:
+                error = error or exc
+                raise
+            finally:
+                self.run.status.ended(error)
+                self.run.close()
         except DataError as exc:
             if kind is None:
                 raise
