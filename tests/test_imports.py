@@ -36,6 +36,13 @@ def test_all_modules_import_without_tensorflow():
     run_python(code + "assert 'tensorflow' not in sys.modules")
 
 
+def test_folders_are_packages():
+    """All but the folder that RASR has on its path, in which modules have the names of RETURNN's."""
+    folders = {path.parent.relative_to(ROOT / PACKAGE).as_posix() for path in (ROOT / PACKAGE).rglob("*.py")}
+    lacking = {name for name in folders if not (ROOT / PACKAGE / name / "__init__.py").exists()}
+    assert {name for name in lacking if not name.startswith("rasr/names")} == set()
+
+
 def test_stub_has_the_public_names():
     """What type checkers see is what there is: each name comes from the same module."""
     with open(os.path.join(ROOT, PACKAGE, "__init__.pyi"), encoding="utf8") as f:
