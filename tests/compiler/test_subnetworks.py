@@ -62,6 +62,18 @@ def test_prev_of_an_inner_layer(layers: dict[str, Any], moved: bool) -> None:
     np.testing.assert_allclose(valid(found), valid(feed()["data"].cumsum(axis=1)), rtol=1e-5, atol=1e-5)
 
 
+def test_prev_of_an_inner_layer_that_names_another_prev() -> None:
+    """Nothing needs ``a`` in the step itself, so it is planned after all others, and its ``prev:`` is the only one."""
+    linear = {"class": "linear", "activation": "tanh", "n_out": 3}
+    inner = {"a": {**linear, "from": ["data", "base:prev:h"]}, "output": {"class": "copy", "from": "data"}}
+    nested = {"sub": subnetwork(inner), "h": {**linear, "from": ["sub", "prev:sub/a"]}}
+    plain = {"a": {**linear, "from": ["data:source", "prev:h"]}, "h": {**linear, "from": ["data:source", "prev:a"]}}
+    nets = [net_of(loop({**unit, "output": {"class": "copy", "from": "h"}})) for unit in (nested, plain)]
+    nets[1].set_param_values({n.replace("/sub/a/", "/a/"): v for n, v in nets[0].get_param_values().items()})
+    values = [valid(net.run(feed()).layers["output"].value) for net in nets]
+    np.testing.assert_allclose(*values, rtol=1e-5, atol=1e-6)
+
+
 def test_prev_of_an_inner_layer_from_outside() -> None:
     unit = {"sub": subnetwork(SUM), "output": {**ADD, "from": ["prev:sub/acc", "data:source"]}}
     found = net_of(loop(unit)).run(feed()).layers["output"].value

@@ -888,7 +888,7 @@ class LoopPlanner:
                     raise error from None
                 raise
             error = current.likely_error()
-            nodes = {name: self._transfer.part(Zone.STEP, name) for name in current.prevs}
+            nodes = self._layers_of_prevs(current)
             settled = current.settled(nodes)
             self.found = RoundResult(
                 {name: node.output for name, node in nodes.items()},
@@ -910,6 +910,18 @@ class LoopPlanner:
             % (self._owner.path, "', 'prev:".join(self._transfer.round.prevs)),
             topic="loops",
         )
+
+    def _layers_of_prevs(self, current: Round) -> dict[str, Node]:
+        """Return the layers that the ``prev:`` values of a round name, by the name after ``prev:``.
+
+        One in a subnetwork may be planned only now, and may name further ones.
+        """
+        nodes: dict[str, Node] = {}
+        while True:
+            names = [name for name in current.prevs if name not in nodes]
+            if not names:
+                return nodes
+            nodes.update({name: self._transfer.part(Zone.STEP, name) for name in names})
 
     def _planner_of_step(self, current: Round) -> Planner:
         around = self._parent.place
