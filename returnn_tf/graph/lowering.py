@@ -89,7 +89,7 @@ class Lowering:
     owners_of_state: dict[Node, Node] = dataclasses.field(default_factory=dict)
     #: In the step of a searching loop: scores and flags of the hypotheses, see `returnn_tf.loops.hypotheses`.
     hypotheses: Any = None
-    #: In a searching loop: whether layers may keep `InPlace` states, see `returnn_tf.loops.in_place`.
+    #: In a searching loop: whether layers may keep `InPlace` states, see `returnn_tf.loops.hypotheses`.
     in_place: bool = False
     #: In a searching loop: matrices that are packed once, by what provides them; see `returnn_tf.loops.packed`.
     packed: dict[Any, Any] = dataclasses.field(default_factory=dict)

@@ -55,7 +55,7 @@ class Node(Sealable):
     :param deps: all nodes it needs: sources, layers named in options, inner layers
     :param param_deps: nodes of which it needs only parameters, see `returnn_tf.graph.params.reuse`
     :param output: the template; set when the node is planned
-    :param found: what the layer found when it was planned; None before, and while a loop only guesses the output
+    :param found: what the layer found when it was planned; None before, and the output alone while a loop guesses it
     :param input: the sources side by side, if the layer joins them
     :param sub_outputs: templates of further outputs by name, which configs reach as ``path/name``
     :param params: own and shared parameters by their name in the layer
