@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import BatchLoader, Dataset
 from returnn_tf.datasets.core.share import Share
+from returnn_tf.datasets.processes.client import WorkerProcess
+from returnn_tf.logging.log import log
 from tests.datasets.combining_cases import cases, compare, with_paths
 from tests.datasets.streams import Streamed
 from tests.datasets.test_combined import static
@@ -30,6 +33,32 @@ def pids(dataset):
 
 def tags(dataset, epoch=1, **options):
     return [seq.tag for seq in dataset.sequences(epoch, **options)]
+
+
+class LogsInThread:
+    """Answers with a large message while another thread writes to the log, as one that copies files does."""
+
+    def serve(self, connection):
+        def write():
+            for _ in range(300):
+                log.write(3, "x" * 5000)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        for _ in range(30):
+            connection.send(("large", np.arange(100_000)))
+        thread.join()
+        connection.send(("end",))
+        connection.recv()
+
+
+def test_log_of_another_thread(capsys):
+    """Its lines come between the messages, not within them."""
+    with contextlib.closing(WorkerProcess(LogsInThread(), "process")) as process:
+        received = list(iter(process.receive, ("end",)))
+    assert len(received) == 30
+    for _, values in received:
+        np.testing.assert_array_equal(values, np.arange(100_000))
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from multiprocessing.connection import Connection
-from typing import Callable, Protocol
+from typing import Any, Callable, Protocol
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.user_code import error_in_config
@@ -56,6 +56,7 @@ def serve(connection: Connection, make: Callable[[], Service], parent_pid: int) 
     """Serve until the parent closes the connection or exits."""
     _set_signals()
     threading.Thread(target=_watch_parent, args=(parent_pid,), daemon=True).start()
+    connection = _ToParent(connection)
     log.send_to(lambda level, text: connection.send(("log", level, text)))
     with contextlib.suppress(BrokenPipeError, ConnectionError, EOFError):  # the parent is gone or has closed it
         try:
@@ -63,6 +64,20 @@ def serve(connection: Connection, make: Callable[[], Service], parent_pid: int) 
         except Exception as exc:
             service = _Broken(exc)
         service.serve(connection)
+
+
+class _ToParent(Connection):
+    """The connection to the parent, on which several threads may send: those that copy files write to the log."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(os.dup(connection.fileno()))
+        connection.close()
+        self._sending = threading.RLock()
+
+    def send(self, obj: Any) -> None:
+        """Send a message, after that of another thread is complete."""
+        with self._sending:
+            super().send(obj)
 
 
 class _Broken:
