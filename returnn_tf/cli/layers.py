@@ -5,6 +5,7 @@ from __future__ import annotations
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.shared.layer_docs import describe_layer, list_layers
 from returnn_tf.cli.shared.reference import read_configs
+from returnn_tf.graph.registry import LAYERS, LOSSES
 
 
 @register_command(
@@ -19,7 +20,7 @@ def run(args: list[str]) -> int:
 
     :param args: config files, and the names of classes
     """
-    names = read_configs("layers", args)
+    names = read_configs("layers", args, LAYERS, LOSSES)
     for name in names:
         print(describe_layer(name))
     if not names:

@@ -37,6 +37,15 @@ def test_list_and_explanation(command, capsys):
 
 
 @pytest.mark.parametrize("command", CASES)
+def test_a_file_with_the_name_of_an_entry(command, tmp_path, monkeypatch, capsys):
+    _, name, parts = CASES[command]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).touch()
+    assert main([command, name]) == 0
+    assert parts[0] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", CASES)
 def test_mistakes(command, capsys):
     """An unknown name and an unknown option."""
     assert main([command, CASES[command][1][:-1] + "zq"]) == 2

@@ -19,7 +19,7 @@ def print_reference(command: str, args: list[str], registry: Registry[Any], **fa
     :raises ConfigError: unknown name
     :return: exit code
     """
-    names = read_configs(command, args)
+    names = read_configs(command, args, registry)
     for name in names:
         print(describe(registry, name, command, **facts))
     if not names:
@@ -27,12 +27,13 @@ def print_reference(command: str, args: list[str], registry: Registry[Any], **fa
     return 0
 
 
-def read_configs(command: str, args: list[str]) -> list[str]:
+def read_configs(command: str, args: list[str], *registries: Registry[Any]) -> list[str]:
     """Read the config files among the arguments, which registers the classes that they define.
 
-    An argument is one if it has a dot or a slash, as in ``my.config``, or is a file.
+    An argument is one if it has a dot or a slash, as in ``my.config``, or is a file and no name of an entry.
 
     :param command: its name
+    :param registries: with the entries that it explains
     :return: the other arguments
     :raises ConfigError: unknown option, or a config can't be read
     """
@@ -41,6 +42,11 @@ def read_configs(command: str, args: list[str]) -> list[str]:
             raise ConfigError(
                 "%s: unknown option %r. returnn-tf %s [CONFIG ...] [NAME ...]" % (command, argument, command)
             )
-    files = [argument for argument in args if "." in argument or os.sep in argument or os.path.isfile(argument)]
+    known = [argument for argument in args if any(argument in registry for registry in registries)]
+    files = [
+        argument
+        for argument in args
+        if "." in argument or os.sep in argument or (argument not in known and os.path.isfile(argument))
+    ]
     Config.from_files(files)
     return [argument for argument in args if argument not in files]
