@@ -217,12 +217,15 @@ class Registry(Generic[E]):
 class OptionClasses(Registry[Any]):
     """A registry of classes whose options are typed fields (see `returnn_tf.config.options.option`).
 
-    Registering makes a class a dataclass of its options and sets its attribute ``class_name``. It needs a docstring.
+    Registering makes a class a dataclass of its options, and sets its attributes ``class_name`` and
+    ``has_only_options``: whether it has no constructor besides the one that this makes. It needs a docstring.
     """
 
     def add(self, entry: Any, *names: str, owner: Any = None) -> None:
         """Add a class, see `Registry.add`."""
-        if "__dataclass_fields__" not in entry.__dict__:
+        is_plain = "__dataclass_fields__" not in entry.__dict__
+        entry.has_only_options = is_plain and "__init__" not in entry.__dict__ and not hasattr(entry, "__post_init__")
+        if is_plain:
             dataclasses.dataclass(eq=False, repr=False)(entry)  # changes the class in place
         if not entry.__doc__ or entry.__doc__.startswith(entry.__name__ + "("):
             raise ConfigError("%s %r (%s): give it a docstring." % (self.what, names[0], entry.__qualname__))

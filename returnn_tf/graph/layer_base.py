@@ -154,6 +154,8 @@ class LayerBase(LayerFacts):
     @classmethod
     def with_defaults(cls) -> Any:
         """Return a layer with the defaults of all options."""
+        if not cls.has_only_options:
+            return cls()
         layer = cls.__new__(cls)
         vars(layer).update((name, make()) for name, make in default_factories(cls))  # type: ignore[arg-type]  # mypy takes a class with fields for unhashable
         return layer

@@ -17,6 +17,8 @@ class LayerFacts(Sealable):
     """
 
     class_name: ClassVar[str] = ""
+    #: Whether a new layer has nothing but its options: the class has neither ``__init__`` nor ``__post_init__``.
+    has_only_options: ClassVar[bool] = False
     #: Whether the layer needs sources: then ``from`` is "data" by default in old configs, and required in others.
     needs_sources: ClassVar[bool] = True
     #: Whether it only connects a loop with the outside: hidden from users.

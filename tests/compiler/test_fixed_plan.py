@@ -219,6 +219,40 @@ class PluginSetsLayer(Layer):
         return self.found
 
 
+@register_layer("plugin_init")
+class PluginInitLayer(Layer):
+    """``y = factor * x``, with a constructor of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = 2.0
+
+    def template(self, ctx: PlanContext) -> Data:
+        """Return that of the source."""
+        return ctx.single_source()
+
+    def emit(self, ctx: EmitContext) -> Any:
+        """Use what the constructor set."""
+        return self.factor * ctx.source()
+
+
+@register_layer("plugin_post_init")
+class PluginPostInitLayer(PluginInitLayer):
+    """The same by the method that dataclasses call."""
+
+    def __post_init__(self) -> None:
+        self.factor = 2.0
+
+
+@pytest.mark.parametrize("name", ["plugin_init", "plugin_post_init"])
+def test_constructors_of_layer_classes_are_called(name: str) -> None:
+    inputs = {"data": np.ones((1, 2, 4), "float32"), "data/size0": np.array([2], "int32")}
+    net = Network(
+        plan_from_config(Config({"extern_data": EXTERN, "network": {"output": {"class": name, "from": "data"}}}))
+    )
+    assert (net.run(inputs).layers["output"].value == 2.0).all()
+
+
 @register_layer("plugin_returns_nothing")
 class PluginReturnsNothingLayer(Layer):
     """Lacks a return."""
