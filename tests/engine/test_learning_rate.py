@@ -192,6 +192,20 @@ def test_given_rates_for_later_epochs():
     assert control.learning_rate(5) == 0.1 and control.learning_rate(2) == 0.2 and control.learning_rate(5) == 0.1
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_new_rate_stays_for_a_number_of_epochs(count):
+    """With scores that grow, the rate decays as soon as it may."""
+    options = {"learning_rate": 1.0, "learning_rate_control": "newbob", "learning_rate_decay": 0.5}
+    control = LearningRateControl.from_config(
+        Config({**options, "learning_rate_control_min_num_epochs_per_new_lr": count})
+    )
+    rates = []
+    for epoch in range(1, 3 * count + 1):
+        rates.append(control.learning_rate(epoch))
+        control.set_errors(epoch, {"dev_score": float(epoch)})
+    assert rates == [1.0] * count + [0.5] * count + [0.25] * count
+
+
 def test_numpy_scores_are_plain_numbers(tmp_path):
     """The file holds no numpy types."""
     path = str(tmp_path / "f")
