@@ -85,5 +85,6 @@ def test_refused_where_the_end_is_known() -> None:
     }
     extern = {"data": {"dim": 2}, "classes": {"dim": LABELS, "sparse": True}}
     net = {"output": {"class": "rec", "from": "data", "target": "classes", "unit": unit}}
-    with pytest.raises(ConfigError, match="early_stop needs a loop that finds its end itself"):
+    with pytest.raises(ConfigError, match="early_stop needs a loop that finds its end itself") as info:
         Network.from_config(Config({"extern_data": extern, "network": net, "behavior_version": 21}), search=True)
+    assert info.value.topic == "loops"

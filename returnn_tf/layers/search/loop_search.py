@@ -10,6 +10,8 @@ from returnn_tf.graph.node import Node
 from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.loops.plan import Ending, LoopSearch
 
+ERROR_TOPIC = "loops"
+
 
 def loop_search(nodes: Sequence[Node], ending: Ending) -> Optional[LoopSearch]:
     """Return the search of a loop, None without one.
