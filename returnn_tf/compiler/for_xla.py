@@ -61,5 +61,5 @@ def prepare_for_xla(config: Optional[Config]) -> None:
 
 @functools.cache
 def announce_xla() -> None:
-    """Say once that XLA compiles, and let it keep the results."""
+    """Log the first XLA compilation and enable its cache."""
     log.write(3, "jit_compile: XLA compiles a step for each shape of a batch and keeps it in %s" % keep_compiled())

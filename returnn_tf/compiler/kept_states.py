@@ -66,7 +66,7 @@ class KeptStates(CarriedState):
         return {_PREFIX + name: value for name, value in found.items()}
 
     def restore(self, values: Mapping[str, Any]) -> None:
-        """Set what `values` returned; without them all states start anew."""
+        """Set what `values` returned; without them all states start over."""
         if not self.specs:
             return
         known = all(_PREFIX + name in values for name in (*self.variables, "fresh", "unset"))
@@ -99,8 +99,8 @@ class KeptStates(CarriedState):
             times = tf.shape(first)[batch] // tf.maximum(tf.shape(value)[batch], 1)
             return tf.repeat(value, times, axis=batch)
 
-        anew = tf.logical_or(flags["idle"], flags["fresh"] if spec.resets else False)
-        value = tf.stop_gradient(tf.cond(anew, lambda: first, kept))
+        restart = tf.logical_or(flags["idle"], flags["fresh"] if spec.resets else False)
+        value = tf.stop_gradient(tf.cond(restart, lambda: first, kept))
         value.set_shape(spec.variable_shape)
         return value
 

@@ -125,11 +125,11 @@ class EmitContext(Lengths):
         else:
             self.update(lambda: carried.write(spec, value))
 
-    # --- recurrences over frames, in graphs that compute sequences block by block; elsewhere these begin anew ---
+    # --- recurrences over frames, in graphs that compute sequences block by block; elsewhere they start over ---
 
     @property
     def continues(self) -> bool:
-        """Return whether recurrences go on where the last block ended; within a loop or a branch they begin anew."""
+        """Return whether recurrent state carries over from the previous block; not within a loop or a branch."""
         return not self.lowering.is_child and self.lowering.carried.resumes
 
     def state_before(self, name: str, data: Data, first: Any) -> Any:

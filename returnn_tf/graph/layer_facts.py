@@ -43,7 +43,7 @@ class LayerFacts(Sealable):
     #: Whether the value depends on previous steps of a loop, even where the sources do not. Only such a class may call
     #: `PlanContext.loop_state`.
     has_memory: ClassVar[bool] = False
-    #: Whether it computes attention weights that it does not give out, but for `LayerBase.emit_weights`.
+    #: Whether it computes attention weights that are exposed only through `LayerBase.emit_weights`.
     has_inner_weights: ClassVar[bool] = False
     #: Of a layer with a memory: whether it can also compute all steps at once, along `PlanContext.loop_dim`.
     computes_all_steps: ClassVar[bool] = False

@@ -179,7 +179,7 @@ def new_entry(name: str, fingerprint: str) -> CacheEntry:
             if not is_ours(entry.folder) and os.lstat(entry.folder).st_uid == os.getuid():
                 close_to_others(entry.folder)
                 with contextlib.suppress(FileNotFoundError):
-                    os.remove(entry.manifest)  # what others could put there is built anew
+                    os.remove(entry.manifest)  # what others could have put there is built again
             _check(entry.folder)
             with tempfile.TemporaryFile(dir=entry.folder):
                 return entry

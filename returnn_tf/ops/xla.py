@@ -39,7 +39,7 @@ def in_ops_for_xla() -> bool:
 
 
 def xla_limit(steps: Any) -> Optional[Any]:
-    """Return ``maximum_iterations`` of a loop of so many steps: XLA needs it, elsewhere it costs time."""
+    """Return ``maximum_iterations`` for this number of steps: XLA needs it, elsewhere it costs time."""
     return steps if in_ops_for_xla() else None
 
 

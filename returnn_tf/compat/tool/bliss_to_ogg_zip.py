@@ -48,7 +48,7 @@ def parser() -> CommandParser:
     add("--ffmpeg_loglevel", metavar="LEVEL", default="", help="show what ffmpeg says; default: if it fails")
     add("--ffmpeg_acodec", metavar="CODEC", help="of the audio, e.g. libvorbis")
     add("--ffmpeg_resample", metavar="HZ", type=positive, help="convert the audio to this sample rate")
-    add("--number_of_channels", metavar="N", type=positive, help="convert the audio to so many channels")
+    add("--number_of_channels", metavar="N", type=positive, help="convert the audio to this number of channels")
     return result
 
 

@@ -52,7 +52,7 @@ def parser() -> CommandParser:
     add("--enc_layer", metavar="NAME", default="encoder", help="the encoder (encoder), for its length")
     add("--batch_size", metavar="N", type=positive, default=5000, help="frames of a batch (5000)")
     add("--seq_list", metavar="TAG", nargs="+", help="these sequences")
-    add("--num_seqs", metavar="N", type=positive, help="so many sequences")
+    add("--num_seqs", metavar="N", type=positive, help="number of sequences")
     add("--output_format", choices=["npy", "png", "hdf"], help="default: hdf with --output_file, else npy")
     add("--train_flag", action="store_true", help="as in training: with dropout")
     add("--dropout", metavar="P", type=float, help="rate for all layers with dropout")

@@ -37,7 +37,7 @@ def parser() -> CommandParser:
     add("-v", "--source_vocabulary", metavar="FILE,...", required=True, help="of the source words, then of its factors")
     add("-w", "--target_vocabulary", metavar="FILE,...", required=True, help="of the target words, then of its factors")
     add("-o", "--hdf_file", metavar="OUT.hdf", required=True, help="the file to write, which is new")
-    add("-n", "--number_of_lines", metavar="N", type=positive, help="check that the texts have so many lines")
+    add("-n", "--number_of_lines", metavar="N", type=positive, help="check the number of lines of the texts")
     add("--source_factors", metavar="KEY,...", default="", help="data keys of the factors of source words")
     add("--target_factors", metavar="KEY,...", default="", help="data keys of the factors of target words")
     add("--factor_separator", metavar="TEXT", default="|", help="between a word and its factors (|)")

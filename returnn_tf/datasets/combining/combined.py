@@ -419,7 +419,7 @@ class InTurn:
 
 
 def sampled(count: int, size: Optional[int], epoch: int) -> NDArray[Any]:
-    """Return the positions of the sequences that an epoch takes of a dataset: the next ones, starting anew at its end.
+    """Return the positions of the sequences that an epoch takes of a dataset: the next ones, in a circle.
 
     :param count: sequences of the dataset
     :param size: how many to take, None for all

@@ -315,7 +315,7 @@ class ConcatSeqsDataset(FormatOfInner, CombiningDataset):
         """
         tags = [tag for index in whole for tag in self._parts[index]]
         counts = occurrences(np.unique(tags, return_inverse=True)[1])
-        if nth is not None:  # by so many times each of its parts has occurred more often
+        if nth is not None:  # occurrences of each part beyond those in this order
             more = nth - occurrences(whole)
             counts += np.repeat(more, [len(self._parts[index]) for index in whole])
         ends = np.cumsum([len(self._parts[index]) for index in whole])

@@ -191,7 +191,7 @@ class Dataset:
 
     @property
     def redraws(self) -> bool:
-        """Return whether data is random, and thus drawn anew each time that a sequence occurs in an epoch."""
+        """Return whether data is random: drawn again for each occurrence of a sequence in an epoch."""
         return False
 
     def read_together(

@@ -97,7 +97,7 @@ class States(CarriedState):
     # --- after all layers ---
 
     def take_last(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the last states and masks of the layers emitted so far, and begin anew."""
+        """Return the last states and masks of the layers emitted so far, and forget them."""
         taken, (self._last, self._masks) = (self._last, self._masks), ({}, {})
         return taken
 

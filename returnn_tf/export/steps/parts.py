@@ -202,7 +202,7 @@ class StepParts:
             if node not in self._dependent or node in self.step.choices:
                 continue
             for dep in self._now(node):
-                if dep in self._dependent or self._anew(dep):
+                if dep in self._dependent or self._starts_over(dep):
                     continue
                 if dep in self._prevs:
                     for key in self._keys_before(dep):
@@ -231,7 +231,7 @@ class StepParts:
                 found.add(node)
         return found
 
-    def _anew(self, node: Node) -> bool:
+    def _starts_over(self, node: Node) -> bool:
         return node not in self._with_memory
 
     def known_later(self) -> list[Node]:

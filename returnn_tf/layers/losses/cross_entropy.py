@@ -97,7 +97,7 @@ class CrossEntropyLoss(FramewiseLoss):
         return super().error(ctx) if sums is None else sums[1]
 
     def _sums(self, ctx: LossContext) -> Optional[tuple[Any, Any]]:
-        """Return value and error where the labels are so many that they come from the input of the layer, else None."""
+        """Return value and error by the fused loss of many labels, None where it does not apply."""
         if "sums" not in ctx.cache:
             ctx.cache["sums"] = None
             if self._may_fuse(ctx):

@@ -1,4 +1,4 @@
-"""Losses of a softmax over so many labels that its values are not worth keeping: from the input of the layer."""
+"""Fused losses of a softmax over many labels, computed from the input of the layer without keeping its values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from returnn_tf.ops.many_labels import TargetSpec, many_labels_cross_entropy
 from returnn_tf.ops.xla import in_ops_for_xla
 from returnn_tf.util.lazy_tf import tf
 
-#: From so many labels on it takes less time, also without padding and with the form in TensorFlow.
+#: Label count above which the fused loss is faster, also without padding and in its TensorFlow form.
 MIN_LABELS = 1000
 
 

@@ -269,7 +269,7 @@ class CompareLayer(ElementwiseLayer):
         return ElementwisePlan(data.replace(dtype="bool", sparse_dim=None, vocab=None), data)
 
     def remark(self) -> str:
-        """Tell a label that the source never has, e.g. a wrong index of the blank or of the end."""
+        """Warn about a label outside the range of the source, e.g. a wrong index of the blank or of the end."""
         labels = self.sources[0].output.sparse_dim if len(self.sources) == 1 else None
         if labels is None or labels.size is None or self.kind not in ("equal", "not_equal") or self.value is None:
             return ""
