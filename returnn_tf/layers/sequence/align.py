@@ -117,7 +117,7 @@ class FastBaumWelchLayer(Planned[FastBaumWelchPlan]):
         seq_tags: Optional[Node] = None
         if self.align_target == "sprint":
             where = "Layer %r (class 'fast_bw')" % ctx.node.path
-            AUTOMATON_SERVERS.get(self.align_target, where).check(self.sprint_opts, where)
+            AUTOMATON_SERVERS.get(self.align_target, where).check(self.sprint_opts, where + ": sprint_opts")
             seq_tags = ctx.depend(ctx.planner.extern_node(SEQ_TAG))
         elif self.sprint_opts:
             raise ctx.error("sprint_opts is for align_target 'sprint', not %r. Remove it." % self.align_target)

@@ -22,7 +22,7 @@ def check_sprint_opts(options: Any, where: str) -> None:
     :raises ConfigError: they are missing or wrong
     """
     given = {name: value for name, value in dict(options or {}).items() if value is not None}
-    check_options(ServerOptions, given, where="%s, sprint_opts" % where)
+    check_options(ServerOptions, given, where=where)
 
 
 def text_of_tags(tags: Any) -> list[str]:

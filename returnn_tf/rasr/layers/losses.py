@@ -47,7 +47,7 @@ class RasrLoss(Loss):
                 "the loss %r compares the output with the target %r only for the error, for which it must be sparse "
                 "[batch, time], but it is %s." % (self.class_name, ctx.target_name, target)
             )
-        check_sprint_opts(self.sprint_opts, "Layer %r: loss %r" % (ctx.node.path, self.class_name))
+        check_sprint_opts(self.sprint_opts, "Layer %r: loss %r, sprint_opts" % (ctx.node.path, self.class_name))
 
     def value(self, ctx: LossContext) -> Optional[Any]:
         """Sum over the sequences."""
