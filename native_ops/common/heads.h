@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "arena.h"
 #include "ragged.h"
 #include "sequences.h"
 #include "vector.h"
@@ -75,8 +76,5 @@ inline void exponentials(const float* x, int64_t n, float* out) {
     store_n<decltype(whole)::value>(out + u, scale + scale * rest, lanes);
   });
 }
-
-// The next multiple of a vector.
-inline int64_t padded(int64_t columns) { return (columns + kLanes - 1) / kLanes * kLanes; }
 
 }  // namespace rtf

@@ -39,7 +39,7 @@ void decays_of(const In& g, const Head& head, int64_t s, int64_t keys, float* fa
 // Memory for some arrays [kChunk, width], padded to vectors.
 class Rows {
  public:
-  explicit Rows(int64_t width) : width_(width), stride_(padded(width)), memory_(kChunk * stride_) {}
+  explicit Rows(int64_t width) : width_(width), stride_(whole_vectors(width)), memory_(kChunk * stride_) {}
 
   float* at(int64_t f) { return memory_.at(f * stride_); }
 
@@ -58,7 +58,7 @@ class Rows {
 // o, u and the last state of a head.
 void forward(const RtfDeltaScanShape& shape, const Head& head, const Inputs& x, const float* first, const Out& o,
              const Out& u, float* last) {
-  const int64_t keys = shape.keys, values = shape.values, stride = padded(values), n = head.length();
+  const int64_t keys = shape.keys, values = shape.values, stride = whole_vectors(values), n = head.length();
   Floats state(keys * stride), read(stride);
   const std::vector<float> zeros(keys);
   for (int64_t r = 0; r < keys; ++r) std::copy(first + r * values, first + (r + 1) * values, state.at(r * stride));
@@ -96,7 +96,7 @@ void forward(const RtfDeltaScanShape& shape, const Head& head, const Inputs& x, 
 // d_v, the gradient of the first state, and w [n, values], in the order in which the frames run.
 void backward_values(const RtfDeltaScanShape& shape, const Head& head, const Inputs& x, const In& d_o,
                      const float* d_last, const Out& d_v, float* w, float* d_first) {
-  const int64_t keys = shape.keys, values = shape.values, stride = padded(values), n = head.length();
+  const int64_t keys = shape.keys, values = shape.values, stride = whole_vectors(values), n = head.length();
   Floats state(keys * stride), read(stride);
   const std::vector<float> zeros(keys);
   for (int64_t r = 0; r < keys; ++r) std::copy(d_last + r * values, d_last + (r + 1) * values, state.at(r * stride));
@@ -137,7 +137,7 @@ void backward_values(const RtfDeltaScanShape& shape, const Head& head, const Inp
 // The passes with transposed states: forwards for d_q and d_a, backwards for d_k and d_b.
 void backward_keys(const RtfDeltaScanShape& shape, const Head& head, const Inputs& x, const In& u, const In& d_o,
                    const float* w, const float* first, bool backwards, const Out& out, const Out& out_2) {
-  const int64_t keys = shape.keys, values = shape.values, stride = padded(keys), n = head.length();
+  const int64_t keys = shape.keys, values = shape.values, stride = whole_vectors(keys), n = head.length();
   Floats state(values * stride);
   const std::vector<float> zeros(std::max(keys, values));
   for (int64_t r = 0; r < keys; ++r)

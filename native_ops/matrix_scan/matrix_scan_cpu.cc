@@ -35,13 +35,13 @@ void load_state(const Pass& pass, const float* from, int64_t stride, float* stat
 
 // Runs all frames of a head from the state ``first``. Without ``last`` the last state is not wanted.
 void run(const RtfMatrixScanShape& shape, const Head& head, const Pass& pass, const float* first, float* last) {
-  const int64_t rows = pass.rows(), columns = pass.columns(), stride = padded(columns), n = head.length();
+  const int64_t rows = pass.rows(), columns = pass.columns(), stride = whole_vectors(columns), n = head.length();
   const bool exclusive = shape.exclusive;
   const Decay decay = pass.g.width == 1 ? Decay::kOne : pass.transposed ? Decay::kColumns : Decay::kRows;
   // Backwards, the decay between two frames is that of the later one: the one before, in the order of the pass.
   const bool delayed = pass.backwards && !exclusive;
   const int64_t decays = decay == Decay::kColumns ? stride : pass.g.width;
-  Floats memory(rows * stride + kChunk * (2 * stride + padded(decays)));
+  Floats memory(rows * stride + kChunk * (2 * stride + whole_vectors(decays)));
   float* state = memory.at(0);
   float* y = memory.at(rows * stride);
   float* out = y + kChunk * stride;
@@ -55,7 +55,7 @@ void run(const RtfMatrixScanShape& shape, const Head& head, const Pass& pass, co
       const int64_t s = frame(begin + f);
       frames.x[f] = pass.x.of(head, s);
       frames.z[f] = pass.z.of(head, s);
-      float* factor = factors + f * padded(decays);
+      float* factor = factors + f * whole_vectors(decays);
       if (delayed && begin + f == 0)
         std::fill(factor, factor + pass.g.width, 1.0f);
       else

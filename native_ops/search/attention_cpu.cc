@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 
+#include "../common/arena.h"
 #include "../common/ragged.h"
 #include "attention.h"
 #include "rows.h"
@@ -39,7 +40,7 @@ class Step {
   void run(int64_t begin, int64_t end) const {
     std::vector<float> queries(kBlock * s_.heads * s_.key), weights;
     for (int64_t first = begin; first < end; first += kBlock) {
-      const int64_t n = std::min(kBlock, end - first), width = (n * s_.heads + kLanes - 1) / kLanes * kLanes;
+      const int64_t n = std::min(kBlock, end - first), width = whole_vectors(n * s_.heads);
       weights.assign((s_.steps + 1) * width, 0.0f);
       for (int64_t i = 0; i < n; ++i) split(first + i, queries.data() + i * s_.heads * s_.key);
       energies(first, n, queries.data(), weights.data(), width);

@@ -157,7 +157,8 @@ class LayerBase(LayerFacts):
         if not cls.has_only_options:
             return cls()
         layer = cls.__new__(cls)
-        vars(layer).update((name, make()) for name, make in default_factories(cls))  # type: ignore[arg-type]  # mypy takes a class with fields for unhashable
+        # mypy takes a class with fields for unhashable
+        vars(layer).update((name, make()) for name, make in default_factories(cls))  # type: ignore[arg-type]
         return layer
 
     @classmethod
