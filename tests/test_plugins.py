@@ -98,7 +98,7 @@ PLUGINS = {
         """
         from dataclasses import dataclass
         from returnn_tf import Dataset, option, register_dataset
-        from returnn_tf.datasets.synthetic.task12ax import Task12AXDataset
+        from returnn_tf.datasets.synthetic.tasks import Task12AXDataset
 
         @register_dataset()
         class PlugDataset(Task12AXDataset):

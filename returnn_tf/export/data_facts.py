@@ -17,7 +17,7 @@ from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.options import from_options
 from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.network import NetworkSettings
-from returnn_tf.datasets.audio.options import AudioOptions
+from returnn_tf.datasets.audio.features import AudioOptions
 from returnn_tf.datasets.config import NamesOfConfig, dataset_from_config
 from returnn_tf.datasets.core.base import parse_dataset_spec
 from returnn_tf.datasets.vocabulary import Vocabulary, vocab_labels

@@ -21,7 +21,7 @@ from returnn_tf.datasets import (
     dataset_from_config_file,
     register_dataset,
 )
-from returnn_tf.datasets.synthetic.task12ax import Task12AXDataset
+from returnn_tf.datasets.synthetic.tasks import Task12AXDataset
 from tests.datasets.recorded import ROOT
 
 HDF = str(ROOT / "hdf" / "simple_dense.hdf")

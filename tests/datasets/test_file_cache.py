@@ -15,7 +15,7 @@ import pytest
 
 from returnn_tf.config.user_files import import_for_configs
 from returnn_tf.datasets import Dataset
-from returnn_tf.datasets.files import CachedFile, cache, in_use, local_copy
+from returnn_tf.datasets.files import CachedFile, cache, local_copy
 from returnn_tf.datasets.files.cache import DAY, LOCK, PART, FileCache
 from tests.util.test_trust import made_by_another
 from tests.waiting import LONG
@@ -223,7 +223,7 @@ def test_makes_space(tmp_path, folder, monkeypatch, source, caplog):
 def test_a_copy_in_use_stays(tmp_path, folder, monkeypatch):
     (copy,) = _copies(tmp_path, 1)
     _use(copy, 40)
-    in_use.renew()  # as the thread does from time to time
+    cache.renew()  # as the thread does from time to time
     assert FileCache(str(folder)).remove_unused(1) == []
 
 

@@ -18,7 +18,7 @@ import pytest
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets import BatchLoader, Dataset, HDFDataset
 from returnn_tf.datasets.processes.process import ForkedProcess, pickled
-from returnn_tf.datasets.synthetic.task12ax import Task12AXDataset
+from returnn_tf.datasets.synthetic.tasks import Task12AXDataset
 from tests.datasets.recorded import ROOT
 from tests.waiting import LONG, until
 
@@ -243,7 +243,7 @@ def test_from_config(tmp_path):
         textwrap.dedent("""\
         #!/usr/bin/env returnn-tf
         from returnn_tf.datasets import register_dataset
-        from returnn_tf.datasets.synthetic.task12ax import Task12AXDataset
+        from returnn_tf.datasets.synthetic.tasks import Task12AXDataset
         @register_dataset()
         class MyTask(Task12AXDataset):
             def tag(self, index):

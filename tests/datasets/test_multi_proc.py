@@ -11,7 +11,7 @@ import pytest
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import BatchLoader, Dataset
 from returnn_tf.datasets.core.share import Share
-from returnn_tf.datasets.processes.client import WorkerProcess
+from returnn_tf.datasets.processes.process import WorkerProcess
 from returnn_tf.logging.log import log
 from tests.datasets.combining_cases import cases, compare, with_paths
 from tests.datasets.streams import Streamed

@@ -10,7 +10,7 @@ import pytest
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset
-from returnn_tf.datasets.hdf.normalization import create_normalization_file
+from returnn_tf.datasets.hdf.stereo import create_normalization_file
 from tests.datasets.combining_cases import ROOT, cases, compare, with_paths
 
 CASES = cases("StereoHdfDataset", "DatasetWithTimeContext", "RawWavDataset", "ClusteringDataset")

@@ -11,7 +11,7 @@ from returnn_tf.cli.data.corpus_list import read_corpus
 from returnn_tf.config import DataError
 from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.audio import read_audio
-from returnn_tf.datasets.text.lexicon import Lexicon
+from returnn_tf.datasets.text.bliss import Lexicon
 
 LM = {"class": "LmDataset", "corpus_file": "text", "orth_symbols_file": "text"}
 OGG = {"class": "OggZipDataset", "path": "p.zip", "audio": None, "targets": None}

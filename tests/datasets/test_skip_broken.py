@@ -99,7 +99,7 @@ def test_nothing_is_left():
 
 
 def test_a_long_list_is_cut(caplog, monkeypatch):
-    monkeypatch.setattr("returnn_tf.datasets.core.epoch_reader._MOST_LISTED", 2)
+    monkeypatch.setattr("returnn_tf.datasets.core.epoch._MOST_LISTED", 2)
     list(_make(broken=[1, 3, 5, 7]).sequences(1))
     assert "'seq-3'" in caplog.text and "'seq-5'" not in caplog.text and "\n  and 2 others" in caplog.text
 

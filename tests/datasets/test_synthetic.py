@@ -9,8 +9,7 @@ import pytest
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset, StaticDataset, dataset_class, dataset_class_names
-from returnn_tf.datasets.synthetic.number_task import convert_base
-from returnn_tf.datasets.synthetic.text_tasks import random_xml
+from returnn_tf.datasets.synthetic.tasks import convert_base, random_xml
 from tests.datasets.recorded import ROOT, assert_same_sequences, by_name, dataset_info, load_json
 
 RULES = load_json("task12ax/rules.json")

@@ -19,8 +19,8 @@ import pytest
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.core.safe_files import read_seq_lens, read_seq_tags
-from returnn_tf.datasets.hdf.claims import longest_string
 from returnn_tf.datasets.hdf.dataset import HDFDataset
+from returnn_tf.datasets.hdf.library import longest_string
 from returnn_tf.datasets.speech.literal_list import read_dicts
 from returnn_tf.datasets.text.bliss import read_bliss
 from returnn_tf.datasets.vocabulary import read_labels

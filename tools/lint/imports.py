@@ -107,7 +107,7 @@ DEFERRED = {
 }
 
 #: The one module for data that loads TensorFlow, inside of a function.
-TF_DECODER = "returnn_tf.datasets.audio.tensorflow_decoder"
+TF_DECODER = "returnn_tf.datasets.audio.decode"
 #: Modules which import by name: the registries, the public names on first use, and TensorFlow on first use.
 BY_NAME = {NAME, NAME + ".config.registry", NAME + ".util.lazy_tf"}
 

@@ -17,7 +17,7 @@ from returnn_tf.compat.tool.shared.frame_statistics import FrameStatistics
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.config import batch_options_from_config
 from returnn_tf.datasets.core.batches.batch_options import BatchOptions
-from returnn_tf.datasets.core.epoch_reader import EpochReader
+from returnn_tf.datasets.core.epoch import EpochReader
 
 _DOC = """
 Show sequences of a dataset, write them to files, or compute statistics over all frames.

@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from returnn_tf.compat.numbers_dict import NumbersDict
-from returnn_tf.datasets.core.epoch_reader import EpochReader
+from returnn_tf.datasets.core.epoch import EpochReader
 
 
 class EpochView:

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec
+from returnn_tf.datasets.core.data_spec import DataSpec, window_spec
 from returnn_tf.datasets.core.share import Chosen
-from returnn_tf.datasets.core.window import window_spec
 from returnn_tf.logging.log import log
 
 # options that only act on the outermost dataset, since the others are read sequence by sequence -> value without effect

@@ -9,7 +9,7 @@ from typing import Any, Optional
 import numpy as np
 
 from returnn_tf.datasets.core.data_spec import Example
-from returnn_tf.datasets.core.epoch_reader import EpochReader
+from returnn_tf.datasets.core.epoch import EpochReader
 from returnn_tf.datasets.core.share import Share
 
 

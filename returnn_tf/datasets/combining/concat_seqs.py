@@ -15,9 +15,8 @@ from returnn_tf.config.options import option
 from returnn_tf.datasets.combining.base import CombiningDataset, FormatOfInner, takes_tags
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core.data_spec import DataSpec, Example
-from returnn_tf.datasets.core.epoch import Epoch
+from returnn_tf.datasets.core.epoch import Epoch, EpochReader
 from returnn_tf.datasets.core.epoch_filter import EpochFilter, limit_mean_length
-from returnn_tf.datasets.core.epoch_reader import EpochReader
 from returnn_tf.datasets.core.per_key import is_int
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.seq_order import occurrences

@@ -16,8 +16,7 @@ from returnn_tf.datasets.combining.base import CombiningDataset, error_of_inner,
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec, Example, num_frames
-from returnn_tf.datasets.core.epoch import Epoch
-from returnn_tf.datasets.core.epoch_reader import EpochReader
+from returnn_tf.datasets.core.epoch import Epoch, EpochReader
 from returnn_tf.datasets.core.generating import dim_and_ndim
 from returnn_tf.datasets.core.per_key import reference_key
 from returnn_tf.datasets.core.registry import register_dataset

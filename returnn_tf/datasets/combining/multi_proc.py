@@ -17,13 +17,12 @@ from returnn_tf.datasets.combining.base import CorpusOfInner, FormatOfInner, inn
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.base_options import BaseOptions
 from returnn_tf.datasets.core.data_spec import DataSpec, Example
-from returnn_tf.datasets.core.epoch import Epoch
-from returnn_tf.datasets.core.epoch_reader import EpochReader
+from returnn_tf.datasets.core.epoch import Epoch, EpochReader
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.seq_order import occurrences
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
 from returnn_tf.datasets.core.stream import StreamDataset
-from returnn_tf.datasets.processes.client import WorkerProcess
+from returnn_tf.datasets.processes.process import WorkerProcess
 from returnn_tf.datasets.processes.worker import describe_error
 
 #: Options of the outer dataset which act on what it gives, whoever reads it.

@@ -20,11 +20,11 @@ from returnn_tf.datasets.combining.base import CorpusOfInner, inner_dataset, ref
 from returnn_tf.datasets.combining.mapper import Mapper
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec, Example
-from returnn_tf.datasets.core.epoch_reader import EpochReader
+from returnn_tf.datasets.core.epoch import EpochReader
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
 from returnn_tf.datasets.core.stream import StreamDataset, StreamedEpoch
-from returnn_tf.datasets.processes.client import WorkerProcess
+from returnn_tf.datasets.processes.process import WorkerProcess
 from returnn_tf.datasets.processes.worker import describe_error
 from returnn_tf.tensor import Data, Dim, batch_dim, parse_data_key
 

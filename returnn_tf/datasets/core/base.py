@@ -23,15 +23,13 @@ from returnn_tf.datasets.core.batches.batch import Batch
 from returnn_tf.datasets.core.batches.batch_options import BatchOptions
 from returnn_tf.datasets.core.batches.batching import BatchStats, iterate_batches
 from returnn_tf.datasets.core.batches.slices import Cutting
-from returnn_tf.datasets.core.data_spec import DataSpec, Example
+from returnn_tf.datasets.core.data_spec import DataSpec, Example, stack_frames
 from returnn_tf.datasets.core.declared import Declared
-from returnn_tf.datasets.core.epoch import Epoch
-from returnn_tf.datasets.core.epoch_reader import EpochReader
+from returnn_tf.datasets.core.epoch import Epoch, EpochReader
 from returnn_tf.datasets.core.registry import DATASETS
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
 from returnn_tf.datasets.core.spec import FORMS, short, value_of_text
 from returnn_tf.datasets.core.tags import TagTable
-from returnn_tf.datasets.core.window import stack_frames
 from returnn_tf.datasets.files import with_local_copies
 from returnn_tf.logging.log import log
 from returnn_tf.util.html import folded, paragraph, shortened, table

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec
-from returnn_tf.datasets.core.window import window_spec
+from returnn_tf.datasets.core.data_spec import DataSpec, window_spec
 
 
 class GeneratingDataset(Dataset):

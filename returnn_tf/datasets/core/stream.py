@@ -13,11 +13,10 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import shown
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec, Example, spec_of_array
-from returnn_tf.datasets.core.epoch_reader import EpochReader, place_of
+from returnn_tf.datasets.core.data_spec import DataSpec, Example, spec_of_array, window_spec
+from returnn_tf.datasets.core.epoch import EpochReader, place_of
 from returnn_tf.datasets.core.safe_files import read_seq_tags
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
-from returnn_tf.datasets.core.window import window_spec
 
 
 class StreamDataset(Dataset):

@@ -1,7 +1,6 @@
 """Copies of files on the local disk of the machine, for corpora on network storage."""
 
-from returnn_tf.datasets.files.cached_file import CachedFile, with_local_copies
-from returnn_tf.datasets.files.copying import local_copy
+from returnn_tf.datasets.files.copying import CachedFile, local_copy, with_local_copies
 
 ERROR_TOPIC = "data-files"
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import shutil
 import socket
 import subprocess
 import tempfile
-from typing import Optional
+from typing import Any, Optional
 
+from returnn_tf.config.option_values import map_values
 from returnn_tf.datasets.files.cache import FileCache
 from returnn_tf.logging.log import log
 
@@ -107,3 +109,25 @@ def _copy_by_program(program: str, path: str) -> str:
         reason = "exit code %d, output %r" % (result.returncode, (os.fsdecode(result.stderr) or copy)[-300:])
     log.warn("%s %r gives no local copy (%s); the file is read where it is" % (program, path, reason))
     return path
+
+
+@dataclasses.dataclass(frozen=True)
+class CachedFile:
+    """Stands for a copy of a file on the local disk, anywhere in the options of a dataset.
+
+    :param filename: of the original
+    """
+
+    filename: str
+
+    def __fspath__(self) -> str:
+        return self.get_file()
+
+    def get_file(self) -> str:
+        """Return the path of the copy, which is made if there is none; that of the original if it is impossible."""
+        return copy_to_cache(os.fspath(self.filename))
+
+
+def with_local_copies(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options of a dataset with each `CachedFile` replaced by the path of its copy."""
+    return {name: map_values(value, CachedFile, CachedFile.get_file) for name, value in options.items()}

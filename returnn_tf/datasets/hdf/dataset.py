@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.core.data_spec import window_spec
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.window import window_spec
 from returnn_tf.datasets.files import local_copy
 from returnn_tf.datasets.hdf.file import HDFFile
 

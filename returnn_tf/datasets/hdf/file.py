@@ -17,8 +17,14 @@ from numpy.typing import NDArray
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.safe_files import check_regular
-from returnn_tf.datasets.hdf.claims import impossible_size, longest_string
-from returnn_tf.datasets.hdf.library import byte_strings, open_unlocked, return_freed_memory, strings
+from returnn_tf.datasets.hdf.library import (
+    byte_strings,
+    impossible_size,
+    longest_string,
+    open_unlocked,
+    return_freed_memory,
+    strings,
+)
 from returnn_tf.datasets.hdf.rows import RowReader
 from returnn_tf.util.packed_strings import PackedStrings
 

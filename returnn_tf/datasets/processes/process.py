@@ -1,9 +1,10 @@
-"""Starting a process: fresh if its service can be sent to it, forked otherwise.
+"""The parent's side of a process: its start, messages, errors and end.
 
-A fresh interpreter is the safe way: it inherits no locks, threads, signal handlers or GPU state of the parent, and the
-user's main script is not executed again. It requires the service to be pickled. If that is impossible, e.g. because of
-a lambda in the options, the process is forked: the child then only runs numpy and h5py code, exits without the parent's
-clean-up, and never frees what it inherited. Without fork (Windows), such a service is an error.
+A process is fresh if its service can be sent to it, forked otherwise. A fresh interpreter is the safe way: it inherits
+no locks, threads, signal handlers or GPU state of the parent, and the user's main script is not executed again. It
+requires the service to be pickled. If that is impossible, e.g. because of a lambda in the options, the process is
+forked: the child then only runs numpy and h5py code, exits without the parent's clean-up, and never frees what it
+inherited. Without fork (Windows), such a service is an error.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ import sys
 import time
 import traceback
 import warnings
+import weakref
 from collections.abc import Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.processes.worker import PARENTS_SIGNALS, Service, main_forked
+from returnn_tf.logging.log import log
 from returnn_tf.util.python_child import python_command
 
 _CODE = "from returnn_tf.datasets.processes.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
@@ -146,3 +149,76 @@ class _Pickler(pickle.Pickler):
             if isinstance(module, str) and (module == "__main__" or getattr(loaded, "__spec__", None) is None):
                 raise pickle.PicklingError("%r is defined in %s, which cannot be imported elsewhere" % (obj, module))
         return NotImplemented
+
+
+ERRORS = {"ConfigError": ConfigError, "DataError": DataError}
+CLOSE_SECONDS = 2.0
+
+
+class WorkerProcess:
+    """A process with a service. It ends with ``close``, or within seconds of this process, however that ends.
+
+    :param what: what it is, for messages, e.g. "process 1 of dataset 'train'"
+    :raises ConfigError: the service can't be sent to a process
+    """
+
+    def __init__(self, service: Service, what: str):
+        self.what = what
+        self._process, self._connection = start_process(service)
+        self._finalizer = weakref.finalize(self, end_process, self._process, self._connection)
+
+    @property
+    def pid(self) -> int:
+        """Return its process id."""
+        return int(self._process.pid)
+
+    def send(self, *message: Any) -> None:
+        """Send a message; if the process is gone, nothing happens, since `receive` tells."""
+        try:
+            self._connection.send(message)
+        except OSError:
+            pass
+
+    def receive(self) -> tuple[Any, ...]:
+        """Wait for a message.
+
+        :raises DataError: the process has ended, or it reported this error
+        """
+        while True:
+            try:
+                message: tuple[Any, ...] = self._connection.recv()
+            except (EOFError, OSError):
+                raise DataError(death_notice(self._process, self.what)) from None
+            if message[0] == "log":
+                log.pass_on(message[1], message[2])
+            elif message[0] == "error":
+                raise ERRORS[message[2]](message[3], topic=message[4])
+            else:
+                return message
+
+    def close(self) -> None:
+        """End the process. May be called again."""
+        self._finalizer()
+
+
+def death_notice(process: Any, what: str) -> str:
+    """Return how a process ended, for a message."""
+    try:
+        code = process.wait(timeout=CLOSE_SECONDS)
+    except subprocess.TimeoutExpired:
+        code = None
+    reason = "exit code %s" % code
+    if code is not None and code < 0:
+        reason = "signal %d" % -code + (", perhaps for lack of memory" if code == -9 else "")
+    return "%s ended unexpectedly: %s" % (what, reason)
+
+
+def end_process(process: Any, connection: Any) -> None:
+    """Kill a process if it still runs, and wait for it."""
+    if process.poll() is None:
+        process.kill()
+    try:
+        process.wait(timeout=CLOSE_SECONDS)
+    except subprocess.TimeoutExpired:
+        log.warn("process %d does not end" % process.pid)
+    connection.close()

@@ -17,8 +17,7 @@ from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.tags import warn_of_unknown
 from returnn_tf.datasets.files import local_copy
 from returnn_tf.datasets.speech.audio_range import duration, read_range
-from returnn_tf.datasets.speech.indexed import IndexedUtterances
-from returnn_tf.datasets.speech.utterances import UtteranceDataset
+from returnn_tf.datasets.speech.utterances import IndexedUtterances, UtteranceDataset
 from returnn_tf.datasets.text.bliss import read_bliss
 from returnn_tf.datasets.text.orth import make_post_processing
 from returnn_tf.util.packed_strings import PackedStrings

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import glob
+import os
+import re
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +18,257 @@ from returnn_tf.config.options import option
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.epoch_filter import EpochFilter, limit_mean_length
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.speech.indexed import UtterancesInFiles
-from returnn_tf.datasets.speech.librispeech_parts import LibriSpeechIndex, check_tag_format, find_parts, open_parts
-from returnn_tf.datasets.speech.utterances import UtteranceDataset, random_subset
+from returnn_tf.datasets.core.safe_files import read_text
+from returnn_tf.datasets.files import local_copy
+from returnn_tf.datasets.speech.utterances import UtteranceDataset, UtterancesInFiles, random_subset
+from returnn_tf.datasets.speech.zip_archive import ZipArchive
 from returnn_tf.datasets.text.orth import make_post_processing
+from returnn_tf.util.packed_strings import PackedStrings
+
+_ROOT = "LibriSpeech/"
+_SETS = ("train", "dev", "test")
+_PROOF = "train-clean-100"
+_LINE = re.compile(r"(\d+)-(\d+)-(\d+)(?:\s+(.*))?")
+_TRANSCRIPT = re.compile(r"(\d+)/(\d+)/(\d+-\d+)\.trans\.txt")
+
+
+class ZipPart:
+    """A part in a zip file, with the members LibriSpeech/<part>/<speaker>/<chapter>/...
+
+    :param path: of the zip file
+    """
+
+    def __init__(self, path: str, *, use_cache_manager: bool):
+        self.name = os.path.splitext(os.path.basename(path))[0]
+        self.path = path
+        self._archive = ZipArchive(local_copy(path, wanted=use_cache_manager))
+        first = next(iter(self._archive.rows), "")
+        if not first.startswith(_ROOT):
+            raise DataError(
+                "zip file %r: its first member is %r, but in a part of LibriSpeech all are in %s" % (path, first, _ROOT)
+            )
+        self._prefix = "%s%s/" % (_ROOT, self.name)
+
+    def transcripts(self) -> Iterator[tuple[str, str]]:
+        """Iterate over (path, content) of the transcripts."""
+        for name, row in self._archive.rows.items():
+            if name.startswith(self._prefix) and _TRANSCRIPT.fullmatch(name, len(self._prefix)):
+                yield "%s:%s" % (self.path, name), _decoded(self._archive.read(row, name), name)
+
+    def locate(self, name: str) -> int:
+        """Return the row of an audio file; -1: there is none."""
+        return self._archive.rows.get(self._prefix + name, -1)
+
+    def audio(self, name: str, row: int) -> bytes:
+        """Return the content of an audio file."""
+        if row < 0:
+            raise DataError("zip file %r has no audio file %r" % (self.path, self._prefix + name))
+        return self._archive.read(row, self._prefix + name)
+
+    def file(self, name: str) -> str:
+        """Return where an audio file is, for messages."""
+        return "%s:%s" % (self.path, self._prefix + name)
+
+    def forget_names(self) -> None:
+        """Free the memory of the names, once all audio files are located."""
+        self._archive.forget_names()
+
+    def close(self) -> None:
+        """Close the zip file; it is reopened on demand."""
+        self._archive.close()
+
+
+class FolderPart:
+    """A part in a directory, with the files <speaker>/<chapter>/...
+
+    :param path: of the directory
+    """
+
+    def __init__(self, path: str, *, use_cache_manager: bool):
+        self.name = os.path.basename(path)
+        self.path = path
+        self._use_cache_manager = use_cache_manager
+
+    def transcripts(self) -> Iterator[tuple[str, str]]:
+        """Iterate over (path, content) of the transcripts."""
+        for path in sorted(glob.glob(os.path.join(glob.escape(self.path), "*", "*", "*.trans.txt"))):
+            name = os.path.relpath(path, self.path).replace(os.sep, "/")
+            if _TRANSCRIPT.fullmatch(name):
+                yield path, read_text(path)
+
+    def locate(self, name: str) -> int:
+        """Return a number that is not used."""
+        return 0
+
+    def audio(self, name: str, row: int) -> str:
+        """Return the path of an audio file, or of its copy."""
+        return local_copy(self.file(name), wanted=self._use_cache_manager)
+
+    def file(self, name: str) -> str:
+        """Return the path of an audio file."""
+        return os.path.join(self.path, name)
+
+    def forget_names(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+Part = Union[ZipPart, FolderPart]
+
+
+def find_parts(path: str, prefix: str, *, use_zip: bool, where: str) -> list[str]:
+    """Return the paths of the parts whose names begin with a prefix, sorted.
+
+    :param where: how errors begin
+    :raises ConfigError: there are none, or the directory is not that of LibriSpeech
+    """
+    ending = ".zip" if use_zip else ""
+    if prefix.split("-")[0] not in _SETS:
+        raise ConfigError(
+            "%s: option 'prefix' is %r, but must begin with one of %s" % (where, prefix, ", ".join(_SETS))
+        )
+    if not os.path.isdir(path):
+        raise ConfigError(
+            "%s: option 'path' is %r, which is no directory (current directory: %s)" % (where, path, os.getcwd())
+        )
+    proof = os.path.join(path, _PROOF + ending)
+    if not os.path.exists(proof):
+        raise ConfigError(
+            "%s: %r does not exist, so 'path' is not the directory of LibriSpeech with %s. Set use_zip=%s, or make an "
+            "empty one if this part is not wanted"
+            % (where, proof, "a zip file for every part" if use_zip else "a directory for every part", not use_zip)
+        )
+    pattern = os.path.join(path, prefix + "*" + ending)
+    found = glob.glob(os.path.join(glob.escape(path), glob.escape(prefix) + "*" + ending))
+    found = sorted(part for part in found if use_zip or os.path.isdir(part))
+    if not found:
+        raise ConfigError("%s: there is no %r" % (where, pattern))
+    return found
+
+
+class LibriSpeechIndex:
+    """The utterances of parts, sorted by part, speaker, chapter and number.
+
+    :param parts: sorted by name
+    :param use_ogg: the audio files are Ogg, named after the Flac files
+    :param tag_format: of the tags
+    :param post_process: applied to the texts
+    """
+
+    def __init__(self, parts: Sequence[Part], *, use_ogg: bool, tag_format: str, post_process: Callable[[str], str]):
+        self.parts = parts
+        self._ending = ".flac.ogg" if use_ogg else ".flac"
+        self._format = tag_format
+        self._post_process = post_process
+        self._texts = PackedStrings()
+        self._numbers = array("q")  # part, speaker, chapter, number, row of the audio for each utterance
+        for number, part in enumerate(parts):
+            self._add(number, part)
+            part.forget_names()
+        self._facts = np.asarray(self._numbers).reshape(-1, 5)
+        #: utterances in the order of the corpus
+        self.order: NDArray[np.int64] = np.lexsort(self._facts[:, 3::-1].T).astype(np.int64)
+
+    def _add(self, number: int, part: Part) -> None:
+        before = len(self._texts)
+        for path, content in part.transcripts():
+            for line in filter(None, (line.strip() for line in content.split("\n"))):
+                match = _LINE.fullmatch(line)
+                if not match:
+                    raise DataError(
+                        "transcript %r: the line %r does not have the form 'speaker-chapter-number text'"
+                        % (path, line[:100])
+                    )
+                *ids, text = match.groups()
+                audio = part.locate(self._audio_name(*ids))
+                self._numbers.extend([number, *map(int, ids), audio])
+                try:
+                    self._texts.append(self._post_process(text or ""))
+                except DataError as exc:
+                    raise DataError("transcript %r, utterance %s: %s" % (path, "-".join(ids), exc)) from exc
+        if len(self._texts) == before:
+            raise DataError(
+                "%r has no transcripts <speaker>/<chapter>/<speaker>-<chapter>.trans.txt%s"
+                % (part.path, "; was the zip file renamed?" if isinstance(part, ZipPart) else "")
+            )
+
+    def _audio_name(self, speaker: str, chapter: str, number: str) -> str:
+        return "%s/%s/%s-%s-%s%s" % (speaker, chapter, speaker, chapter, number, self._ending)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def _name(self, index: int) -> tuple[Part, str, int]:
+        number, speaker, chapter, utterance, row = (int(n) for n in self._facts[self.order[index]])
+        return self.parts[number], self._audio_name(str(speaker), str(chapter), "%04i" % utterance), row
+
+    def tag(self, index: int) -> str:
+        """Return the tag of an utterance."""
+        number, speaker, chapter, utterance, _ = (int(n) for n in self._facts[self.order[index]])
+        facts = {"subdir": self.parts[number].name, "speaker": speaker, "chapter": chapter, "seq": utterance}
+        return self._format % facts
+
+    def text(self, index: int) -> str:
+        """Return the text of an utterance."""
+        return self._texts[int(self.order[index])]
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the number of characters of each text."""
+        return np.asarray([len(self._texts[entry]) for entry in self.order.tolist()], np.int64)
+
+    def part_names(self) -> NDArray[np.object_]:
+        """Return the name of the part of each utterance."""
+        names: NDArray[np.object_] = np.asarray([part.name for part in self.parts], dtype=object)[
+            self._facts[self.order, 0]
+        ]
+        return names
+
+    def file_of(self, index: int) -> str:
+        """Return where the audio of an utterance is, for messages."""
+        part, name, _ = self._name(index)
+        return part.file(name)
+
+    def audio(self, index: int) -> Union[bytes, str]:
+        """Return the content of the audio file of an utterance, or its path."""
+        part, name, row = self._name(index)
+        return part.audio(name, row)
+
+    def close(self) -> None:
+        """Close all files; they are reopened on demand."""
+        for part in self.parts:
+            part.close()
+
+
+def open_parts(paths: Sequence[str], *, use_zip: bool, use_cache_manager: bool) -> list[Part]:
+    """Open the parts of these paths."""
+    part = ZipPart if use_zip else FolderPart
+    return [part(path, use_cache_manager=use_cache_manager) for path in paths]
+
+
+def check_tag_format(text: str) -> Optional[str]:
+    """Return what is wrong with a format of tags, or None."""
+    names = {"subdir": "dev-clean", "speaker": 84, "chapter": 121123, "seq": 1}
+    try:
+        example, other = text % names, text % {**names, "seq": 2}
+    except (KeyError, ValueError, TypeError) as exc:
+        return "must be a format of subdir, speaker, chapter and seq: %r fails with %s %s" % (
+            text,
+            type(exc).__name__,
+            exc,
+        )
+    if not example:
+        return "must not be empty"
+    return None if example != other else "must hold %(seq)04i or the like, else several sequences have the same tag"
+
+
+def _decoded(content: bytes, name: str) -> str:
+    try:
+        return content.decode("utf8")
+    except UnicodeDecodeError as exc:
+        raise DataError("transcript %r is not UTF-8 text: %s" % (name, exc)) from exc
+
 
 _CLASSES = {"bpe": "BytePairEncoding", "chars": "CharacterTargets"}
 _SUBSET_SEED = 42

@@ -2,24 +2,260 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import zlib
+from array import array
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import shown
 from returnn_tf.config.options import between, option
 from returnn_tf.datasets.core.epoch_filter import EpochFilter, limit_mean_length
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.safe_files import path_of
+from returnn_tf.datasets.core.safe_files import open_regular, path_of
 from returnn_tf.datasets.core.tags import warn_of_unknown
 from returnn_tf.datasets.files import local_copy
-from returnn_tf.datasets.speech.indexed import UtterancesInFiles
-from returnn_tf.datasets.speech.oggzip_index import OggZipIndex, OggZipPart
-from returnn_tf.datasets.speech.utterances import UtteranceDataset, random_subset
+from returnn_tf.datasets.speech.literal_list import read_dicts
+from returnn_tf.datasets.speech.utterances import UtteranceDataset, UtterancesInFiles, random_subset
+from returnn_tf.datasets.speech.zip_archive import ZipArchive
 from returnn_tf.datasets.text.orth import make_post_processing
 from returnn_tf.logging.log import log
+from returnn_tf.util.packed_strings import PackedStrings
+
+_KEYS = ("text", "duration", "file", "seq_name")
+_UNKNOWN = -1
+_PIECE = 1 << 20
+#: Larger numbers are no durations, and would not be integers once in units of 10 ms.
+_LONGEST = 1e12
+
+
+class OggZipPart:
+    """One zip file, text file or directory of a corpus.
+
+    :param name: its internal name: of its text and of the folder with the audio
+    :param archive: the zip file; None: there is none
+    :param text: path of the text outside of the zip file; None: it is inside
+    :param folder: of audio files outside of a zip file
+    """
+
+    def __init__(
+        self, name: str, *, archive: Optional[str] = None, text: Optional[str] = None, folder: Optional[str] = None
+    ):
+        self.name = name
+        self.archive = None if archive is None else ZipArchive(archive)
+        self.text = text
+        self.folder = folder
+
+    def dicts(self) -> Iterator[dict[str, Any]]:
+        """Iterate over the entries of the text."""
+        if self.text is not None:
+            yield from read_dicts(_file_pieces(self.text), keys=_KEYS, where="text %r" % self.text)
+            return
+        assert self.archive is not None
+        member = self.name + ".txt"
+        if member not in self.archive.rows:
+            texts = [name for name in self.archive.rows if name.endswith(".txt") and "/" not in name]
+            raise DataError(
+                "zip file %r has no text %r%s"
+                % (
+                    self.archive.path,
+                    member,
+                    ", but %r; was the file renamed? Set content_name=%r" % (texts[0], texts[0][: -len(".txt")])
+                    if len(texts) == 1
+                    else ". An OggZip corpus has one: a list of dicts with text, duration and file",
+                )
+            )
+        where = "text %r in zip file %r" % (member, self.archive.path)
+        yield from read_dicts(self.archive.pieces(member), keys=_KEYS, where=where)
+
+
+class OggZipIndex:
+    """The entries of all parts that pass the filter, in their order.
+
+    :param parts: of the corpus
+    :param with_audio: every entry needs an audio file
+    :param prefix: the audio is in a folder of the name of its zip file
+    :param allowed: tags of the entries to keep; None: all
+    """
+
+    def __init__(
+        self, parts: Sequence[OggZipPart], *, with_audio: bool, prefix: bool, allowed: Optional[Collection[str]]
+    ):
+        self.parts = parts
+        self.prefix = prefix
+        self._with_audio = with_audio
+        self._texts, self._tags, self._files = PackedStrings(), PackedStrings(), PackedStrings()
+        self._part_of, self._lengths, self._rows = array("i"), array("q"), array("q")
+        self._faults: dict[int, str] = {}
+        self._order: Optional[NDArray[Any]] = None
+        self.num_read = 0
+        #: how many entries have a duration that is no number of seconds, and the first of them as text
+        self.num_wrong_durations, self.wrong_duration = 0, ""
+        for number, part in enumerate(parts):
+            self._add_part(number, part, allowed)
+            if part.archive is not None:
+                part.archive.forget_names()
+
+    def _add_part(self, number: int, part: OggZipPart, allowed: Optional[Collection[str]]) -> None:
+        count = 0
+        for count, entry in enumerate(part.dicts(), 1):
+            if count == 1:
+                self._check_first(part, entry)
+            tag = _string(entry.get("seq_name")) or _string(entry.get("file"))
+            if allowed is None or tag in allowed:
+                self._add(number, part, tag, entry)
+        if not count:
+            raise DataError("the text of %s has no entries" % _place(part))
+        self.num_read += count
+
+    def _check_first(self, part: OggZipPart, entry: Mapping[str, Any]) -> None:
+        fault = None
+        if not isinstance(entry.get("text"), str):
+            fault = "'text' is %s, but must be a string" % shown(entry.get("text"))
+        elif not isinstance(entry.get("duration"), float):
+            fault = "'duration' is %s, but must be a float: seconds, written with a point" % shown(
+                entry.get("duration")
+            )
+        elif not isinstance(entry.get("file"), str) and (
+            self._with_audio or not isinstance(entry.get("seq_name"), str)
+        ):
+            fault = "'file' is %s, but must be a string%s" % (
+                shown(entry.get("file")),
+                "; set audio=None to read the text alone" if self._with_audio else ", or there must be a 'seq_name'",
+            )
+        if fault:
+            raise DataError("the text of %s: first entry: %s" % (_place(part), fault))
+
+    def _add(self, number: int, part: OggZipPart, tag: str, entry: Mapping[str, Any]) -> None:
+        text, file = entry.get("text"), entry.get("file")
+        if not isinstance(text, str):
+            self._faults[len(self._tags)] = "its 'text' is %s, not a string" % shown(text)
+        self._tags.append(tag)
+        self._texts.append(_string(text))
+        self._files.append(_string(file))
+        self._part_of.append(number)
+        self._lengths.append(_length(entry.get("duration")))
+        if self._lengths[-1] == _UNKNOWN and "duration" in entry:
+            self.num_wrong_durations += 1
+            self.wrong_duration = self.wrong_duration or "%r: %s" % (tag, shown(entry["duration"]))
+        row = _UNKNOWN
+        if part.archive is not None and self._with_audio and isinstance(file, str):
+            row = part.archive.rows.get(self._member(part, file), _UNKNOWN)
+        self._rows.append(row)
+
+    def _member(self, part: OggZipPart, file: str) -> str:
+        return "%s/%s" % (part.name, file) if self.prefix else file
+
+    @property
+    def tags(self) -> PackedStrings:
+        """Return the tags of all entries in the order of the text."""
+        return self._tags
+
+    def keep(self, order: NDArray[Any]) -> None:
+        """Keep these entries in this order."""
+        self._order = order
+
+    def _entry(self, index: int) -> int:
+        return index if self._order is None else int(self._order[index])
+
+    def __len__(self) -> int:
+        return len(self._tags) if self._order is None else len(self._order)
+
+    def tag(self, index: int) -> str:
+        """Return the tag of an entry."""
+        return self._tags[self._entry(index)]
+
+    def text(self, index: int) -> str:
+        """Return the text of an entry."""
+        entry = self._entry(index)
+        if entry in self._faults:
+            raise DataError(self._faults[entry])
+        return self._texts[entry]
+
+    def lengths(self) -> NDArray[Any]:
+        """Return the lengths [n] in units of 10 ms.
+
+        :raises DataError: an entry has none
+        """
+        lengths = np.asarray(self._lengths)
+        lengths = lengths if self._order is None else lengths[self._order]
+        unknown = np.flatnonzero(lengths == _UNKNOWN)
+        if len(unknown):
+            raise DataError("sequence %r has no duration, or one that is no number of seconds" % self.tag(unknown[0]))
+        return lengths
+
+    def file_of(self, index: int) -> str:
+        """Return the zip file or path of the audio of an entry, for messages."""
+        part, file = self._audio_file(index)
+        if part.archive is not None:
+            return "%s:%s" % (part.archive.path, self._member(part, file))
+        return os.path.join(part.folder or "", file)
+
+    def _audio_file(self, index: int) -> tuple[OggZipPart, str]:
+        entry = self._entry(index)
+        return self.parts[self._part_of[entry]], self._files[entry]
+
+    def audio(self, index: int) -> Union[bytes, str]:
+        """Return the content of the audio file of an entry, or its path."""
+        part, file = self._audio_file(index)
+        if not file:
+            raise DataError("it has no 'file' with audio; set audio=None to read the text alone")
+        if part.folder is not None:
+            path = os.path.normpath(file)
+            if os.path.isabs(path) or path.split(os.sep)[0] == os.pardir:
+                raise DataError("its 'file' %r is not in the directory %r of the corpus" % (file, part.folder))
+            return os.path.join(part.folder, file)
+        if part.archive is None:
+            raise DataError(
+                "text %r has no zip file %r beside it in the option 'path'" % (part.text, part.name + ".zip")
+            )
+        row, name = self._rows[self._entry(index)], self._member(part, file)
+        if row == _UNKNOWN:
+            raise DataError("zip file %r has no audio file %r" % (part.archive.path, name))
+        return part.archive.read(row, name)
+
+    def close(self) -> None:
+        """Close the zip files; they are reopened on demand."""
+        for part in self.parts:
+            if part.archive is not None:
+                part.archive.close()
+
+
+def _string(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _length(duration: Any) -> int:
+    """Return a duration in units of 10 ms."""
+    if isinstance(duration, bool) or not isinstance(duration, (int, float)) or not 0 <= duration < _LONGEST:
+        return _UNKNOWN
+    return int(duration * 100)
+
+
+def _place(part: OggZipPart) -> str:
+    if part.text is not None:
+        return repr(part.text)
+    assert part.archive is not None
+    return "zip file %r" % part.archive.path
+
+
+def _file_pieces(path: str) -> Iterator[bytes]:
+    """Iterate over the content of a text file, decompressed if its name ends in .gz."""
+    try:
+        with open_regular(path) as raw, gzip.GzipFile(fileobj=raw) if path.endswith(".gz") else raw as file:
+            while piece := file.read(_PIECE):
+                yield piece
+    except FileNotFoundError:
+        raise DataError("text %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
+    except (OSError, EOFError, zlib.error) as exc:
+        raise DataError("text %r cannot be read: %s" % (path, getattr(exc, "strerror", None) or exc)) from exc
+
 
 _TEXT = ".txt.gz"
 

@@ -15,10 +15,9 @@ from returnn_tf.config.options import at_least, option
 from returnn_tf.datasets.audio.decode import missing_wav_bytes
 from returnn_tf.datasets.audio.packages import optional_package
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec
+from returnn_tf.datasets.core.data_spec import DataSpec, window_spec
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.safe_files import check_regular, open_regular, read_text
-from returnn_tf.datasets.core.window import window_spec
 
 
 @register_dataset()

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.core.data_spec import window_spec
 from returnn_tf.datasets.core.epoch import Epoch
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.share import ALL, Chosen
 from returnn_tf.datasets.core.template import specs_of_templates
-from returnn_tf.datasets.core.window import window_spec
 
 
 @register_dataset()

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec, num_frames, spec_of_array
+from returnn_tf.datasets.core.data_spec import DataSpec, num_frames, spec_of_array, window_spec
 from returnn_tf.datasets.core.generating import dim_and_ndim
 from returnn_tf.datasets.core.per_key import reference_key
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.window import window_spec
 
 
 @register_dataset()

@@ -1,11 +1,13 @@
-"""Bliss corpora: the XML files in which RASR keeps recordings, segments and their transcriptions."""
+"""Bliss XML, the format of RASR: corpora with recordings, segments and transcriptions; pronunciation lexicons."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import dataclasses
 import gzip
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from typing import IO, Any, Optional
@@ -13,7 +15,34 @@ from xml.etree import ElementTree
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.safe_files import open_regular
-from returnn_tf.datasets.text.xml_encoding import decoded
+
+#: The first line of a file with the name of its encoding, perhaps behind a byte order mark.
+_DECLARATION = re.compile(rb"(?:\xef\xbb\xbf)?\s*<\?xml\s[^>]*?\bencoding\s*=\s*[\"']([A-Za-z][\w.-]*)[\"']")
+_LONGEST = 256
+#: Names of encodings that the parser knows; its errors tell the line.
+_KNOWN = ("utf-8", "utf-16", "iso-8859-1", "us-ascii")
+
+
+def decoded(file: IO[bytes]) -> Any:
+    """Return an XML file for a parser: as text if it declares an encoding under a name that only Python knows.
+
+    The parser knows ``UTF-8``, but not ``utf8``, as some programs write it, nor most encodings with several bytes per
+    character.
+
+    :param file: at its begin
+    :raises ValueError: the encoding is unknown
+    """
+    match = _DECLARATION.match(file.read(_LONGEST))
+    file.seek(0)
+    name = match.group(1).decode("ascii").lower() if match else _KNOWN[0]
+    if name in _KNOWN:
+        return file
+    try:
+        codec = codecs.lookup(name).name
+    except LookupError:
+        raise ValueError("it declares the encoding %r, which is unknown" % name) from None
+    return codecs.getreader("utf-8-sig" if codec == "utf-8" else codec)(file)
+
 
 _GZIP = b"\x1f\x8b"
 _NAMED = ("corpus", "subcorpus", "recording", "segment")
@@ -213,3 +242,63 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
             return
         with gzip.GzipFile(fileobj=raw) as file:
             yield file  # type: ignore[misc]
+
+
+class Lexicon:
+    """The phonemes and lemmas of a lexicon.
+
+    ``phoneme_list`` has the symbols in order, ``phonemes`` maps a symbol to its index, symbol and variation, and
+    ``lemmas`` an orthography to itself and its pronunciations with their scores.
+
+    :param filename: XML, plain or compressed by gzip
+    :raises DataError: it is missing or no lexicon
+    """
+
+    def __init__(self, filename: str) -> None:
+        self.filename = filename
+        self.phoneme_list: list[str] = []
+        self.phonemes: dict[str, dict[str, Any]] = {}
+        self.lemmas: dict[str, dict[str, Any]] = {}
+        try:
+            with open_regular(filename) as file:
+                packed = file.read(2) == b"\x1f\x8b"
+                file.seek(0)
+                content: Any = gzip.GzipFile(fileobj=file) if packed else file
+                self._read(content)
+        except DataError:
+            raise
+        except (OSError, EOFError, zlib.error, ElementTree.ParseError, ValueError) as exc:
+            reason = getattr(exc, "strerror", None) or exc
+            raise DataError("the lexicon %r can't be read: %s" % (filename, reason)) from exc
+        if not self.phonemes and not self.lemmas:
+            raise DataError("%r is no lexicon: it has neither phonemes nor lemmas." % filename)
+
+    def _read(self, file: Any) -> None:
+        for _, element in ElementTree.iterparse(decoded(file)):
+            if element.tag == "phoneme":
+                self._add_phoneme(element)
+            elif element.tag == "lemma":
+                self._add_lemma(element)
+            else:
+                continue
+            element.clear()
+
+    def _add_phoneme(self, element: Any) -> None:
+        symbol = (element.findtext("symbol") or "").strip()
+        variation = (element.findtext("variation") or "context").strip()
+        self.phonemes[symbol] = {"index": len(self.phonemes), "symbol": symbol, "variation": variation}
+        self.phoneme_list.append(symbol)
+
+    def _add_lemma(self, element: Any) -> None:
+        phons = [
+            {"phon": (phon.text or "").strip(), "score": float(phon.get("score", "0"))}
+            for phon in element.findall("phon")
+        ]
+        for orth in element.findall("orth"):
+            text = (orth.text or "").strip()
+            entry = {"orth": text, "phons": phons}
+            if self.lemmas.setdefault(text, entry) != entry:
+                raise DataError(
+                    "lexicon %r: %r has different pronunciations in several lemmas. Join these lemmas."
+                    % (self.filename, text)
+                )

@@ -14,8 +14,7 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.user_code import result_of_config
 from returnn_tf.datasets.core.safe_files import path_of, read_seq_tags, wanted_by
 from returnn_tf.datasets.files import local_copy
-from returnn_tf.datasets.text.line_tags import LineTags
-from returnn_tf.datasets.text.lines import TextLines
+from returnn_tf.datasets.text.lines import LineTags, TextLines
 from returnn_tf.datasets.text.lm_options import LmOptions
 from returnn_tf.logging.log import log
 

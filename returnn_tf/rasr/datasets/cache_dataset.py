@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import from_options, option
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec
+from returnn_tf.datasets.core.data_spec import DataSpec, window_spec
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.safe_files import wanted_by
-from returnn_tf.datasets.core.window import window_spec
 from returnn_tf.rasr.datasets.allophones import AllophoneLabeling
 from returnn_tf.rasr.datasets.archive import Archive, ArchiveBundle, open_archive
 from returnn_tf.rasr.datasets.entries import decode_alignment, decode_features

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import DataError
-from returnn_tf.datasets.text import line_index, lines
+from returnn_tf.datasets.text import lines
 from returnn_tf.datasets.text.lines import TextLines
 
 PARTS = ["a", "é", " ", "  ", "\t", "bc", "\r", "\u3000", "\u00a0", "\x01", "\x1f", "\u2028", "dd d"]
@@ -27,8 +27,8 @@ def test_same_as_reading_the_whole_file(tmp_path, monkeypatch, block):
     monkeypatch.setattr(lines, "_BLOCK", block)
     if block < 10:
         monkeypatch.setattr(lines, "_MARK", block)
-        monkeypatch.setattr(line_index, "_SPAN", 16)
-        monkeypatch.setattr(line_index, "_LINES_AT_ONCE", 3)
+        monkeypatch.setattr(lines, "_SPAN", 16)
+        monkeypatch.setattr(lines, "_LINES_AT_ONCE", 3)
     rng = random.Random(block)
     for _ in range(20):
         text = _random_text(rng) + "x"

@@ -15,7 +15,7 @@ from returnn_tf.compat.modules.datasets.vocabulary import (
 )
 from returnn_tf.compat.user_datasets import cached
 from returnn_tf.datasets.synthetic.static import StaticDataset
-from returnn_tf.datasets.synthetic.task12ax import Task12AXDataset
+from returnn_tf.datasets.synthetic.tasks import Task12AXDataset
 
 register_compat(__name__, "returnn.datasets.generating", "GeneratingDataset")
 

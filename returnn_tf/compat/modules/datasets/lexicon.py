@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from returnn_tf.compat.imports.stand_ins import register_compat
-from returnn_tf.datasets.text.lexicon import Lexicon
+from returnn_tf.datasets.text.bliss import Lexicon
 
 register_compat(__name__, "returnn.datasets.lm", "LmDataset")
 

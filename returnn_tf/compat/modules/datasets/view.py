@@ -12,7 +12,7 @@ from returnn_tf.compat.user_datasets.epoch_view import EpochView
 from returnn_tf.compat.user_datasets.interface import DatasetInterface
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.epoch_reader import EpochReader
+from returnn_tf.datasets.core.epoch import EpochReader
 from returnn_tf.datasets.core.share import Chosen
 
 

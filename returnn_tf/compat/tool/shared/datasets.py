@@ -16,7 +16,7 @@ from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.datasets.config import DatasetOfConfig
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import Example
-from returnn_tf.datasets.core.epoch_reader import EpochReader
+from returnn_tf.datasets.core.epoch import EpochReader
 from returnn_tf.datasets.core.share import Chosen
 
 _GIVEN = "--dataset"  # where a dataset is put that the command line gives

@@ -14,7 +14,7 @@ from returnn_tf.cli.data.dump import as_text, describe
 from returnn_tf.compat.tool.shared.datasets import OpenDataset
 from returnn_tf.compat.tool.shared.text_files import write_file
 from returnn_tf.config import DataError
-from returnn_tf.datasets.core.epoch_reader import EpochReader
+from returnn_tf.datasets.core.epoch import EpochReader
 from returnn_tf.logging.text import printable
 
 

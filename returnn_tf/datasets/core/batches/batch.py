@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Callable, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
-from returnn_tf.datasets.core.batches.arrays import new_array
 from returnn_tf.datasets.core.batches.batch_options import BatchOptions
 from returnn_tf.datasets.core.declared import Declared
-from returnn_tf.datasets.core.epoch_reader import EpochReader, Slice
+from returnn_tf.datasets.core.epoch import EpochReader, Slice
 from returnn_tf.tensor import SEQ_TAG
+
+Allocate = Callable[[tuple[int, ...], Any], NDArray[Any]]
+
+_ALLOCATE: contextvars.ContextVar[Allocate] = contextvars.ContextVar("allocation of batches", default=np.zeros)
+
+
+def new_array(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Return an array of zeros."""
+    return _ALLOCATE.get()(shape, dtype)
+
+
+@contextlib.contextmanager
+def allocating(allocate: Allocate) -> Iterator[None]:
+    """Let `new_array` call this function, in this thread, while the context is open."""
+    token = _ALLOCATE.set(allocate)
+    try:
+        yield
+    finally:
+        _ALLOCATE.reset(token)
 
 
 @dataclasses.dataclass

@@ -11,7 +11,7 @@ from returnn_tf.datasets.core.batches.batch import Batch, BatchPlan, assemble
 from returnn_tf.datasets.core.batches.batch_options import BatchOptions
 from returnn_tf.datasets.core.batches.slices import Cutting
 from returnn_tf.datasets.core.declared import Declared
-from returnn_tf.datasets.core.epoch_reader import EpochReader, Slice
+from returnn_tf.datasets.core.epoch import EpochReader, Slice
 from returnn_tf.logging.log import log
 
 
