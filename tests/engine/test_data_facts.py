@@ -12,8 +12,8 @@ import pytest
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.datasets import Dataset, HDFWriter
 from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.checkpoints.saver import Background
 from returnn_tf.engine.support import atomic_files as checkpoint_files
-from returnn_tf.engine.support.background import Background
 from returnn_tf.engine.support.data_facts import data_facts
 from returnn_tf.engine.support.signals import Stopped, StopRequest
 from returnn_tf.engine.training.engine import Engine

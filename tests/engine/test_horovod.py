@@ -13,13 +13,13 @@ from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets.core.share import Share
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.distributed.control import Control
-from returnn_tf.engine.distributed.environment import check_world_size
 from returnn_tf.engine.distributed.heartbeat import Heartbeat
-from returnn_tf.engine.distributed.in_order import in_order
-from returnn_tf.engine.distributed.joined_batches import joined_batches
 from returnn_tf.engine.distributed.options import HorovodOptions
-from returnn_tf.engine.distributed.stall_detector import StallDetector
+from returnn_tf.engine.distributed.ranks import joined_batches
+from returnn_tf.engine.distributed.watchdog import StallDetector
+from returnn_tf.engine.distributed.world import check_world_size
 from returnn_tf.engine.passes import ranks_report
+from returnn_tf.engine.passes.forward_pass import in_order
 from returnn_tf.engine.passes.progress import PassState, Progress
 from returnn_tf.engine.support import devices
 from returnn_tf.engine.support.scores import added_sums

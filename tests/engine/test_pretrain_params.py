@@ -10,9 +10,15 @@ import pytest
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.engine.pretrain.carry_over import Transfer, carried_values, misfit_text, plan_transfer
+from returnn_tf.engine.pretrain.carry_over import (
+    Transfer,
+    axes_of_params,
+    carried_values,
+    common_blocks,
+    misfit_text,
+    plan_transfer,
+)
 from returnn_tf.engine.pretrain.checks import planned_networks
-from returnn_tf.engine.pretrain.param_axes import axes_of_params, common_blocks
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.tensor.parts import Part
 

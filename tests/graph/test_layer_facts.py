@@ -11,7 +11,7 @@ import pytest
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.engine.pretrain.param_axes import axes_of_params
+from returnn_tf.engine.pretrain.carry_over import axes_of_params
 from returnn_tf.engine.search.beam import with_beam_size
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer

@@ -25,7 +25,6 @@ from returnn_tf.engine.checkpoints.selection import (
     select_model,
 )
 from returnn_tf.engine.support import atomic_files as files
-from returnn_tf.engine.support.start_epoch import start_epoch_fixed
 
 #: Suffixes after the name of the model in temporary names; strict, so as not to match files of other models.
 _TEMPORARY = r"(\.(pretrain\.)?\d+(\.step\d+)?(\.meta)?|\.probe|\.checkpoint|\.lock|\.status\.json|\.settings\.json)?"
@@ -148,7 +147,7 @@ def leftover_warning(config: Config, choice: ModelChoice) -> Optional[str]:
     :raises ConfigError: these include mid-epoch ones, which users may not know of and which no new one would replace
     """
     model = CheckpointSettings(config).model
-    if not start_epoch_fixed(config):
+    if TrainingSettings(config).start_epoch == "auto":
         return None
     where, first = TrainingSettings(config).describe_source("start_epoch"), choice.start_epoch
     within = {epoch for (epoch, _), path in find_step_checkpoints(model).items() if not checkpoint.unfinished(path)}

@@ -163,9 +163,9 @@ def _entry_of_layer(where: str, given: Any, scope: str) -> Preload:
 
 
 def _load_entry(entry: Preload, params: Mapping[str, Any]) -> dict[str, int]:
-    if not checkpoint_exists(_prefix_of(entry.filename)):
+    if not checkpoint_exists(checkpoint.strip_suffix(entry.filename)):
         raise ConfigError("%s: there is no checkpoint %s." % (entry.where, entry.filename))
-    stored = checkpoint.read(_prefix_of(entry.filename))
+    stored = checkpoint.read(entry.filename)
     chosen, absent = _choose(entry, params, stored)
     source = "%s: the checkpoint %s" % (entry.where, entry.filename)
     if absent and not entry.ignore_missing:
@@ -211,10 +211,3 @@ def _absent_text(source: str, entry: Preload, absent: Mapping[str, str], stored:
 
 def _entry(where: str, options: Any) -> Preload:
     return dataclasses.replace(from_options(Preload, options, where=where, none_is_absent=True), where=where)
-
-
-def _prefix_of(filename: str) -> str:
-    for suffix in (".index", ".meta"):
-        if filename.endswith(suffix):
-            return filename[: -len(suffix)]
-    return filename

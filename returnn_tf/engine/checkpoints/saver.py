@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Optional
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Callable, Optional
 
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config
@@ -22,7 +23,6 @@ from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_
 from returnn_tf.engine.learning_rate.file import EpochData, format_epochs
 from returnn_tf.engine.passes.progress import Progress
 from returnn_tf.engine.passes.step_trainer import StepTrainer
-from returnn_tf.engine.support.background import Background
 from returnn_tf.engine.support.fingerprint import fingerprint, settings
 from returnn_tf.logging.log import log
 from returnn_tf.logging.text import bytes_text
@@ -237,3 +237,43 @@ def _snapshot(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values by name, on the host, copy-on-write: a later update of a variable copies its value."""
     with tf.device("/CPU:0"):
         return {name: tf.identity(variable) for name, variable in variables.items()}
+
+
+class Background:
+    """Runs at most one job at a time. Its errors are raised in the training thread, by the next call of a method.
+
+    The thread is started with the first job.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="saving")
+        self._job: Optional[Future[Any]] = None
+
+    @property
+    def busy(self) -> bool:
+        """Return whether a job is running."""
+        return self._job is not None and not self._job.done()
+
+    def check(self) -> None:
+        """Raise the error of a finished job, if any."""
+        if self._job is not None and self._job.done():
+            job, self._job = self._job, None
+            job.result()
+
+    def submit(self, job: Callable[[], Any]) -> None:
+        """Start a job, after waiting for the previous one."""
+        self.wait()
+        self._job = self._pool.submit(job)
+
+    def wait(self) -> None:
+        """Wait for the running job; raise its error."""
+        if self._job is not None:
+            job, self._job = self._job, None
+            job.result()
+
+    def close(self) -> None:
+        """Wait for the running job, raise its error, and end the thread."""
+        try:
+            self.wait()
+        finally:
+            self._pool.shutdown()

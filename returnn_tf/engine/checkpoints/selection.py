@@ -13,7 +13,6 @@ from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.config.settings.training import TrainingSettings
-from returnn_tf.engine.support.start_epoch import start_epoch_fixed
 
 _SUFFIXES = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _EPOCH = re.compile(r"\.(\d+)(?:\.step(\d+))?$")
@@ -82,7 +81,7 @@ def _select_for_training(
     has_load = bool(asked.load)
     if load_epoch is not None and not has_load:
         _own_checkpoint(own, load_epoch, asked.describe_source("load_epoch"))
-    if start_epoch_fixed(config) and (own or steps or not has_load):
+    if TrainingSettings(config).start_epoch != "auto" and (own or steps or not has_load):
         return _at_start_epoch(config, own)
     if own or steps:
         return _newest(own, steps)

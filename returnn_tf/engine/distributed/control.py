@@ -16,7 +16,7 @@ _HASHES = 1 << 16  # squares of their sums over a thousand ranks are exact in fl
 class Control:
     """Flags of this rank for its next step (`own`, `more`, `wants_pause`), and the common ones of the last step.
 
-    The reader of the batches sets `own` and `more`, see `returnn_tf.engine.distributed.joined_batches`.
+    The reader of the batches sets `own` and `more`, see `joined_batches`.
     """
 
     own: bool = True  # the batch is this rank's own; False: it has none left and joins with weight zero

@@ -14,7 +14,6 @@ from typing import Any, Callable
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings.training import TrainingSettings
-from returnn_tf.engine.support.start_epoch import start_epoch_fixed
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
@@ -40,7 +39,7 @@ def check(world: Any, config: Config) -> None:
     :param world: World
     :raises ConfigError: ``start_epoch`` is set, which would restart training whenever a process is lost
     """
-    if _in_elastic_mode(world) and start_epoch_fixed(config):
+    if _in_elastic_mode(world) and TrainingSettings(config).start_epoch != "auto":
         raise ConfigError(
             "%s: whenever a process is lost, elastic training resumes from its newest checkpoint, but start_epoch "
             "would restart it. Remove it, or start without --min-np."

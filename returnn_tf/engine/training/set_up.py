@@ -31,9 +31,7 @@ from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.support import devices
 from returnn_tf.engine.support.product_speed import report_speed
 from returnn_tf.engine.support.signals import StopRequest
-from returnn_tf.engine.support.start_epoch import start_epoch_fixed
-from returnn_tf.engine.training.callback_checks import score_names
-from returnn_tf.engine.training.callbacks import Callbacks, callbacks_of
+from returnn_tf.engine.training.callbacks import Callbacks, callbacks_of, score_names
 from returnn_tf.engine.training.resume_point import ResumePoint
 from returnn_tf.engine.training.step_boundary import StepBoundary
 from returnn_tf.logging.log import log
@@ -183,7 +181,9 @@ def set_up(
         resources.callback(saver.close)
         status = RunStatus(config, world, stop)
         resources.enter_context(status.recording_failure())
-        boundary = StepBoundary(saver, stop, lock, world, start_epoch_fixed=start_epoch_fixed(config))
+        boundary = StepBoundary(
+            saver, stop, lock, world, start_epoch_fixed=TrainingSettings(config).start_epoch != "auto"
+        )
         reports.prepare()
         if world.is_chief:
             layers = schedule.at(max(last_epoch, 1)).layers

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from returnn_tf.engine.pretrain.param_axes import common_blocks
+from returnn_tf.engine.pretrain.carry_over import common_blocks
 from returnn_tf.ops.cells import Cell, run_cell, unit_class, unit_names
 from returnn_tf.tensor.parts import Parts, total_size
 from returnn_tf.util.lazy_tf import tf
