@@ -13,8 +13,7 @@ from returnn_tf.logging.levels import level_of, standard_level
 from returnn_tf.logging.log import Log
 from returnn_tf.logging.memory import process_memory
 from returnn_tf.logging.progress_bar import ProgressBar
-from returnn_tf.logging.terminal import paint, wants_color
-from returnn_tf.logging.text import bytes_text, hms, printable
+from returnn_tf.logging.text import bytes_text, hms, paint, printable, wants_color
 from tests.waiting import LONG
 
 

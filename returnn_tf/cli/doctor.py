@@ -24,7 +24,7 @@ from returnn_tf._version import shown_version
 from returnn_tf.cli.commands import register_command
 from returnn_tf.config import ConfigError
 from returnn_tf.engine.distributed import library
-from returnn_tf.logging.terminal import paint, wants_color
+from returnn_tf.logging.text import paint, wants_color
 from returnn_tf.util.installing import install_command
 from returnn_tf.util.python_child import python_command
 

@@ -23,8 +23,7 @@ from returnn_tf.config import ConfigError, DataError, nearest_name
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.logging.levels import STEP_LEVEL
 from returnn_tf.logging.log import log
-from returnn_tf.logging.terminal import paint, wants_color
-from returnn_tf.logging.text import printable
+from returnn_tf.logging.text import paint, printable, wants_color
 from returnn_tf.util.installing import install_command
 from returnn_tf.util.temporary import NO_SPACE
 

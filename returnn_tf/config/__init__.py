@@ -1,9 +1,8 @@
 """Config files and the errors that a user can cause."""
 
-from returnn_tf.config.config import Config, config_from_recipe
+from returnn_tf.config.config import Config, ConfigRecipe, config_from_recipe
 from returnn_tf.config.epoch_value import WrapEpochValue
 from returnn_tf.config.errors import ConfigError, DataError, did_you_mean, nearest_name
-from returnn_tf.config.recipe import ConfigRecipe
 
 ERROR_TOPIC = "settings"
 

@@ -7,15 +7,28 @@ import os
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Callable, Optional, TypeVar, Union, overload
 
 from returnn_tf.config import loading, readers
 from returnn_tf.config.errors import ConfigError, did_you_mean
-from returnn_tf.config.recipe import ConfigRecipe
-from returnn_tf.config.type_words import shown_with_kind
+from returnn_tf.config.option_types import shown_with_kind
 from returnn_tf.config.user_code import CONFIG_MODULE
 from returnn_tf.config.user_files import builtins_of_configs, resolving_imports
 from returnn_tf.util.html import code, paragraph, shortened, table
+
+
+@dataclass(frozen=True)
+class ConfigRecipe:
+    """The calls that built a config, in order.
+
+    They are ("load", path), ("set", key, value), ("set_text", key, text) and ("remove", key).
+    The process that rebuilds the config executes its files again, so the functions, classes and layers that they define
+    need no pickling.
+    """
+
+    actions: tuple[tuple[Any, ...], ...] = ()
+
 
 _COMMAND_LINE = "the command line"
 #: What configs branch on: where the command line sets it, an assignment in a Python config has no effect.

@@ -11,7 +11,7 @@ import ast
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, TypeVar
 
-from returnn_tf.config.type_words import shown_with_kind
+from returnn_tf.config.option_types import shown_with_kind
 
 TRUE_WORDS = ("true", "yes", "on")
 FALSE_WORDS = ("false", "no", "off")

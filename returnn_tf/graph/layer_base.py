@@ -18,9 +18,8 @@ from typing import (
 )
 
 from returnn_tf.config.errors import ConfigError, shown
-from returnn_tf.config.option_checks import axis_size
 from returnn_tf.config.option_types import Written
-from returnn_tf.config.options import LayerRef, LayerRefs, at_least, dropout_rate, finite, option
+from returnn_tf.config.options import LayerRef, LayerRefs, at_least, axis_size, dropout_rate, finite, option
 from returnn_tf.graph.layer_facts import LayerFacts
 from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import InitialOutput, OutTypeOptions, ReusedParams, ReuseOptions

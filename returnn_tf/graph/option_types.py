@@ -13,9 +13,8 @@ from typing import Annotated, Any, Callable, Optional, Union
 import numpy as np
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.option_checks import axis_size, axis_sizes
 from returnn_tf.config.option_types import Written
-from returnn_tf.config.options import check_options, option
+from returnn_tf.config.options import axis_size, axis_sizes, check_options, option
 from returnn_tf.tensor import DTYPES, Dim
 
 _AXIS = Union[Dim, str, int]

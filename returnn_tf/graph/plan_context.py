@@ -7,9 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from returnn_tf.config.option_checks import axis_size
 from returnn_tf.config.option_types import fits_type
-from returnn_tf.config.options import log_inert
+from returnn_tf.config.options import axis_size, log_inert
 from returnn_tf.graph.carried_state import KeptSpec
 from returnn_tf.graph.layer_base import LayerBase
 from returnn_tf.graph.network_planner import NetworkPlanner

@@ -10,8 +10,7 @@ import sys
 from typing import IO, Callable, Optional
 
 from returnn_tf.logging.levels import DEFAULT_LEVEL, SCORE_LEVEL, WARNING_LEVEL, is_warning, level_of, standard_level
-from returnn_tf.logging.terminal import paint, wants_color
-from returnn_tf.logging.text import printable
+from returnn_tf.logging.text import paint, printable, wants_color
 
 PACKAGE = "returnn_tf"  # the name of the package's logger
 LOG_FORMATS = ("default", "timed", "raw", "verbose")

@@ -20,10 +20,8 @@ from returnn_tf.logging.handlers import (
     TerminalHandler,
 )
 from returnn_tf.logging.levels import DEFAULT_LEVEL, PROGRESS_LEVEL, STEP_LEVEL, WARNING_LEVEL, standard_level
-from returnn_tf.logging.notebook import NotebookBar, in_notebook
-from returnn_tf.logging.progress_bar import ProgressBar
-from returnn_tf.logging.terminal import is_terminal
-from returnn_tf.logging.text import hms
+from returnn_tf.logging.progress_bar import NotebookBar, ProgressBar, in_notebook
+from returnn_tf.logging.text import hms, is_terminal
 
 
 class Log:

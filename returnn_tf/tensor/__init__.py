@@ -2,12 +2,17 @@
 
 from returnn_tf.tensor.axes import AxisDesc, resolve_axes, resolve_axis
 from returnn_tf.tensor.data import DTYPES, NUMERIC_DTYPES, Beam, Data
-from returnn_tf.tensor.data_key import SEQ_TAG, parse_data_key
 from returnn_tf.tensor.dim import Dim
 from returnn_tf.tensor.dim_expr import DimExpr
 from returnn_tf.tensor.dim_kind import DimKind
 from returnn_tf.tensor.expected_dims import ImplicitDim, OptionalDim
-from returnn_tf.tensor.extern_data import empty_data_keys, extern_data_options, parse_extern_data
+from returnn_tf.tensor.extern_data import (
+    SEQ_TAG,
+    empty_data_keys,
+    extern_data_options,
+    parse_data_key,
+    parse_extern_data,
+)
 from returnn_tf.tensor.user_dims import (
     FeatureDim,
     SpatialDim,

@@ -2,15 +2,244 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 from collections.abc import Mapping
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.option_types import fits_type
-from returnn_tf.tensor.data import Data
-from returnn_tf.tensor.data_key import parse_data_key
+from returnn_tf.config.options import axis_size, axis_sizes, from_options, option
+from returnn_tf.tensor.axes import resolve_axis
+from returnn_tf.tensor.data import DTYPES, Data, default_feature_axis, default_time_axis
+from returnn_tf.tensor.dim import Dim
+from returnn_tf.tensor.dim_kind import DimKind
+from returnn_tf.tensor.dim_text import EXTERN_PREFIX
+from returnn_tf.tensor.precision import float_dtype
+from returnn_tf.tensor.user_dims import batch_dim
 
 ERROR_TOPIC = "extern-data"
+
+#: The data key of the names of the sequences; it need not be declared, and datasets need not deliver it.
+SEQ_TAG = "seq_tag"
+
+
+class _Auto(enum.Enum):
+    """Marks an axis that the options do not mention; None means that there is no such axis."""
+
+    AUTO = "found by the shape"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+_AUTO = _Auto.AUTO
+_AxisIndex = Union[int, _Auto, None]
+
+
+@dataclasses.dataclass(frozen=True)
+class DataKeyOptions:
+    """The options of one data key."""
+
+    shape: Optional[tuple[Optional[int], ...]] = option(
+        None, check=axis_sizes, help="sizes of the axes without batch, None where dynamic"
+    )
+    dim: Optional[int] = option(None, check=axis_size, help="size of the feature axis; if sparse the number of labels")
+    sparse: Optional[bool] = option(None, help="whether the entries are label indices")
+    sparse_dim: Union[Dim, int, None] = option(None, help="the dim of the labels")
+    dtype: Optional[str] = option(
+        None, choices=(None, *DTYPES), help="numpy name; that of floats in the network, or int32 if sparse"
+    )
+    dim_tags: Optional[tuple[Dim, ...]] = option(None, help="all dims in order, batch included")
+    dims: Optional[tuple[Dim, ...]] = option(None, help="the same as dim_tags")
+    batch_dim_axis: Optional[int] = option(0, help="index of the batch axis, counted with batch, or None")
+    time_dim_axis: _AxisIndex = option(_AUTO, help="index of the time axis, counted with batch, or None")
+    feature_dim_axis: _AxisIndex = option(_AUTO, help="index of the feature axis, counted with batch, or None")
+    feature_dim: Optional[Dim] = option(None, help="the dim which is the feature axis")
+    same_dim_tags_as: Optional[dict[Any, Dim]] = option(
+        None, help="{axis name: dim}: this axis has this dim, as in other keys"
+    )
+    available_for_inference: Optional[bool] = option(None, help="whether it exists outside of training")
+    vocab: Any = option(None, help="vocabulary options, for label names")
+    name: Optional[str] = option(None, help="ignored, for old configs")
+
+
+def parse_data_key(key: str, options: Any, where: Optional[str] = None) -> Data:
+    """Return the template of one data key.
+
+    :param options: a dict of options, the number of labels, or (dim, number of axes with time and without batch)
+    :param where: how errors begin
+    :raises ConfigError: names the key and the option
+    """
+    options = getattr(options, "template", options)  # made by the code of the config
+    if isinstance(options, Data):
+        return options
+    where = "extern_data[%r]" % (key,) if where is None else where
+    if fits_type(options, Union[int, tuple[int, int]]):
+        options = options_of_pair(where, tuple(options) if isinstance(options, (list, tuple)) else (options, 1))
+    if not isinstance(options, Mapping):
+        raise ConfigError("%s: expected a dict such as {'dim': 40}, got %r." % (where, options))
+    return _DataKey(where, key, from_options(DataKeyOptions, options, where=where)).template()
+
+
+def options_of_pair(where: str, pair: tuple[int, ...]) -> dict[str, Any]:
+    """Return the options for the short form (dim, number of axes with time and without batch)."""
+    dim, axes = pair
+    if not 1 <= axes <= 10:
+        raise ConfigError(
+            "%s: the number of axes in %r must be 1 for labels or 2 for vectors over time, got %d."
+            % (where, tuple(pair), axes)
+        )
+    return {"dim": dim, "sparse": axes == 1, "shape": (None,) if axes == 1 else (None,) * (axes - 1) + (dim,)}
+
+
+class _DataKey:
+    """The options of one data key during conversion to a template.
+
+    :param where: how errors begin
+    """
+
+    def __init__(self, where: str, key: str, opts: DataKeyOptions) -> None:
+        self.where = where
+        self.key = key
+        self.opts = opts
+        self.sparse_dim = self._sparse_dim()
+        self.dtype = self._dtype()
+
+    def error(self, message: str) -> ConfigError:
+        return ConfigError("%s: %s" % (self.where, message))
+
+    def template(self) -> Data:
+        """Return the template, with all options applied."""
+        if self.opts.dims is not None and self.opts.dim_tags is not None:
+            raise self.error("give either dims or dim_tags, which mean the same, not both.")
+        tags = self.opts.dims if self.opts.dims is not None else self.opts.dim_tags
+        data = self._of_shape() if tags is None else self._of_tags(list(tags))
+        for axis, dim in (self.opts.same_dim_tags_as or {}).items():
+            data = self._with_dim(data, axis, dim)
+        return data
+
+    def _sparse_dim(self) -> Optional[Dim]:
+        given, sparse, dim = self.opts.sparse_dim, self.opts.sparse, self.opts.dim
+        if given is not None and sparse is not None and not sparse:
+            raise self.error("sparse is False, but there is sparse_dim. Leave out one of them.")
+        size = given.size if isinstance(given, Dim) else given
+        if axis_size(size):
+            raise self.error("the number of labels of sparse_dim %s, got %s." % (axis_size(size), size))
+        if size is not None and dim is not None and size != dim:
+            raise self.error("dim is %d, but sparse_dim has %d labels. They must agree." % (dim, size))
+        if isinstance(given, Dim):
+            return given
+        if given is None and not sparse:
+            return None
+        return Dim(DimKind.FEATURE, dim if size is None else size, "labels:%s" % self.key, auto=True)
+
+    def _dtype(self) -> str:
+        dtype = self.opts.dtype or (float_dtype() if self.sparse_dim is None else "int32")
+        if self.sparse_dim is not None and not dtype.startswith(("int", "uint")):
+            raise self.error("sparse data are label indices, so dtype must be an int type, not %r." % dtype)
+        return dtype
+
+    # --- by dims ---
+
+    def _of_tags(self, dims: list[Dim]) -> Data:
+        if sum(d.is_batch for d in dims) > 1:
+            raise self.error("dim_tags must hold batch_dim at most once, got %r." % (dims,))
+        shape = [d.size for d in dims if not d.is_batch]
+        if self.opts.shape is not None and list(self.opts.shape) != shape:
+            raise self.error("shape is %s, but dim_tags give %s. Remove shape." % (self.opts.shape, tuple(shape)))
+        time_axis = self._index("time_dim_axis", len(dims))
+        if isinstance(time_axis, _Auto):
+            time_axis = default_time_axis(dims)
+        feature_axis = self._index("feature_dim_axis", len(dims))
+        if self.opts.feature_dim is not None:
+            if self.opts.feature_dim not in dims:
+                raise self.error("feature_dim %s is not among dim_tags %r." % (self.opts.feature_dim, dims))
+            feature_axis = dims.index(self.opts.feature_dim)
+        if isinstance(feature_axis, _Auto):
+            feature_axis = None if self.sparse_dim is not None else default_feature_axis(dims, time_axis)
+        return self._data(dims, time_axis, feature_axis)
+
+    # --- by sizes ---
+
+    def _of_shape(self) -> Data:
+        sizes = self._sizes()
+        batch_axis = self._index("batch_dim_axis", len(sizes) + 1)
+        assert not isinstance(batch_axis, _Auto)
+        rank = len(sizes) + (0 if batch_axis is None else 1)
+        time_axis = self._index("time_dim_axis", rank)
+        axis_of = [i if batch_axis is None or i < batch_axis else i + 1 for i in range(len(sizes))]
+        if isinstance(time_axis, _Auto):
+            time_axis = next((axis for axis, size in zip(axis_of, sizes) if size is None), None)
+        feature_axis = self._index("feature_dim_axis", rank)
+        if isinstance(feature_axis, _Auto):
+            static = [a for a, size in zip(axis_of, sizes) if size is not None and a != time_axis]
+            feature_axis = static[-1] if static and self.sparse_dim is None else None
+        if batch_axis is not None and batch_axis in (time_axis, feature_axis):
+            raise self.error("axis %d is the batch axis, so it is neither time nor feature axis." % batch_axis)
+        dims = self._auto_dims(sizes, axis_of, batch_axis, time_axis)
+        size = None if feature_axis is None else dims[feature_axis].size
+        if feature_axis is not None and size is not None:
+            dims[feature_axis] = Dim(DimKind.FEATURE, size, "feature:%s" % self.key, auto=True)
+        data = self._data(dims, time_axis, feature_axis)
+        return data if self.opts.feature_dim is None else self._with_dim(data, "F", self.opts.feature_dim)
+
+    def _sizes(self) -> list[Optional[int]]:
+        opts = self.opts
+        if opts.shape is None:
+            if opts.dim is None and self.sparse_dim is None:
+                raise self.error("give 'dim' (number of features or labels) or 'shape'.")
+            sizes: list[Optional[int]] = [None] if self.sparse_dim is not None else [None, opts.dim]
+            return sizes[1:] if opts.time_dim_axis is None else sizes
+        return list(opts.shape)
+
+    def _auto_dims(
+        self, sizes: list[Optional[int]], axis_of: list[int], batch_axis: Optional[int], time_axis: Optional[int]
+    ) -> list[Dim]:
+        """Return dims of this key alone: the time axes of two keys differ, even if they have the same size."""
+        dims: list[Dim] = []
+        for i, (axis, size) in enumerate(zip(axis_of, sizes)):
+            name = "static%d:%s" % (i, self.key)
+            if size is None:
+                name = EXTERN_PREFIX + self.key if axis == time_axis else "spatial%d:%s" % (i, self.key)
+            dims.append(Dim(DimKind.SPATIAL, size, name, auto=True))
+        if batch_axis is not None:
+            dims.insert(batch_axis, batch_dim)
+        return dims
+
+    # --- both ---
+
+    def _index(self, option_name: str, rank: int) -> _AxisIndex:
+        index = getattr(self.opts, option_name)
+        if index is None or isinstance(index, _Auto):
+            return index
+        if not -rank <= index < rank:
+            raise self.error("%s is %d, but there are only %d axes, counted with batch." % (option_name, index, rank))
+        return int(index) % rank
+
+    def _data(self, dims: list[Dim], time_axis: Optional[int], feature_axis: Optional[int]) -> Data:
+        data = Data(tuple(dims), self.dtype, feature_axis, time_axis, self.sparse_dim, vocab=self.opts.vocab)
+        if self.opts.dim is not None and data.dim != self.opts.dim:
+            shape = tuple(d.size for d in dims if not d.is_batch)
+            feature = "no feature axis" if feature_axis is None else "a feature axis of size %s" % data.dim
+            raise self.error("dim is %d, but the shape %s has %s. They must agree." % (self.opts.dim, shape, feature))
+        return data
+
+    def _with_dim(self, data: Data, axis: Any, dim: Dim) -> Data:
+        """Return the template with another dim for one axis."""
+        try:
+            index = resolve_axis(data, axis)
+        except ConfigError as exc:
+            raise self.error("%s" % exc) from exc
+        old, dim = data.dims[index], dim.declared()
+        if dim.size is None and dim.expr is None and old.size is not None and not dim.is_batch:
+            dim.declare_same_as(Dim(dim.kind, old.size, dim.description))
+            dim = dim.declared()
+        if old.is_batch != dim.is_batch or old.size != dim.size:
+            raise self.error(
+                "the axis %r is %s, so it can't have the dim %s. Give a dim of its size." % (axis, old, dim)
+            )
+        return data.with_dim(index, dim)
 
 
 def parse_extern_data(options: Mapping[str, Any]) -> dict[str, Data]:

@@ -10,7 +10,7 @@ import pytest
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.errors import shown
-from returnn_tf.config.option_types import Written, fits_type, type_name
+from returnn_tf.config.option_types import Written, fits_type, shown_with_kind, type_name, type_words
 from returnn_tf.config.options import (
     LayerOrNumber,
     LayerRef,
@@ -24,7 +24,6 @@ from returnn_tf.config.options import (
     own_options_first,
     probability,
 )
-from returnn_tf.config.type_words import shown_with_kind, type_words
 
 
 @dataclasses.dataclass(frozen=True)

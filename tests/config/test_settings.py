@@ -11,8 +11,7 @@ import pytest
 
 from returnn_tf.cli.main import main
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.option_checks import file_name
-from returnn_tf.config.options import at_least
+from returnn_tf.config.options import at_least, file_name
 from returnn_tf.config.settings import (
     SettingGroup,
     all_settings,

@@ -17,8 +17,7 @@ from returnn_tf.config.options import listing_inert_options
 from returnn_tf.config.settings import misspelt_keys
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.engine.pretrain.checks import describe
-from returnn_tf.logging.terminal import paint, wants_color
-from returnn_tf.logging.text import printable
+from returnn_tf.logging.text import paint, printable, wants_color
 from returnn_tf.tasks.setting_checks import contradictions, settings_without_effect
 
 NO_DATA, MIGRATE, STRICT = "--no-data", "--migrate", "--strict"

@@ -10,9 +10,9 @@ from typing import Any, Optional
 from returnn_tf.compiler.planning.code_references import code_references
 from returnn_tf.config import ConfigError
 from returnn_tf.config.errors import shown
+from returnn_tf.config.option_types import shown_with_kind
 from returnn_tf.config.option_values import referenced_names
 from returnn_tf.config.options import check_options, declared_options
-from returnn_tf.config.type_words import shown_with_kind
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.params.reuse import output_references, owner_references
 from returnn_tf.graph.registry import LAYERS, LOSSES

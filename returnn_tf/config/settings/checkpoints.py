@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
-from returnn_tf.config.option_checks import file_name
-from returnn_tf.config.options import at_least
+from returnn_tf.config.options import at_least, file_name
 from returnn_tf.config.settings.catalog import register_settings
 from returnn_tf.config.settings.declaration import SettingGroup, setting
 

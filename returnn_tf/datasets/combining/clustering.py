@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import DataError
 from returnn_tf.config.options import at_least, option
-from returnn_tf.datasets.combining.base import CombiningDataset, CorpusOfInner
-from returnn_tf.datasets.combining.chained import ChainedEpoch, Link
+from returnn_tf.datasets.combining.base import ChainedEpoch, CombiningDataset, CorpusOfInner, Link
 from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.safe_files import read_bytes

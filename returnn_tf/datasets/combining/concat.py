@@ -13,8 +13,14 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import at_least, option
-from returnn_tf.datasets.combining.base import CombiningDataset, CorpusOfInner, FormatOfInner, difference
-from returnn_tf.datasets.combining.chained import ChainedEpoch, Link
+from returnn_tf.datasets.combining.base import (
+    ChainedEpoch,
+    CombiningDataset,
+    CorpusOfInner,
+    FormatOfInner,
+    Link,
+    difference,
+)
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.registry import register_dataset

@@ -17,8 +17,7 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import shown
 from returnn_tf.config.options import at_least, option
 from returnn_tf.config.user_code import result_of_config
-from returnn_tf.datasets.combining.base import CombiningDataset, FormatOfInner, difference
-from returnn_tf.datasets.combining.chained import ChainedEpoch, Link
+from returnn_tf.datasets.combining.base import ChainedEpoch, CombiningDataset, FormatOfInner, Link, difference
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.config.user_code import call_with_known, result_of_config
-from returnn_tf.datasets.combining.base import CombiningDataset, difference, inner_dataset
-from returnn_tf.datasets.combining.chained import ChainedEpoch, Link
+from returnn_tf.datasets.combining.base import ChainedEpoch, CombiningDataset, Link, difference, inner_dataset
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.epoch import EpochReader

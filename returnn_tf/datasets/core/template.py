@@ -8,7 +8,7 @@ from typing import Any
 from returnn_tf.config import ConfigError
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.declared import Declared
-from returnn_tf.tensor.data_key import parse_data_key
+from returnn_tf.tensor.extern_data import parse_data_key
 
 
 def specs_of_templates(templates: Any, *, where: str) -> dict[str, DataSpec]:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
-from returnn_tf.config.option_checks import file_name
-from returnn_tf.config.options import from_options, option
+from returnn_tf.config.options import file_name, from_options, option
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints import params as checkpoint_params

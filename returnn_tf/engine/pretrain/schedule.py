@@ -10,10 +10,10 @@ from returnn_tf.compiler.plan_config import no_network
 from returnn_tf.config import Config, ConfigError, nearest_name
 from returnn_tf.config.derived import derived
 from returnn_tf.config.epoch_value import at_epoch, copied, same_value
+from returnn_tf.config.option_types import shown_with_kind
 from returnn_tf.config.settings import check_settings, misspelt
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.training import TrainingSettings
-from returnn_tf.config.type_words import shown_with_kind
 from returnn_tf.config.user_code import call_of_config
 from returnn_tf.engine.pretrain.options import PretrainOptions, check_copy_mode, options_from_config
 from returnn_tf.engine.pretrain.steps import PretrainStep, make_steps

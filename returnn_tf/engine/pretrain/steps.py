@@ -13,7 +13,7 @@ from typing import Any
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.epoch_value import copied, same_value
-from returnn_tf.config.type_words import shown_with_kind
+from returnn_tf.config.option_types import shown_with_kind
 from returnn_tf.engine.pretrain.options import PretrainOptions, epochs_of_steps
 
 _MAX_STEPS = 1000

@@ -9,7 +9,7 @@ from returnn_tf.config.options import check_options
 from returnn_tf.graph.option_types import OutTypeOptions
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.tensor import Data, Dim, DimKind
-from returnn_tf.tensor.data_key import parse_data_key
+from returnn_tf.tensor.extern_data import parse_data_key
 
 
 def apply_out_type(ctx: PlanContext, data: Data, out_type: Optional[Mapping[str, Any]]) -> Data:

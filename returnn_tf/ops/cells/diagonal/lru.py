@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.option_checks import above, at_least, between
-from returnn_tf.config.options import option
+from returnn_tf.config.options import above, at_least, between, option
 from returnn_tf.ops.cells.base import Cell, Params, State, project
 from returnn_tf.ops.cells.params import CellParam, input_part, whole
 from returnn_tf.ops.cells.registry import register_cell

@@ -9,8 +9,7 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.option_checks import above, at_least
-from returnn_tf.config.options import option
+from returnn_tf.config.options import above, at_least, option
 from returnn_tf.ops.cells.base import Cell, Params, State, project
 from returnn_tf.ops.cells.matrix.causal_convolution import causal_convolution
 from returnn_tf.ops.cells.matrix.recent_frames import shift_in

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
-from returnn_tf.config.option_checks import above
-from returnn_tf.config.options import option
+from returnn_tf.config.options import above, option
 from returnn_tf.ops.cells.base import Cell, Params, State
 from returnn_tf.ops.cells.diagonal.time_invariant import time_invariant
 from returnn_tf.ops.cells.params import CellParam, whole
