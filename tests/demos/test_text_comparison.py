@@ -12,8 +12,8 @@ import pytest
 
 import returnn_tf
 from returnn_tf.config import ConfigError
-from returnn_tf.export.stream_check import check_stream
 from returnn_tf.export.streaming import StreamingModel
+from returnn_tf.export.streaming_exporter import check_stream
 from tests.demos.demo_modules import DEMOS, demo_modules
 
 COMPARE, CONTEXT = demo_modules("text", "compare", "context")

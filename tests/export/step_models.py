@@ -10,8 +10,7 @@ import numpy as np
 import returnn_tf
 from returnn_tf.export.meta.graph_builder import GraphBuilder
 from returnn_tf.export.steps.client import StepDecoder
-from returnn_tf.export.steps.facts import step_facts
-from returnn_tf.export.steps.graph import add_steps
+from returnn_tf.export.steps.graph import add_steps, step_facts
 from returnn_tf.export.steps.loops import StepLoop, plan_for_steps
 from returnn_tf.export.steps.search import SearchOptions, StepSearch
 

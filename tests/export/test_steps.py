@@ -13,7 +13,7 @@ import pytest
 import returnn_tf
 from returnn_tf import ConfigError, DataError
 from returnn_tf.export.side_file import write_side_file
-from returnn_tf.export.steps import emission, session
+from returnn_tf.export.steps import emission, stepper
 from returnn_tf.export.steps.client import StepDecoder
 from returnn_tf.export.steps.exporter import StepsExporter
 from tests.compiler.random_decoders import frames_feed, random_decoder, random_params
@@ -226,7 +226,7 @@ def test_libraries_of_another_tensorflow(tmp_path, monkeypatch):
     def lacking(*_, **__):
         raise ValueError("Op type not registered")
 
-    monkeypatch.setattr(session.tf, "import_graph_def", lacking)
+    monkeypatch.setattr(stepper.tf, "import_graph_def", lacking)
     with pytest.raises(DataError, match="graph.meta can't be loaded: .*compiled for TensorFlow 1.15.0"):
         StepDecoder(path, None, ["missing.so"], native=native)
 

@@ -10,8 +10,8 @@ from returnn_tf.config import ConfigError
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.saved_model.loader import load
 from returnn_tf.export.side_file import read_side_file
-from returnn_tf.export.stream_check import check_stream
 from returnn_tf.export.streaming import StreamingModel
+from returnn_tf.export.streaming_exporter import check_stream
 from returnn_tf.util.lazy_tf import tf
 
 FEATURES, LABELS = {"dim": 4}, {"dim": 7, "sparse": True}

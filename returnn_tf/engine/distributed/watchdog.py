@@ -33,6 +33,8 @@ _HELLO = b"%s%08d"
 _HELLO_BYTES = 2 * _TOKEN_BYTES + 8
 _MOST_STRANGERS = 64  # with connections at the same time; more, and the oldest one is closed
 _MOST_BYTES = 1 << 20  # of a message
+_LONG = 30.0  # factor on the patience in long phases (tracing, opening data, saving)
+_ALL_WAIT = 3.0  # factor on the patience if all ranks wait for each other: the network is broken
 
 
 class Watchdog:
@@ -241,10 +243,6 @@ def _addresses() -> list[str]:
     finally:
         probe.close()
     return list(dict.fromkeys(address for address in found if not address.startswith("127.")))
-
-
-_LONG = 30.0  # factor on the patience in long phases (tracing, opening data, saving)
-_ALL_WAIT = 3.0  # factor on the patience if all ranks wait for each other: the network is broken
 
 
 class StallDetector:

@@ -24,6 +24,12 @@ from returnn_tf.util.lazy_tf import tf
 
 _WATCHDOG_SECONDS = 10.0  # to find out which rank is lost
 _ENVIRONMENT = "RETURNN_TF_WORLD"  # for child processes, which are not part of the world
+#: Set for each process by its launcher, so the number is exact. The first one that is set counts.
+_LAUNCHERS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+_ADVICE = (
+    "Start that many processes, e.g. mpirun -np %d returnn-tf my.config, or request as many as you start. If this is "
+    "intended: horovod_check_world_size = False"
+)
 
 
 class World:
@@ -280,14 +286,6 @@ def of_process() -> Optional[tuple[int, int, int, int]]:
     """
     text = os.environ.get(_ENVIRONMENT)
     return tuple(json.loads(text)) if text else None
-
-
-#: Set for each process by its launcher, so the number is exact. The first one that is set counts.
-_LAUNCHERS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-_ADVICE = (
-    "Start that many processes, e.g. mpirun -np %d returnn-tf my.config, or request as many as you start. If this is "
-    "intended: horovod_check_world_size = False"
-)
 
 
 def check_world_size(size: int, environ: Optional[Mapping[str, str]] = None) -> None:

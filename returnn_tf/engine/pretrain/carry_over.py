@@ -19,6 +19,8 @@ from returnn_tf.tensor.parts import Part, Parts, total_size
 
 _MAX_LISTED = 4
 Region = tuple[tuple[slice, ...], tuple[slice, ...]]
+_MAX_DEPTH = 50
+Block = tuple[slice, slice]
 
 
 @dataclass
@@ -117,9 +119,6 @@ def carried_values(
     return result
 
 
-_MAX_DEPTH = 50
-
-
 def axes_of_params(plan: Plan) -> dict[str, list[Parts]]:
     """Return the parts of each axis, in order, for each parameter by name."""
     return {spec.name: _axes(node, spec) for node in plan.all_nodes() for spec in node.owned}
@@ -152,9 +151,6 @@ def _features(node: Node, depth: int = 0) -> Parts:
     if len(parts) > 1 and total_size(parts) == dim:
         return [Part("%s %s" % (node.path, part.label), part.size) for part in parts]
     return [Part(node.path, dim)]
-
-
-Block = tuple[slice, slice]
 
 
 def common_blocks(old: Parts, new: Parts) -> list[Block]:

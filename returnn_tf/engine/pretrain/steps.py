@@ -17,6 +17,7 @@ from returnn_tf.config.option_types import shown_with_kind
 from returnn_tf.engine.pretrain.options import PretrainOptions, epochs_of_steps
 
 _MAX_STEPS = 1000
+NetDict = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,6 @@ def _greedy(networks: list[dict[str, Any]], output_layers: Sequence[str]) -> lis
                 layer["trainable"] = False
         result.append(step)
     return result
-
-
-NetDict = dict[str, Any]
 
 
 @dataclass(frozen=True)

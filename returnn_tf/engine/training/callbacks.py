@@ -15,6 +15,8 @@ from returnn_tf.engine.pretrain.checks import MAX_PLANNED, Planned
 from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.graph.loss import Loss
 
+_KERAS_LIKE = 0.7  # similarity of a name to that of a method; on_batch_end is like on_epoch_end
+
 
 class StopTraining(Exception):
     """Raise it in a callback to end the training in an orderly way; its text says why."""
@@ -236,9 +238,6 @@ def _callback(given: Any, where: str) -> Callback:
         check_call(given, ["epoch"], "%s: the function %s" % (where, result.name))
         return result
     raise ConfigError("%s: expected objects of returnn_tf.Callback, or functions, not %r." % (where, given))
-
-
-_KERAS_LIKE = 0.7  # similarity of a name to that of a method; on_batch_end is like on_epoch_end
 
 
 def check_methods(callback: Any, base: type, where: str) -> None:

@@ -14,9 +14,9 @@ from returnn_tf.export.exporters import Exporter, register_exporter
 from returnn_tf.export.graph_ops import check_ops, op_types
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.meta import names
-from returnn_tf.export.meta.exact_names import named
 from returnn_tf.export.meta.graph_builder import GraphBuilder
 from returnn_tf.export.meta.graph_files import graph_content, lines
+from returnn_tf.export.meta.names import named
 from returnn_tf.export.native_libraries import copy_libraries
 from returnn_tf.export.saved_model.run import run_in_process
 

@@ -18,10 +18,9 @@ from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import ConfigError
 from returnn_tf.config.user_code import using_config
 from returnn_tf.export.meta import names
-from returnn_tf.export.meta.exact_names import named, placeholder
 from returnn_tf.export.meta.inputs import Inputs
+from returnn_tf.export.meta.names import named, placeholder
 from returnn_tf.export.meta.session_graph import like_a_function, session_graph
-from returnn_tf.export.meta.side_effects import SideEffects, assignments
 from returnn_tf.export.meta.states import States, select
 from returnn_tf.export.meta.variables import Variables, small_initial_values
 from returnn_tf.export.native_libraries import maybe_portable
@@ -30,6 +29,8 @@ from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.precision import using_precision
 from returnn_tf.util.lazy_tf import tf
+
+_ASSIGNMENTS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "ResourceScatter")
 
 
 class GraphBuilder:
@@ -276,3 +277,37 @@ def _updated(lowered: Lowered) -> Any:
 def _scores(lowered: Lowered) -> dict[str, Any]:
     kinds = {"loss": lowered.losses, "error": lowered.errors, "count": lowered.counts}
     return {"%s/%s" % (layer, kind): value for kind, values in kinds.items() for layer, value in values.items()}
+
+
+class SideEffects:
+    """The assignments that the layers of a graph have made: running statistics, states of random generators, ...
+
+    Checks and prints of values are no part of it: they run with what they check.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph
+        self.ops: list[Any] = []
+
+    @contextlib.contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Collect the assignments that are made within the context."""
+        before = len(self._graph.get_operations())
+        yield
+        self.ops += assignments(self._graph.get_operations()[before:])
+
+    def finish(self, states: States, *, in_training: bool) -> None:
+        """Add the op with all side effects and the collection of updates.
+
+        Decoders run the updates of a graph for inference after each word, so that they are the states alone there; in
+        training they are all assignments.
+        """
+        for op in [*(self.ops if in_training else []), *states.updates]:
+            self._graph.add_to_collection(names.UPDATE_OPS, op)
+        with tf.control_dependencies([*self.ops, *states.updates]):
+            tf.no_op(name=names.SIDE_EFFECTS)
+
+
+def assignments(ops: Iterable[Any]) -> list[Any]:
+    """Return the ops that set variables."""
+    return [op for op in ops if op.type.startswith(_ASSIGNMENTS)]

@@ -10,7 +10,7 @@ from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.export.meta import names
-from returnn_tf.export.meta.exact_names import named, placeholder
+from returnn_tf.export.meta.names import named, placeholder
 from returnn_tf.tensor import Data, Dim, extern_data_options
 from returnn_tf.util.lazy_tf import tf
 

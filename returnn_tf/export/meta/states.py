@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.export.meta import names
-from returnn_tf.export.meta.exact_names import named, placeholder
+from returnn_tf.export.meta.names import named, placeholder
 from returnn_tf.export.meta.variables import variable
 from returnn_tf.graph.carried_state import CarriedState, KeptSpec
 from returnn_tf.ops.frames.shape import transpose

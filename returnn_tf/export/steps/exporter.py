@@ -22,8 +22,7 @@ from returnn_tf.export.native_libraries import copy_libraries
 from returnn_tf.export.side_file import read_side_file
 from returnn_tf.export.steps.check import StepCheck, network_with_params
 from returnn_tf.export.steps.client import StepDecoder
-from returnn_tf.export.steps.facts import step_facts
-from returnn_tf.export.steps.graph import DECODER, GRAPH, StepGraph, add_steps
+from returnn_tf.export.steps.graph import DECODER, GRAPH, StepGraph, add_steps, step_facts
 from returnn_tf.export.steps.loops import StepLoop, plan_for_steps
 from returnn_tf.export.tensor_info import LENGTHS, graph_name
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.onnx.conversion import check_model, convert, remove_unused_inputs, write_model
 from returnn_tf.export.onnx.stateful.emission import StepFunctions
-from returnn_tf.export.onnx.stateful.reachable import used_inputs
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.ops.cells.fused_lstm import CUDNN_LSTM, fused_lstm_ops
 from returnn_tf.util.lazy_tf import tf
@@ -154,3 +153,20 @@ class StatefulModels:
         """
         scores = self._functions.scores(dict(zip(self.states, given)))
         return {SCORES: -scores if self._costs else scores}
+
+
+def used_inputs(graph: Any, outputs: Iterable[Any], inputs: Sequence[Any]) -> set[int]:
+    """Return the indices of the inputs that tensors depend on.
+
+    :param graph: a `tf.Graph`
+    :param outputs: tensors of the graph
+    :param inputs: tensors of the graph, placeholders
+    """
+    todo, seen = [tensor.op for tensor in outputs], set()
+    while todo:
+        op = todo.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        todo += [source.op for source in op.inputs]
+    return {index for index, tensor in enumerate(inputs) if tensor.op in seen}
