@@ -106,13 +106,14 @@ def option(
     default: Any = REQUIRED,
     *,
     help: str,
-    choices: Optional[Iterable[Any]] = None,
+    choices: Iterable[Any] = (),
     check: Optional[Callable[[Any], Optional[str]]] = None,
     unsupported: Optional[str] = None,
     inert: Optional[str] = None,
     old: Optional[str] = None,
     differs: Optional[str] = None,
-    needs: Optional[str] = None,
+    needs: Union[str, Iterable[str]] = (),
+    unless: str = "",
     group: Optional[type] = None,
     network: bool = False,
     refs: bool = False,
@@ -131,32 +132,26 @@ def option(
     :param inert: why the option has no effect; a value other than the default is logged
     :param old: what to write today; the option works as before
     :param differs: how the effect differs from that in RETURNN
-    :param needs: another option, without which the value has no effect, as is then logged
+    :param needs: another option, or several of which one has to be set, without which the value has no effect, as is
+        then logged; ``"name = value"`` shows the value, too
+    :param unless: another option which takes its place
     :param group: a dict as value holds the options which this class declares
     :param network: the value may be a network dict (or a single layer dict), with a namespace of its own
     :param refs: strings in the value (also inside lists and dict values) are names of layers
     :param keywords: with ``refs``: strings which are not layer names
     :param name: its name in configs, if that is not a Python identifier or is a keyword
     """
-    metadata = {
-        "help": help,
-        "choices": None if choices is None else tuple(choices),
-        "check": check,
-        "unsupported": unsupported,
-        "inert": inert,
-        "old": old,
-        "differs": differs,
-        "needs": () if needs is None else (needs,),
-        "group": group,
-        "network": network,
-        "refs": refs,
-        "keywords": frozenset(keywords),
-        "name": name,
-    }
+    metadata = dict(locals())
+    del metadata["default"]
+    metadata.update(choices=tuple(choices), needs=_names(needs), keywords=frozenset(keywords))
     if isinstance(default, (dict, list, set)):
         frozen = default
         return dataclasses.field(default_factory=lambda: type(frozen)(frozen), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def _names(given: Union[str, Iterable[str]]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +167,7 @@ class OptionInfo:
     type: Any
     default: Any
     help: str
-    choices: Optional[tuple[Any, ...]] = None
+    choices: tuple[Any, ...] = ()
     check: Optional[Callable[[Any], Optional[str]]] = None
     unsupported: Optional[str] = None
     inert: Optional[str] = None
@@ -233,7 +228,7 @@ class OptionInfo:
         """Return what is wrong with a value, to append to the name, e.g. ``must be int, got 'x' (str)``; or None."""
         if not fits_type(value, self.type, refs=self.refs):
             return "must be %s, got %s. It is: %s" % (type_words(self.type), shown_with_kind(value), self.help)
-        if self.choices is not None and not _is_in(value, self.choices):
+        if self.choices and not _is_in(value, self.choices):
             hint = did_you_mean(value, map(str, self.choices), max_listed=20, in_order=True)
             return "is %s. %s It is: %s" % (shown(value), hint, self.help)
         message = None if self.check is None else self.check(value)

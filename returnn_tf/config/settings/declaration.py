@@ -103,15 +103,6 @@ def _is_unset(config: Config, key: str) -> bool:
 def setting(
     default: Any,
     *,
-    help: str,
-    choices: Optional[Iterable[Any]] = None,
-    check: Optional[Callable[[Any], Optional[str]]] = None,
-    unsupported: Optional[str] = None,
-    inert: Optional[str] = None,
-    old: Optional[str] = None,
-    differs: Optional[str] = None,
-    needs: Union[str, Iterable[str]] = (),
-    unless: str = "",
     reader: Optional[Callable[[Any], Any]] = None,
     aliases: Iterable[str] = (),
     dataset_option: str = "",
@@ -120,20 +111,11 @@ def setting(
     between_runs: bool = False,
     per_rank: bool = False,
     on_command_line: bool = False,
+    **facts: Any,
 ) -> Any:
     """Declare a setting in the body of a `SettingGroup`; a value of None or "" in a config counts as not set.
 
     :param default: value when the config gives none
-    :param help: one line
-    :param choices: the allowed values
-    :param check: gives a message if a value of the right type is wrong, e.g. "must be above 0", else None
-    :param unsupported: why only the default is allowed, and what to write instead
-    :param inert: why the setting has no effect; a value other than the default is logged
-    :param old: what to write today; the setting works as before
-    :param differs: how the effect differs from that in RETURNN
-    :param needs: another setting, or several of which one has to differ from its default, for the value to have an
-        effect, else that is logged; ``"name = value"`` to show the value, too
-    :param unless: another setting which takes its place
     :param reader: converts a value of a config; by default chosen by the annotation
     :param aliases: older names
     :param dataset_option: datasets that do not set this option of theirs inherit the value
@@ -142,26 +124,13 @@ def setting(
     :param between_runs: whether it may change when training is resumed, without a message
     :param per_rank: whether it may differ between ranks
     :param on_command_line: only an override applies; in configs the name is free for other use
+    :param facts: help, choices, check and the others that `option` takes, where they speak of settings
     """
-    facts = {
-        "help": help,
-        "choices": None if choices is None else tuple(choices),
-        "check": check,
-        "unsupported": unsupported,
-        "inert": inert,
-        "old": old,
-        "differs": differs,
-        "needs": (needs,) if isinstance(needs, str) else tuple(needs),
-        "unless": unless,
-        "aliases": tuple(aliases),
-        "dataset_option": dataset_option,
-        "batch_option": batch_option,
-        "effect": effect,
-        "between_runs": between_runs,
-        "per_rank": per_rank,
-        "on_command_line": on_command_line,
-    }
-    return _Declaration(default, reader, facts)
+    own = dict(locals())
+    for name in ("default", "reader", "facts"):
+        del own[name]
+    shared = {name: fact for name, fact in option(default, **facts).metadata.items() if name != "name"}
+    return _Declaration(default, reader, {**shared, **own, "aliases": tuple(aliases)})
 
 
 def option_of(group: type[SettingGroup], name: str) -> Any:
