@@ -14,7 +14,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.user_code import using_config
 from returnn_tf.graph.emit_node import emit_node
 from returnn_tf.graph.lowering import Lowering
-from returnn_tf.graph.node import ParamSpec
+from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.params.of_layer import ValueOfLayer
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor.precision import using_precision

@@ -9,7 +9,7 @@ from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import ConfigError
 from returnn_tf.config.user_code import using_config
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.precision import using_precision
 

@@ -17,10 +17,9 @@ from returnn_tf.graph.check_numerics import checked_finite
 from returnn_tf.graph.constraints import layer_constraint
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.emit_node import emit_node, op_scope
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossContext, LossNode
 from returnn_tf.graph.lowering import Lowering
-from returnn_tf.graph.node import Node
 from returnn_tf.ops.frames.shape import size_of, transpose
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.precision import float_dtype
@@ -116,7 +115,7 @@ def lower(
     needed = plan.needed([*outputs, *owners.values()], owners)
     readers = Counter(dep for node in needed for dep in {*node.deps, *node.param_deps})
     readers.update(dep for loss in owners for dep in loss_deps(loss))
-    differentiated = frozenset(x for node in plan.all_nodes() for x in _differentiated(node))
+    differentiated = frozenset(x for node in plan.all_nodes() for x in node.layer.differentiates_by())
     packed_nodes, pack_ops = frozenset[Node](), None
     if train and not check_numerics and not second_derivatives:
         packed_nodes, pack_ops = packed_layers(needed, owners, differentiated)
@@ -155,10 +154,6 @@ def lower(
                     result.constraints += constraint
                     result.has_constraints = True
     return result
-
-
-def _differentiated(node: Node) -> Sequence[Node]:
-    return node.layer.differentiates_by() if isinstance(node.layer, Layer) else ()
 
 
 def _constraints(

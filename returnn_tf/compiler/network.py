@@ -24,7 +24,8 @@ from returnn_tf.config.user_code import using_config
 from returnn_tf.graph import check_numerics
 from returnn_tf.graph.after_step.sinks import OpenSinks
 from returnn_tf.graph.carried_state import CarriedState
-from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.graph.layer import Node
+from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.layers.search.decide import scores_of
 from returnn_tf.logging.log import log
 from returnn_tf.tensor import Data

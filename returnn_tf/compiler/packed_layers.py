@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from returnn_tf.compiler.planning.plan import loss_deps
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossNode
-from returnn_tf.graph.node import Node
 from returnn_tf.native.fused.pack import pack_ops
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.precision import product_dtype

@@ -23,7 +23,7 @@ from returnn_tf.datasets.core.base import parse_dataset_spec
 from returnn_tf.datasets.vocabulary import Vocabulary, vocab_labels
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.tensor_info import VALUE, graph_name
-from returnn_tf.graph.layer_base import SameLabels
+from returnn_tf.graph.same_labels import SameLabels
 from returnn_tf.logging.log import log
 from returnn_tf.tensor import Dim
 
@@ -54,7 +54,7 @@ def label_facts(model: InferenceModel, folder: str) -> dict[str, dict[str, dict[
 class LabelNames:
     """Which labels the axes of a network have, and their names.
 
-    Axes number their labels alike if a layer or loss says so (`LayerBase.same_labels`), or if one was declared to
+    Axes number their labels alike if a layer or loss says so (`Layer.same_labels`), or if one was declared to
     replace the other (`Dim.labels_of`). If their sizes differ, the larger one has further labels at the end.
 
     :param folder: where files with the names are written

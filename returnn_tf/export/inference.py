@@ -18,8 +18,8 @@ from returnn_tf.export.graph_ops import op_types
 from returnn_tf.export.sample import random_batch
 from returnn_tf.export.tensor_info import LENGTHS, SCORES, VALUE, TensorInfo, graph_name, input_infos, output_infos
 from returnn_tf.graph.carried_state import CarriedState, NoCarriedState
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
-from returnn_tf.graph.node import Node
 from returnn_tf.layers.search.decide import scores_of
 from returnn_tf.ops.frames.shape import at_least_one, transpose
 from returnn_tf.util.lazy_tf import tf

@@ -10,7 +10,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.export.graph_ops import all_ops, op_types
 from returnn_tf.export.layer_table import choose_another
 from returnn_tf.graph.emit_node import op_scope
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.registry import LAYERS
 
 

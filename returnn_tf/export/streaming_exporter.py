@@ -17,7 +17,7 @@ from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.sample import random_batch
 from returnn_tf.export.streaming import StreamingModel
 from returnn_tf.export.tensor_info import VALUE, TensorInfo, graph_name
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.loops.frame import LoopRunLayer
 from returnn_tf.loops.nodes import ExitLayer
 from returnn_tf.util.lazy_tf import tf

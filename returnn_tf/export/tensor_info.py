@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 from returnn_tf.compiler.feed import batch_major_order
 from returnn_tf.config import ConfigError
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.layers.search.decide import has_scores
 from returnn_tf.tensor import Data
 

@@ -11,7 +11,7 @@ import dataclasses
 import enum
 from typing import Any, Callable, Generic, Optional, TypeVar
 
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 from returnn_tf.config import Config
 from returnn_tf.config.settings.network import NetworkSettings
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.util.lazy_tf import tf
 
 #: Which layers are checked: those with ``is_output_layer`` or a loss, and "output"; or all of them.

@@ -8,7 +8,8 @@ from typing import Any, Optional
 
 from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.graph.layer import Node
+from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.params.reuse import CustomParam
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.tensor import Data

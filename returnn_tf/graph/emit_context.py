@@ -11,10 +11,11 @@ from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.carried_state import KeptSpec
 from returnn_tf.graph.emit_lengths import Lengths
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
-from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
+from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.params.custom import emit_custom
-from returnn_tf.graph.params.reuse import CustomParam
+from returnn_tf.graph.params.reuse import CustomParam, LayerAsParam
 from returnn_tf.ops.after_product import dropout
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.ops.frames.skipped_padding import FramePacking

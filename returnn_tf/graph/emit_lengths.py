@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from returnn_tf.config import ConfigError
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
-from returnn_tf.graph.node import Node
 from returnn_tf.ops.frames.shape import expand_at, to_layout
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf

@@ -12,8 +12,8 @@ from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION
 from returnn_tf.graph.batch_norm import apply_batch_norm_option
 from returnn_tf.graph.check_numerics import checked_output
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.user_views import user_views
 from returnn_tf.ops.frames.pad import fit_dims
 from returnn_tf.ops.mixed_precision import full

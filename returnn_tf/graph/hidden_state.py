@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from returnn_tf.graph.aux_values import Aux
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.layer_plan import HiddenState
-from returnn_tf.graph.node import Node
 
 
 def recurrent_node(node: Node) -> Node:

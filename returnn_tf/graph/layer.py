@@ -1,4 +1,4 @@
-"""The base of all layer classes: inferring a template and emitting ops.
+"""The base of all layer classes, and nodes: layers at their places in a plan.
 
 A layer class declares its options as typed fields, infers the template of its output (`template`, no TensorFlow), and
 emits its ops (`emit`). `returnn_tf.layers.math.linear` is a model to follow.
@@ -7,56 +7,235 @@ emits its ops (`emit`). `returnn_tf.layers.math.linear` is a model to follow.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Optional, TypeVar, Union, cast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Callable, ClassVar, Generic, Optional, TypeVar, Union, cast
 
-from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer_base import LayerBase
-from returnn_tf.graph.layer_plan import LayerPlan
-from returnn_tf.graph.node import Node
-from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.config.errors import ConfigError, shown
+from returnn_tf.config.option_types import Written
+from returnn_tf.config.options import LayerRef, LayerRefs, at_least, axis_size, dropout_rate, finite, option
+from returnn_tf.graph.carried_state import KeptSpec
+from returnn_tf.graph.layer_plan import BatchNorm, HiddenState, LayerPlan
+from returnn_tf.graph.option_types import Activation, InitialOutput, OutTypeOptions, ReusedParams, ReuseOptions
+from returnn_tf.graph.param_spec import ParamSpec
+from returnn_tf.graph.same_labels import SameLabels
+from returnn_tf.graph.sealing import Sealable, default_factories, read_only
 from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.parts import Parts, total_size
+from returnn_tf.util.html import paragraph, table
+
+
+def _check_device(value: Optional[str]) -> Optional[str]:
+    """Check the name of a device; TensorFlow silently takes another one if the device does not exist."""
+    good = value is None or re.match(r"(?i)(/job:\w+)?(/replica:\d+)?(/task:\d+)?/?(device:)?(cpu|gpu)(:\d+)?$", value)
+    return None if good else "must be 'CPU', 'GPU' or 'GPU:<number>'"
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class Layer(LayerBase):
-    """A layer: `LayerBase` holds the options of all layers, and the facts that a class may declare about itself."""
+class Layer(Sealable):
+    """A layer: the options that every layer has, facts that a class declares about itself, and what it computes.
 
+    The attributes hold the options. Once the layer is planned, those that name layers hold the planned `Node`, and dims
+    that another layer defined are replaced by their definition.
+
+    The contexts that methods get, `PlanContext` and `EmitContext`, depend on this module, as they know nodes; so their
+    types are named only where a class overrides a method.
+    """
+
+    # --- facts about the class, by which the rest of the compiler knows it, with the value that most classes have ---
+
+    class_name: ClassVar[str] = ""
+    #: Whether a new layer has nothing but its options: the class has neither ``__init__`` nor ``__post_init__``.
+    has_only_options: ClassVar[bool] = False
+    #: Whether the layer needs sources: then ``from`` is "data" by default in old configs, and required in others.
+    needs_sources: ClassVar[bool] = True
+    #: Whether it only connects a loop with the outside: hidden from users.
+    is_connector: ClassVar[bool] = False
+    #: Parameter scope where the layer is the unit of another one, such as `masked_computation`.
+    scope_as_unit: ClassVar[str] = ""
+    #: The scope inside that of the layer in which its parameters are, and the output of an exported graph; a
+    #: ``name_scope`` replaces both.
+    inner_scope: ClassVar[str] = ""
+    #: Whether a network inside is a part of the network around, so that in a loop ``prev:`` in it refers to its layers.
+    steps_with_loop: ClassVar[bool] = False
+    #: Whether the hidden state of its only source is its own too, as for a copy.
+    forwards_state: ClassVar[bool] = False
+    #: Whether a network as its ``unit`` is computed step by step; a search may do other steps than training.
+    iterates_unit: ClassVar[bool] = False
+    #: Whether the output has no hypotheses of a search, even if a source has them.
+    ends_search: ClassVar[bool] = False
+    #: Whether in a step of a loop the value is about the hypotheses of the search, so that it exists in a search alone.
+    is_about_search: ClassVar[bool] = False
+    #: Whether the state that this layer carries from step to step of a loop grows in each step.
+    history_grows: ClassVar[bool] = False
+    #: Whether the value depends on previous steps of a loop, even where the sources do not. Only such a class may call
+    #: `PlanContext.loop_state`.
+    has_memory: ClassVar[bool] = False
+    #: Whether it computes attention weights that are exposed only through `emit_weights`.
+    has_inner_weights: ClassVar[bool] = False
+    #: Of a layer with a memory: whether it can also compute all steps at once, along `PlanContext.loop_dim`.
+    computes_all_steps: ClassVar[bool] = False
+    #: Whether the output has as many features as the (first) source.
+    keeps_features: ClassVar[bool] = False
+    #: Whether the output features are the concatenated source features, if the sizes add up.
+    joins_features: ClassVar[bool] = False
+    #: Whether the values are a distribution over the features, whatever the activation is.
+    normalizes_features: ClassVar[bool] = False
+    #: Whether a layer of this class that has a target usually has a loss on it: it makes new features out of its input.
+    is_for_loss: ClassVar[bool] = False
+    #: Whether the layer passes values on after each step of a task, see `returnn_tf.graph.after_step.sinks`.
+    has_sink: ClassVar[bool] = False
+    #: Whether the layer has a loss on the gradient at its output, see `returnn_tf.graph.after_step.meta_loss`.
+    has_meta_loss: ClassVar[bool] = False
+    #: Whether the layer computes in the type of the setting mixed_precision, if there is one: a product or activation.
+    reduces_precision: ClassVar[bool] = False
+    #: Whether the layer is a batch normalisation itself, so that the option ``batch_norm`` adds none.
+    normalizes_batch: ClassVar[bool] = False
+    #: Whether the sources may be complex numbers; a class that has parameters refuses them in any case.
+    takes_complex: ClassVar[bool] = True
+    #: Whether sources without labels may be integers or bools; None: if the class has no parameters.
+    takes_ints: ClassVar[Optional[bool]] = None
+    #: The option that sets the number of hypotheses of a search, if the layer creates any.
+    beam_size_option: ClassVar[str] = ""
+
+    # --- facts about one layer: options of some classes, or found while it is planned; without annotations, which would
+    # make them fields of the dataclass, so that a class could not take them from another base ---
+
+    #: Of a connector whose value does not come from its first source: the layer it comes from, or its name.
+    of = cast("Union[None, str, Node]", None)
+    #: Name or function of the activation that gives the output, if there is one.
+    activation = cast(Activation, None)
+    #: What to load into the parameters below this layer, see `returnn_tf.engine.checkpoints.preload`.
+    load_on_init = cast(Any, None)
+    #: For each source: None, or what follows its name in the tuple that ``from`` has in place of a name.
+    source_options = cast(Sequence[Any], ())
+    #: This layer in the plan; set by the node.
     node: Node = dataclasses.field(init=False)
 
-    def template(self, ctx: PlanContext) -> Union[Data, LayerPlan]:
+    # --- options ---
+
+    n_out: Optional[int] = option(None, check=axis_size, help="size of the new feature axis; from the target if absent")
+    out_dim: Optional[Dim] = option(None, help="the new feature dim, instead of n_out")
+    out_type: Optional[dict[str, Any]] = option(None, help="changes to the output template", group=OutTypeOptions)
+    out_shape: Union[None, set[Any], frozenset[Any], list[Any], dict[Any, Any]] = option(
+        None, help="set of dims that the output must have, in a loop those of one step; checked"
+    )
+    target: Union[None, str, list[str]] = option(
+        None, help="data key or layer with the reference for the loss; the default of n_out"
+    )
+    loss: Optional[str] = option(None, help="name of the loss on this layer")
+    loss_scale: Optional[float] = option(
+        1.0, help="weight of the loss in the objective; 0: only reported; None: 1", check=finite, needs="loss"
+    )
+    loss_opts: Optional[dict[str, Any]] = option(None, help="options of the loss")
+    loss_only_on_non_search: Optional[bool] = option(None, help="omit the loss in search", needs="loss")
+    copy_output_loss_from_source_idx: Optional[int] = option(
+        None, help="index of the source whose auxiliary loss is forwarded to the loss 'via_layer'"
+    )
+    only_on_eval: bool = option(
+        False,
+        help="build this layer only where losses are computed",
+        inert="losses are computed in training and evaluation alike, and other passes build only what they need",
+    )
+    only_on_search: bool = option(False, help="build this layer only in search, if nothing else needs it")
+    is_output_layer: Optional[bool] = option(None, help="build the layer even if nothing needs it; part of the results")
+    trainable: Optional[bool] = option(None, help="whether the optimizer updates the parameters (default True)")
+    L2: Optional[float] = option(
+        None, check=at_least(0), help="L2 constraint: weight of the sum of squares of all parameters"
+    )
+    darc1: Optional[float] = option(
+        None, check=at_least(0), help="weight of the DARC1 regulariser (Kawaguchi et al. 2017)"
+    )
+    spatial_smoothing: float = option(
+        0.0, check=at_least(0), help="weight of the penalty on high frequencies in the features viewed as an image"
+    )
+    param_dropout: Optional[float] = option(None, check=dropout_rate, help="dropout on the parameters in training")
+    param_dropout_min_ndim: Optional[int] = option(
+        None, help="apply param_dropout only to parameters of at least this rank", needs="param_dropout"
+    )
+    param_variational_noise: Optional[float] = option(
+        None, check=at_least(0), help="stddev of Gaussian noise on the parameters in training"
+    )
+    param_device: Optional[str] = option(
+        None, check=_check_device, help="device for the parameters, e.g. 'CPU' or 'GPU:0'"
+    )
+    updater_opts: Optional[dict[str, Any]] = option(None, help="options of the updater for these parameters")
+    reuse_params: ReusedParams = option(
+        None,
+        group=ReuseOptions,
+        help="layer whose parameters to use, or a dict. A recurrent layer whose unit is a network uses those of all "
+        "layers inside",
+    )
+    name_scope: Optional[str] = option(
+        None, help="scope of the parameters instead of the layer name; '/abs', 'rel' or ''"
+    )
+    batch_norm: Union[None, bool, dict[str, Any]] = option(
+        None, help="True or options of batch_norm: normalise the output after the activation"
+    )
+    size_target: Optional[str] = option(None, help="take the sequence lengths of this data key")
+    register_as_extern_data: Optional[str] = option(None, help="register the output as this data key")
+    control_dependencies_on_output: Annotated[
+        Any, Written(Union[None, str, list[str], Callable[..., Any]], "layer | list[layer] | function | None")
+    ] = option(
+        None, help="layers to run before the output is used, or a function of the output that gives ops", refs=True
+    )
+    extra_deps: Optional[LayerRefs] = option(None, help="layers to build and compute as well", refs=True)
+    initial_output: InitialOutput = option(None, help="in a loop: the value of prev: in the first step")
+    need_last: bool = option(False, help="in a loop: keep the value of the last step")
+    rec_previous_layer: Optional[LayerRef] = option(
+        None, help="in a loop: the layer whose previous step to use", unsupported="write 'prev:<layer>' in 'from'"
+    )
+    collocate_with: Optional[LayerRefs] = option(
+        None, help="layers on whose device this one is computed", inert="TensorFlow places ops where their inputs are"
+    )
+    state: object = option(
+        None, help="in a loop: explicit state", unsupported="give 'initial_state' to the recurrent layer"
+    )
+
+    # --- what a class computes ---
+
+    def template(self, ctx: Any) -> Union[Data, LayerPlan]:
         """Infer the template of the output, and declare the parameters. No TensorFlow.
 
+        :param ctx: the `PlanContext`
         :return: the template; or a record with what else was found, which the other methods get as `plan`
         :raises ConfigError: by ``ctx.error``, if the sources or options are invalid
         """
-        return super().template(ctx)
+        raise AssertionError("%s has no template()" % type(self).__name__)
 
-    def emit(self, ctx: EmitContext) -> Any:
-        """Emit the ops. The value has the dims and the axis order of the template."""
-        return super().emit(ctx)
+    def emit(self, ctx: Any) -> Any:
+        """Emit the ops. The value has the dims and the axis order of the template.
 
-    def emit_weights(self, ctx: EmitContext) -> Any:
-        """Emit the attention weights inside, before dropout, once more; see `returnn_tf.compiler.inner_weights`."""
-        return super().emit_weights(ctx)
-
-    def before_loop(self, ctx: EmitContext) -> None:
-        """Compute what all steps share, for a layer in a loop, and store it by ``ctx.set_aux``. May do nothing."""
-
-    def factors(self) -> Mapping[str, bool]:
-        """Return the matrices by which a step multiplies its input, [batch, features], and whether each is transposed.
-
-        A search keeps these in an order that suits products with few rows, see `returnn_tf.loops.packed`.
+        :param ctx: the `EmitContext`
         """
-        return {}
+        raise AssertionError("%s has no emit()" % type(self).__name__)
 
-    def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
-        """Return the layer that is reached as ``<this layer>/<name>``, or None."""
-        return None
+    def before_loop(self, ctx: Any) -> None:
+        """Compute what all steps share, for a layer in a loop, and store it by ``ctx.set_aux``. May do nothing.
 
-    def differentiates_by(self) -> Sequence[Node]:
-        """Return the layers by whose values this one may take a derivative; later ops then really start from these."""
-        return ()
+        :param ctx: the `EmitContext`
+        """
+
+    def weights_template(self) -> Data:
+        """Return the template of the attention weights inside, with the keys as the last axis and the queries as time.
+
+        :raises ConfigError: why they can't be given out
+        """
+        raise ConfigError("it computes none inside")
+
+    def emit_weights(self, ctx: Any) -> Any:
+        """Emit the attention weights inside, before dropout, once more; see `returnn_tf.compiler.inner_weights`.
+
+        :param ctx: the `EmitContext`
+        """
+        raise AssertionError("%s has no emit_weights()" % type(self).__name__)
+
+    # --- the layer in the plan ---
+
+    @property
+    def plan(self) -> LayerPlan:
+        """What `template` found."""
+        return self.node.plan
 
     @property
     def sources(self) -> list[Node]:
@@ -68,9 +247,207 @@ class Layer(LayerBase):
         """Return the first source."""
         return self.node.sources[0]
 
+    @property
+    def target_names(self) -> list[str]:
+        """Return the option ``target`` as a list of names; a choice with several sources has several."""
+        return [self.target] if isinstance(self.target, str) else list(self.target or ())
+
+    def sub_node(self, ctx: Any, name: str) -> Optional[Node]:
+        """Return the layer that is reached as ``<this layer>/<name>``, or None.
+
+        :param ctx: the `PlanContext`
+        """
+        return None
+
     def sub_names(self) -> Sequence[str]:
         """Return the names of all further outputs, for error messages."""
         return tuple(self.node.sub_outputs)
+
+    # --- what a class says about its options, before a layer is made ---
+
+    @classmethod
+    def with_defaults(cls) -> Any:
+        """Return a layer with the defaults of all options."""
+        if not cls.has_only_options:
+            return cls()
+        layer = cls.__new__(cls)
+        # mypy takes a class with fields for unhashable
+        vars(layer).update((name, make()) for name, make in default_factories(cls))  # type: ignore[arg-type]
+        return layer
+
+    @classmethod
+    def takes_data(cls, options: Mapping[str, Any]) -> bool:
+        """Return whether the source defaults to "data" where ``from`` is omitted, which only old configs may do."""
+        return cls.needs_sources
+
+    @classmethod
+    def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """Return the layer names that this layer needs besides ``from`` and the options declared with ``refs``.
+
+        :param options: the dict of the config
+        """
+        return iter(())
+
+    @classmethod
+    def param_references(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """Return the layers of which layers inside this one use parameters.
+
+        :param options: the dict of the config
+        """
+        return iter(())
+
+    @classmethod
+    def follows_target(cls, options: Mapping[str, Any], search: bool) -> bool:
+        """Return whether this layer ignores its sources in a loop and outputs the target, like `choice` in training."""
+        return False
+
+    @classmethod
+    def only_in_step(cls) -> bool:
+        """Return whether a layer of this class must run step by step in a loop, even if no dependency requires it."""
+        return cls.has_memory and not cls.computes_all_steps
+
+    @classmethod
+    def varies_by_step(cls, options: Mapping[str, Any]) -> bool:
+        """Return whether the value varies from step to step of a loop even where the sources do not.
+
+        :param options: the dict of the config
+        """
+        return cls.has_memory
+
+    @classmethod
+    def references_to_one_step(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """Return those of the names that may not have a value for each step, so that in a loop each step has its own.
+
+        :param options: the dict of the config
+        """
+        return iter(())
+
+    @classmethod
+    def source_list(cls, given: Any) -> list[Any]:
+        """Return ``from`` as a list of names."""
+        if given is None:
+            return []
+        return [given] if isinstance(given, str) else list(given)
+
+    @classmethod
+    def read_sources(cls, given: Any, where: str) -> list[Any]:
+        """Return ``from`` as a list of names, or of tuples that begin with a name.
+
+        :param where: how an error begins
+        :raises ConfigError: neither a name nor a list of names
+        """
+        if given is not None and not isinstance(given, (str, list, tuple, dict)):
+            raise ConfigError(
+                "%s: 'from' must be the name of a layer or a list of names, got %s." % (where, shown(given))
+            )
+        sources = cls.source_list(given)
+        for source in sources:
+            name = source[0] if isinstance(source, tuple) and source else source
+            if not isinstance(name, str):
+                raise ConfigError("%s: 'from' must hold names of layers, got %s." % (where, shown(source)))
+        return sources
+
+    # --- what a planned layer says about itself ---
+
+    def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Parts) -> Parts:
+        """Return the parts of one axis of a parameter, or an empty list if they are unknown.
+
+        A parameter that grows, as in pretraining, grows in each of its parts. By default an axis whose size equals the
+        input is the input axis, except the last axis of a matrix, which is the output axis.
+
+        :param name: of the parameter, relative to the scope of the layer
+        :param inputs: the parts of the features of all sources
+        """
+        is_output = len(shape) > 1 and axis == len(shape) - 1
+        return inputs if not is_output and shape[axis] == total_size(inputs) else []
+
+    def feature_parts(self) -> Parts:
+        """Return the parts of the feature axis of the output, which grow one by one, or an empty list: it is one."""
+        return []
+
+    def works_by_frame(self) -> bool:
+        """Return whether a frame of the output depends on this frame of the sources alone.
+
+        Then the layer is also given packed frames in training: [1, frames, features] for [batch, time, features].
+        """
+        return False
+
+    def ignores_padding(self) -> bool:
+        """Return whether frames before the end of a sequence depend on such frames of the sources alone."""
+        return self.works_by_frame()
+
+    def masks_padding(self) -> bool:
+        """Return whether the values are weights of frames, which are 0 after the end of a sequence."""
+        return False
+
+    def work_per_frame(self) -> int:
+        """Return the multiply-adds of products for a frame, of a layer that works by frame."""
+        return 0
+
+    def same_labels(self) -> Iterator[SameLabels]:
+        """Return which axes have the same labels, by what the layer computes; once it is planned."""
+        return iter(())
+
+    def gives_initial_output(self) -> bool:
+        """Return whether a method ``initial_output_value`` defines the value before the first step of a loop."""
+        return hasattr(self, "initial_output_value")
+
+    def initial_output_template(self) -> Data:
+        """Return the layout of ``initial_output_value``: that of the output in one step."""
+        output = self.node.output
+        return output.without_axes(output.loop_axes)
+
+    def state_name(self, key: str) -> str:
+        """Return the name that graphs for decoders give to a state, which is carried from step to step of a loop."""
+        return key
+
+    def carries_history(self) -> bool:
+        """Return whether a layer with a history that grows in a loop carries it on from block to block of frames."""
+        return bool(self.node.kept)
+
+    @property
+    def initializer(self) -> Any:
+        """Return what initialises a variable with the value of this layer; None if the value is no constant."""
+        return None
+
+    @property
+    def history(self) -> Optional[Dim]:
+        """The dim of the steps so far, of a layer whose output has it."""
+        return None
+
+    @property
+    def followed_dims(self) -> Sequence[Dim]:
+        """Return, of a choice that gives the labels of the target, the dims of the target, as long as the loop."""
+        return ()
+
+    def true_labels(self, labels: Node) -> Optional[frozenset[int]]:
+        """Return the labels for which the output, a bool, is true; None if something else decides.
+
+        :param labels: the labels, [batch], whose values the output may be computed from
+        """
+        return None
+
+    def factors(self) -> Mapping[str, bool]:
+        """Return the matrices by which a step multiplies its input, [batch, features], and whether each is transposed.
+
+        A search keeps these in an order that suits products with few rows, see `returnn_tf.loops.packed`.
+        """
+        return {}
+
+    def differentiates_by(self) -> Sequence[Node]:
+        """Return the layers by whose values this one may take a derivative; later ops then really start from these."""
+        return ()
+
+    def remark(self) -> str:
+        """Return what is probably wrong although it can be computed, once it is planned; "" if nothing is."""
+        return ""
+
+    def _refusal(self, name: str) -> str:
+        return (
+            "%s: %r cannot be set. A layer is its options and does not change while the network is planned or later. "
+            "Return what template() finds as a LayerPlan, which the other methods get as self.plan. What is made while "
+            "ops are emitted belongs to the context, see EmitContext.set_aux." % (self._sealed, name)
+        )
 
 
 P = TypeVar("P", bound=LayerPlan)
@@ -87,3 +464,129 @@ class Planned(Layer, Generic[P]):
 
 AxisOption = Union[Dim, str, int]
 AxesOption = Union[Dim, str, int, list[Any], tuple[Any, ...], set[Any]]
+
+
+@dataclasses.dataclass(eq=False, init=False)
+class Node(Sealable):
+    """One layer of a plan. Once it is planned, neither the node nor its layer changes.
+
+    :param path: full path, e.g. "encoder/lstm0"; "data:<key>" for inputs
+    :param layer: options, template inference and emission
+    :param scope: the scope of its parameters
+    :param sources: the nodes in ``from``
+    :param deps: all nodes it needs: sources, layers named in options, inner layers
+    :param param_deps: nodes of which it needs only parameters, see `returnn_tf.graph.params.reuse`
+    :param output: the template; set when the node is planned
+    :param found: what the layer found when it was planned; None before, and the output alone while a loop guesses it
+    :param input: the sources side by side, if the layer joins them
+    :param sub_outputs: templates of further outputs by name, which configs reach as ``path/name``
+    :param params: own and shared parameters by their name in the layer
+    :param owned: the parameters that this layer creates
+    :param extern_key: for inputs: the data key
+    :param in_search: whether its network searches
+    """
+
+    path: str
+    layer: Layer
+    scope: str
+    sources: list[Node] = dataclasses.field(default_factory=list)
+    deps: list[Node] = dataclasses.field(default_factory=list)
+    _output: Optional[Data] = None
+    found: Optional[LayerPlan] = None
+    input: Optional[Data] = None
+    #: The template in which the layer emits its value, where the output has declared dims instead of inferred ones.
+    own_output: Optional[Data] = None
+    #: Inferred dims -> the declared ones that replace them, see `returnn_tf.tensor.dim_binding`.
+    replaced_dims: dict[Dim, Dim] = dataclasses.field(default_factory=dict)
+    sub_outputs: dict[str, Data] = dataclasses.field(default_factory=dict)
+    params: dict[str, Any] = dataclasses.field(default_factory=dict)
+    owned: list[ParamSpec] = dataclasses.field(default_factory=list)
+    extern_key: Optional[str] = None
+    in_search: bool = False
+    #: In a loop: state -> (template, function returning the initial value); see `PlanContext.loop_state`.
+    loop_states: dict[str, Any] = dataclasses.field(default_factory=dict)
+    #: State -> what is kept of it from batch to batch, see `PlanContext.keep`.
+    kept: dict[str, KeptSpec] = dataclasses.field(default_factory=dict)
+    #: What the layer found for further outputs, by their names.
+    sub_plans: dict[str, Any] = dataclasses.field(default_factory=dict)
+    #: The layer whose output this one passes on, such as the layer "output" of a subnetwork.
+    passes_on: Optional[Node] = None
+    #: The state after the last frame that other layers may ask for.
+    hidden_state: Optional[HiddenState] = None
+    #: Of the value of a layer of a loop as seen from outside: plans a layer with its state after the last step.
+    plan_state: Optional[Callable[[], Node]] = None
+    #: Of a step network: the layers whose values are wanted for all steps, by name.
+    exits: dict[str, Node] = dataclasses.field(default_factory=dict)
+    #: The batch normalisation that the layer is, or that the option ``batch_norm`` asks for.
+    batch_norm: Optional[BatchNorm] = None
+    #: Of a layer with a history in a loop: the masks that select the steps in it, see `masked_computation`.
+    history_masks: list[Node] = dataclasses.field(default_factory=list)
+    #: Of a loop: the layers of one step, in order.
+    inner: list[Node] = dataclasses.field(default_factory=list)
+    param_deps: list[Node] = dataclasses.field(default_factory=list)
+
+    def __init__(self, path: str, layer: Layer, scope: str, *, extern_key: Optional[str] = None) -> None:
+        vars(self).update((name, make()) for name, make in default_factories(Node))
+        vars(self).update(path=path, layer=layer, scope=scope, extern_key=extern_key)
+        layer.node = self
+
+    def seal(self, place: str = "") -> None:
+        """Forbid all further changes of the node, its layer and its parameters."""
+        values = vars(self)
+        for name, _ in default_factories(Node):
+            values[name] = read_only(values[name])
+        self.seal_layer()
+        for spec in self.owned:
+            spec.seal("Parameter %r" % spec.name)
+        super().seal(place or "Layer %r" % self.path)
+
+    def seal_layer(self) -> None:
+        """Forbid to change the layer, whose options are set."""
+        self.layer.seal("Layer %r (class %r)" % (self.path, self.layer.class_name))
+
+    @property
+    def output(self) -> Data:
+        """Return the template of the output."""
+        assert self._output is not None, "layer %s is not planned yet" % self.path
+        return self._output
+
+    @output.setter
+    def output(self, value: Data) -> None:
+        self._output = value
+
+    @property
+    def plan(self) -> LayerPlan:
+        """What the layer found when it was planned."""
+        assert self.found is not None, "layer %s is not planned yet" % self.path
+        return self.found
+
+    @property
+    def planned(self) -> bool:
+        """Return whether the template is known."""
+        return self._output is not None
+
+    def depend(self, node: Node) -> None:
+        """Add a node that must be emitted before this one."""
+        if node not in self.deps:
+            self.deps.append(node)
+
+    def all_deps(self) -> set[Node]:
+        """Return the nodes that it needs, directly or through others."""
+        found: set[Node] = set()
+        todo = list(self.deps)
+        while todo:
+            node = todo.pop()
+            if node not in found:
+                found.add(node)
+                todo += node.deps
+        return found
+
+    def __repr__(self) -> str:
+        return "<%s %r>" % (type(self).__name__, self.path)
+
+    def _repr_html_(self) -> str:
+        title = "%s (%s)" % (self.path, "data" if self.extern_key is not None else self.layer.class_name)
+        sources = [("from", ", ".join(source.path for source in self.sources))] if self.sources else []
+        params = [("parameter %s" % spec.name, "%s %s" % (list(spec.shape), spec.dtype)) for spec in self.owned]
+        rows = [("output", self.output if self.planned else "not planned yet"), *sources, *params]
+        return paragraph(title) + table((), rows)

@@ -10,9 +10,9 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.options import LayerOrNumber, LayerRef, option
 from returnn_tf.graph.aux_values import PRE_ACTIVATION, Aux, T
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer_base import SameLabels, same_labels
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.same_labels import SameLabels, same_labels
 from returnn_tf.graph.sealing import Sealable
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data

@@ -13,7 +13,7 @@ from returnn_tf.config.settings.training import DEFAULT_SEED
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.carried_state import CarriedState, NoCarriedState
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.ops.frames.skipped_padding import FramePacking
 from returnn_tf.tensor import Dim
 from returnn_tf.util.lazy_tf import tf

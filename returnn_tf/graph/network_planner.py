@@ -6,9 +6,8 @@ import abc
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from returnn_tf.graph.layer_base import LayerBase
+from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.graph.loss import LossNode
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.params.reuse import ReuseLevel
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.dim_binding import DeclaredDims
@@ -99,7 +98,7 @@ class NetworkPlanner(abc.ABC):
         """Return a layer of the nested network of ``owner``."""
 
     @abc.abstractmethod
-    def implicit_layer(self, owner: Node, name: str, layer: LayerBase, sources: Sequence[Node]) -> Node:
+    def implicit_layer(self, owner: Node, name: str, layer: Layer, sources: Sequence[Node]) -> Node:
         """Plan a layer that the config does not name."""
 
     @abc.abstractmethod

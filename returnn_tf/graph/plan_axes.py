@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from returnn_tf.config import ConfigError
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.network_planner import NetworkPlanner
-from returnn_tf.graph.node import Node
 from returnn_tf.tensor import AxisDesc, Data, Dim, DimKind, resolve_axes, resolve_axis
 from returnn_tf.tensor.axes import axes_of
 

@@ -10,9 +10,9 @@ from typing import Any, Optional
 from returnn_tf.config.option_types import fits_type
 from returnn_tf.config.options import axis_size, log_inert
 from returnn_tf.graph.carried_state import KeptSpec
-from returnn_tf.graph.layer_base import LayerBase
+from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.graph.network_planner import NetworkPlanner
-from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.params.init_names import LayerInExpression
 from returnn_tf.graph.params.reuse import OpenParam, ReuseLevel
 from returnn_tf.graph.plan_axes import PlannedAxes
@@ -251,7 +251,7 @@ class PlanContext(PlannedAxes):
         scope = self.node.scope if scope is None else scope
         return self.depend(self.planner.subnetwork(self.node, network, inputs, scope, loop_dim))
 
-    def implicit(self, name: str, layer: LayerBase, sources: Sequence[Node]) -> Node:
+    def implicit(self, name: str, layer: Layer, sources: Sequence[Node]) -> Node:
         """Plan a layer that the config does not name, e.g. the concatenation of several sources."""
         return self.depend(self.planner.implicit_layer(self.node, name, layer, sources))
 

@@ -13,7 +13,7 @@ from typing import Any, Callable
 from returnn_tf.config import ConfigError
 from returnn_tf.config.registry import missing_rooms, of_rooms
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.tensor import Dim
 from returnn_tf.util.lazy_tf import tf
 

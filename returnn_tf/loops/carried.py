@@ -12,7 +12,7 @@ from typing import Any, Optional, cast
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.loops.hypotheses import InPlace
 from returnn_tf.loops.nodes import StepIndexLayer
 from returnn_tf.loops.plan import LoopPlan, PreviousValue

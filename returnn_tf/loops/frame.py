@@ -7,8 +7,7 @@ from typing import Any, Optional, cast
 
 from returnn_tf.graph.constraints import constrained_values, step_output_name
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.loops.aux_values import ALL_STEPS, STEP_INPUT
 from returnn_tf.loops.carried import CarriedValues, state_keys
 from returnn_tf.loops.hypotheses import Hypotheses, after_step, follow_choice, normalized, steps_taken, with_early_stop

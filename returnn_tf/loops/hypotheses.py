@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
-from returnn_tf.graph.node import Node
 from returnn_tf.loops.plan import LoopPlan
 from returnn_tf.ops.sequence.beam import flat_index
 from returnn_tf.util.lazy_tf import tf

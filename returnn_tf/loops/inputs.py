@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
-from returnn_tf.graph.node import LayerAsParam, Node
+from returnn_tf.graph.params.reuse import LayerAsParam
 from returnn_tf.loops.aux_values import PER_SEQUENCE, PerSequence
 from returnn_tf.loops.hypotheses import resize_beam
 from returnn_tf.loops.packed import pack_factors

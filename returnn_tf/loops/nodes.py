@@ -8,8 +8,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.graph.aux_values import OnExit
 from returnn_tf.graph.block_end import frame_before
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.loops.plan import InitialOutput
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.tensor import Beam, Data, Dim, DimKind
@@ -236,6 +235,7 @@ class AccumLayer(Layer):
 
     class_name = "of all steps"
     is_connector = True
+    of: Node
 
     def __init__(self, of: Node, loop_dim: Dim, beam: Optional[Beam]) -> None:
         super().__init__()
@@ -243,7 +243,7 @@ class AccumLayer(Layer):
 
     def template(self, ctx: Any) -> Data:
         """Infer the output: an additional axis in front."""
-        data: Data = self.of.output.with_axis(0, self._loop_dim)
+        data = self.of.output.with_axis(0, self._loop_dim)
         return data.replace(beam=self._beam if data.batch_axis is not None else None)
 
     def emit(self, ctx: EmitContext) -> Any:

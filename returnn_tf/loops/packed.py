@@ -6,11 +6,10 @@ few rows of a search.
 
 from __future__ import annotations
 
-from typing import Any, Optional, cast
+from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
-from returnn_tf.graph.node import LayerAsParam
+from returnn_tf.graph.params.reuse import LayerAsParam
 from returnn_tf.native.decoding.search import pack, search_ops
 from returnn_tf.tensor.precision import product_dtype
 from returnn_tf.util.lazy_tf import tf
@@ -23,7 +22,7 @@ def pack_factors(ctx: EmitContext) -> None:
     """Pack the matrices of a layer; for a loop that searches, before its first step."""
     if not ctx.lowering.in_place or product_dtype() is not None:
         return
-    for name, transposed in _layer(ctx).factors().items():
+    for name, transposed in ctx.node.layer.factors().items():
         provider = ctx.node.params[name]
         if isinstance(provider, LayerAsParam) or (provider, transposed) in ctx.lowering.packed:
             continue
@@ -41,9 +40,5 @@ def product_with_packed(ctx: EmitContext, name: str, x: Any, bias: Optional[Any]
     :param x: [rows, depth]; other ranks give None
     :param bias: [columns]
     """
-    matrix = ctx.lowering.packed.get((ctx.node.params[name], _layer(ctx).factors()[name]))
+    matrix = ctx.lowering.packed.get((ctx.node.params[name], ctx.node.layer.factors()[name]))
     return None if matrix is None or x.shape.rank != 2 else matrix.product(x, bias)
-
-
-def _layer(ctx: EmitContext) -> Layer:
-    return cast(Layer, ctx.node.layer)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Callable, Optional, Union
 
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf

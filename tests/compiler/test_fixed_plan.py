@@ -17,8 +17,7 @@ from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning import compilation
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.loops.frame import LoopRunLayer

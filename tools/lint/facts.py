@@ -88,7 +88,7 @@ def layer_classes(package: Package) -> Iterator[str]:
 
 
 def layer_attributes(package: Package) -> Iterator[str]:
-    """What one layer reads of another one is declared, with a default, by `returnn_tf.graph.layer_facts.LayerFacts`."""
+    """What one layer reads of another one is declared, with a default, by `returnn_tf.graph.layer.Layer`."""
     for module in package.modules.values():
         if module.folder != "compat":
             for line, text in _lookups(module.tree):

@@ -31,7 +31,7 @@ from returnn_tf.engine.search.beam import with_beam_size
 from returnn_tf.engine.search.errors import decided_layers, ends_text
 from returnn_tf.engine.search.searcher import searched_node
 from returnn_tf.engine.update import options as update_options
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.tasks.registry import find_task
 from returnn_tf.tasks.search import output_layers, why_nothing_searches
 from returnn_tf.tasks.setting_checks import check_options_in_settings

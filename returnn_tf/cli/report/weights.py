@@ -16,7 +16,7 @@ from returnn_tf.compiler.inner_weights import emit_inner_weights, inner_weights_
 from returnn_tf.compiler.lower import Lowered
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import ConfigError
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.layers.math.spatial_softmax import SoftmaxOverSpatialLayer
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data

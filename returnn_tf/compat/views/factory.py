@@ -14,7 +14,7 @@ from returnn_tf.compat.views import (
 from returnn_tf.compat.views.data_view import DataView
 from returnn_tf.compat.views.layer_view import LayerView, PlannedLayerView
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.user_views import UserViews
 from returnn_tf.tensor import Dim
 from returnn_tf.util.lazy_tf import tf

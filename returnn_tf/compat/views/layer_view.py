@@ -14,7 +14,8 @@ from returnn_tf.config.options import declared_options
 from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.hidden_state import HIDDEN_STATE, hidden_state_of, recurrent_node
-from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.graph.layer import Node
+from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.util.lazy_tf import tf
 
 

@@ -12,7 +12,7 @@ from returnn_tf.compat.views.data_view import DataView
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.user_code import config_in_use
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.util.lazy_tf import tf
 
 ViewOfNode = Callable[[Node], Any]

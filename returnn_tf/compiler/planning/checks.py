@@ -8,7 +8,8 @@ from typing import Any
 
 from returnn_tf.compiler.planning.parse import describe_place, is_extra
 from returnn_tf.config import ConfigError
-from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.graph.layer import Node
+from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.tensor import Data
 
 ERROR_TOPIC = "sparse-data"

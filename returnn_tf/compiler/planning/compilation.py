@@ -10,9 +10,9 @@ from returnn_tf.compiler.planning.losses import plan_loss
 from returnn_tf.compiler.planning.parse import LayerSpec, parse_network
 from returnn_tf.compiler.planning.results import Results
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.network_planner import NetworkPlanner
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.source import SourceLayer
 from returnn_tf.tensor import SEQ_TAG, Data, Dim, batch_dim
 from returnn_tf.tensor.dim_binding import DeclaredDims

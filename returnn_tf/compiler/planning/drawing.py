@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence, Set
 from typing import Optional
 
 from returnn_tf.compiler.planning.visible import visible_deps
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 
 _CHAR, _LINE, _PAD, _GAP_X, _GAP_Y = 6.2, 14.0, 8.0, 18.0, 34.0
 #: Of this picture alone: in a page, the rules of a picture would apply to all others, too.

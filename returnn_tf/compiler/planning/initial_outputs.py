@@ -10,8 +10,8 @@ from returnn_tf.compiler.planning.parse import LayerSpec
 from returnn_tf.compiler.planning.scope import Scope
 from returnn_tf.compiler.planning.zones import Zone
 from returnn_tf.config import did_you_mean
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.network_planner import NetworkPlanner
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.masked.masked_computation import MaskedComputationLayer
 from returnn_tf.layers.masked.unit_on_zeros import UnitOnZeros

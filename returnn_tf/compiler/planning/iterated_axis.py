@@ -9,8 +9,8 @@ from typing import Any, Optional
 from returnn_tf.compiler.planning.parse import LayerSpec
 from returnn_tf.compiler.planning.step_layers import StepLayers
 from returnn_tf.config.option_values import map_values
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.network_planner import NetworkPlanner
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.rec.unstack import RecUnstackLayer, unstacked_axis
 from returnn_tf.tensor import Dim

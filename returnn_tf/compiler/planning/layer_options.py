@@ -10,8 +10,8 @@ from returnn_tf.compiler.planning.parse import LayerSpec
 from returnn_tf.config.option_values import map_strings, map_values
 from returnn_tf.config.options import declared_options
 from returnn_tf.config.read_only import read_only
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.network_planner import NetworkPlanner
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.params.reuse import Reuse, ReuseLevel
 from returnn_tf.tensor import Dim
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossNode
-from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.logging.text import counted
 from returnn_tf.tensor import Data
 from returnn_tf.util.html import Html, paragraph, table

@@ -9,7 +9,7 @@ from returnn_tf.compiler.planning.checks import LayerError
 from returnn_tf.compiler.planning.parse import LayerSpec
 from returnn_tf.compiler.planning.step_layers import StepLayers
 from returnn_tf.config import nearest_name
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.logging.log import log
 

@@ -9,9 +9,8 @@ from typing import Any, Optional, Union
 from returnn_tf.compiler.planning.rounds import Guess, RoundResult
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.hidden_state import hidden_state_of
-from returnn_tf.graph.layer_base import LayerBase
+from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.graph.layer_plan import HiddenState
-from returnn_tf.graph.node import Node
 from returnn_tf.tensor import Data, Dim
 
 
@@ -23,7 +22,7 @@ class Facts:
     """
 
     template: Data
-    layer: Optional[type[LayerBase]] = None
+    layer: Optional[type[Layer]] = None
     state: Optional[HiddenState] = None
 
     @classmethod

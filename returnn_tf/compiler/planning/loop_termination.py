@@ -16,8 +16,8 @@ from returnn_tf.compiler.planning.iterated_axis import IteratedAxis
 from returnn_tf.compiler.planning.step_layers import StepLayers
 from returnn_tf.compiler.planning.zones import reachable
 from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.network_planner import NetworkPlanner
-from returnn_tf.graph.node import Node
 from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.loops.nodes import LoopLengthLayer
 from returnn_tf.loops.plan import Ending

@@ -10,7 +10,7 @@ from typing import Optional
 
 from returnn_tf.compiler.planning.parse import LayerSpec, describe_place, has_loss
 from returnn_tf.config import did_you_mean
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 
 _MOST_NAMED = 3  # layers of which the same is said
 _LEFT_OUT = "(Nothing needs this layer, so it is left out.)"

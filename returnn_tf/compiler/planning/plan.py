@@ -10,8 +10,9 @@ from returnn_tf.compiler.planning.drawing import draw_layers
 from returnn_tf.compiler.planning.layer_table import layers_html, totals
 from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.graph.carried_state import KeptSpec
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossNode
-from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.sealing import read_only
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.precision import float_dtype, product_dtype

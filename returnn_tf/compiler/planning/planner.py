@@ -47,11 +47,10 @@ from returnn_tf.config.options import OptionError, declared_options, log_inert
 from returnn_tf.graph.batch_norm import declare_batch_norm_option
 from returnn_tf.graph.constraints import check_output_constraints
 from returnn_tf.graph.hidden_state import recurrent_node
-from returnn_tf.graph.layer_base import LayerBase
+from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.network_planner import NetworkPlanner
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.params.reuse import ReuseLevel
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.sealing import SealedError
@@ -658,7 +657,7 @@ class Planner(NetworkPlanner):
         planner = self.compilation.inner.get(owner)
         return None if planner is None else planner.find(name, "Layer %r" % owner.path)
 
-    def implicit_layer(self, owner: Node, name: str, layer: LayerBase, sources: Sequence[Node]) -> Node:
+    def implicit_layer(self, owner: Node, name: str, layer: Layer, sources: Sequence[Node]) -> Node:
         """Plan a layer that the config does not name."""
         node = Node("%s/%s" % (owner.path, name), layer, join_scope(owner.scope, scope_name(name)))
         node.sources = list(sources)

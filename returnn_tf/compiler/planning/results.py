@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Collection
 
 from returnn_tf.compiler.planning.parse import LayerSpec
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.network_planner import NetworkPlanner
-from returnn_tf.graph.node import Node
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,9 +10,10 @@ from returnn_tf.compiler.planning.checks import located
 from returnn_tf.compiler.planning.layer_options import owner_of
 from returnn_tf.compiler.planning.parse import join_scope
 from returnn_tf.config import ConfigError, did_you_mean, nearest_name
-from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
+from returnn_tf.graph.layer import Node
+from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.params.custom import trace_custom
-from returnn_tf.graph.params.reuse import CustomParam, OpenParam, Reuse, ReuseLevel, relative_name
+from returnn_tf.graph.params.reuse import CustomParam, LayerAsParam, OpenParam, Reuse, ReuseLevel, relative_name
 from returnn_tf.logging.log import log
 from returnn_tf.tensor import Dim
 

@@ -13,8 +13,8 @@ from typing import Any, Optional
 from returnn_tf.compiler.planning.checks import located
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.layer_plan import HiddenState
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import LAYERS
 from returnn_tf.layers.shared.nested import is_network, network_options

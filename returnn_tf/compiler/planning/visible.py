@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 
 
 def visible_deps(node: Node) -> list[Node]:

@@ -17,9 +17,8 @@ from returnn_tf.compiler.planning.sub_output import SubOutputLayer
 from returnn_tf.compiler.planning.zones import Zone
 from returnn_tf.config import did_you_mean
 from returnn_tf.graph.hidden_state import hidden_state_of
-from returnn_tf.graph.layer_base import LayerBase
+from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.graph.network_planner import NetworkPlanner
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer
 from returnn_tf.layers.rec.state import LastStateLayer
@@ -79,7 +78,7 @@ class ZoneTransfer:
         """
         self._run, self._loop_layer, self._beam = run, layer, beam
 
-    def _add(self, planner: NetworkPlanner, name: str, layer: LayerBase, *sources: Node) -> Node:
+    def _add(self, planner: NetworkPlanner, name: str, layer: Layer, *sources: Node) -> Node:
         """Plan a node that the config does not name."""
         return planner.implicit_layer(self._owner, name, layer, sources)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import ConfigError
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.util.lazy_tf import tf
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import ConfigError, did_you_mean
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.layers.search.decide import scores_of
 from returnn_tf.loops.frame import LoopRunLayer
 from returnn_tf.ops.frames.shape import transpose

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.compiler.planning.plan import Plan
-from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.graph.layer import Node
+from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.tensor.parts import Part, Parts, total_size
 
 _MAX_LISTED = 4

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any, Optional
 
 from returnn_tf.compiler.planning.plan import Plan
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.loops.frame import LoopRunLayer
 from returnn_tf.loops.plan import LoopPlan
 from returnn_tf.tensor import Data

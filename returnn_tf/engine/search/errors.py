@@ -10,7 +10,7 @@ from returnn_tf.engine.search.end_labels import end_labels, without_end
 from returnn_tf.engine.search.labels import Labels
 from returnn_tf.engine.search.report import Errors, align, table
 from returnn_tf.engine.search.searcher import Hypothesis
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.layers.losses.decoded import EditDistanceLoss
 from returnn_tf.logging.text import counted
 

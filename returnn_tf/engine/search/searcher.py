@@ -12,7 +12,7 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.engine.support.step_result import Packer, StepResult
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.layers.search.decide import scores_of
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.util.lazy_tf import tf

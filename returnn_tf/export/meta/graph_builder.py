@@ -24,7 +24,7 @@ from returnn_tf.export.meta.session_graph import like_a_function, session_graph
 from returnn_tf.export.meta.states import States, select
 from returnn_tf.export.meta.variables import Variables, small_initial_values
 from returnn_tf.export.native_libraries import maybe_portable
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.precision import using_precision

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.util.lazy_tf import tf
 
 INPUTS = "extern_data/placeholders"

@@ -16,7 +16,7 @@ from returnn_tf.config.settings.training import DEFAULT_SEED
 from returnn_tf.export.meta import names
 from returnn_tf.export.meta.names import named
 from returnn_tf.export.meta.session_graph import for_variables
-from returnn_tf.graph.node import ParamSpec
+from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.ops.initial_values import Constant
 from returnn_tf.util.lazy_tf import tf
 

@@ -9,8 +9,8 @@ from returnn_tf.compiler.feed import batch_major_order
 from returnn_tf.config import ConfigError
 from returnn_tf.export.meta.names import op_name
 from returnn_tf.export.steps.values import StepValues
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
-from returnn_tf.graph.node import Node
 from returnn_tf.loops.nodes import EnterLayer
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data, Dim, DimKind

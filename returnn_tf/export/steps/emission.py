@@ -11,8 +11,8 @@ from returnn_tf.export.steps.parts import State, StepParts
 from returnn_tf.export.steps.values import StepValues
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.hidden_state import recurrent_node
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
-from returnn_tf.graph.node import Node
 from returnn_tf.layers.search.outer_search import scores_for_search
 from returnn_tf.loops.carried import first_values
 from returnn_tf.loops.hypotheses import after_step

@@ -13,7 +13,7 @@ from returnn_tf.export.steps.emission import GOES_ON, INDEX, StepEmission, label
 from returnn_tf.export.steps.loops import StepLoop
 from returnn_tf.export.steps.parts import StepParts
 from returnn_tf.export.steps.values import StepVariables
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.util.lazy_tf import tf
 
 INIT_OP = "rec_step_by_step_init_op"

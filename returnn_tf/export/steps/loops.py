@@ -8,7 +8,7 @@ from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError, did_you_mean
 from returnn_tf.export.meta.names import op_name
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.layers.search.outer_search import check_choice

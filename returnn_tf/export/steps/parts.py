@@ -16,7 +16,7 @@ from returnn_tf.compiler.planning.zones import reachable
 from returnn_tf.config import ConfigError
 from returnn_tf.export.meta.names import op_name
 from returnn_tf.export.steps.loops import StepLoop
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.layers.rec.unstack import RecUnstackLayer
 from returnn_tf.layers.search.outer_search import gives_scores
 from returnn_tf.loops.nodes import StepIndexLayer

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from returnn_tf.config import DataError
 from returnn_tf.export.layer_table import choose_another
 from returnn_tf.export.tflite.conversion import ConversionError
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 
 TARGET = "tflite"
 Layers = Mapping[Node, list[str]]

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
 
 from returnn_tf.config import ConfigError
-from returnn_tf.graph.node import LayerAsParam, Node, ParamSpec
-from returnn_tf.graph.params.reuse import CustomParam, relative_name
+from returnn_tf.graph.layer import Node
+from returnn_tf.graph.param_spec import ParamSpec
+from returnn_tf.graph.params.reuse import CustomParam, LayerAsParam, relative_name
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.util.lazy_tf import tf
 

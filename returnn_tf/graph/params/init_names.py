@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.tensor import Data
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.tensor import Data
 
 

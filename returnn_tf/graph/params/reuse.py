@@ -10,7 +10,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
 
-from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.graph.layer import Node
+from returnn_tf.graph.param_spec import ParamSpec
+from returnn_tf.tensor import Dim
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,6 +57,18 @@ class OpenParam:
 
     own: ParamSpec
     levels: tuple[ReuseLevel, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerAsParam:
+    """``reuse_params`` with ``layer_output``: another layer's output replaces a parameter.
+
+    :param node: the other layer
+    :param dims: the axes in the order of the parameter
+    """
+
+    node: Node
+    dims: tuple[Dim, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.layers.attention.relative_positional_encoding import TABLE
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data, Dim

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.attention.history import picked_before, shift_of_picked
 from returnn_tf.layers.attention.relative_positional_encoding import TABLE

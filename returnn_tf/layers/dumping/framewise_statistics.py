@@ -12,10 +12,9 @@ import numpy as np
 from returnn_tf.config.options import option
 from returnn_tf.graph.after_step.sinks import RunInfo
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer import Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.loss import LossContext, LossNode, LossPlanContext
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import LOSSES, register_layer
 from returnn_tf.layers.dumping.loops import refuse_in_step

@@ -13,8 +13,7 @@ from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import option
 from returnn_tf.graph.after_step.sinks import RunInfo
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.dumping.hdf_sink import HdfSink, path_of_rank

@@ -6,8 +6,9 @@ import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossPlanContext
-from returnn_tf.graph.node import LayerAsParam, Node
+from returnn_tf.graph.params.reuse import LayerAsParam
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.loops.nodes import AccumLayer, ExitLayer
 from returnn_tf.ops.frames.shape import transpose

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.shared.loop_axis import means_steps
 from returnn_tf.tensor import Dim

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.masked.unit_on_zeros import UnitOnZeros
 from returnn_tf.layers.nested.subnetwork import SubnetworkLayer

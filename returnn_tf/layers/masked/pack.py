@@ -6,9 +6,8 @@ import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer, Planned
+from returnn_tf.graph.layer import Layer, Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.ops.frames.masking import packed_frames, packed_lens
 from returnn_tf.ops.frames.shape import at_least_one

@@ -8,8 +8,8 @@ from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.emit_node import emit_node
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
-from returnn_tf.graph.node import Node
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf

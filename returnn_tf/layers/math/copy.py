@@ -6,9 +6,8 @@ from typing import Any, Optional, Union
 
 from returnn_tf.config.options import LayerRefs, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.graph.layer_plan import LayerPlan
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.attention_parts import note_copy

@@ -8,7 +8,7 @@ from typing import Any, Optional
 from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.option_types import Activation, Code, OutType, OutTypeOptions
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer

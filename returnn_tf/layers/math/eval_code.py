@@ -16,9 +16,8 @@ import numpy as np
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.graph.lowering import Lowering
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.user_views import user_views
 from returnn_tf.layers.shared.eval_checks import check_names, check_sources
@@ -89,7 +88,7 @@ def run_code(
 
 
 def true_labels_of_code(layer: Layer, labels: Node) -> Optional[frozenset[int]]:
-    """Return the labels for which a layer with user code is true, see `LayerBase.true_labels`.
+    """Return the labels for which a layer with user code is true, see `Layer.true_labels`.
 
     The code runs once for all labels. If that fails it needs something else, e.g. the index of the step.
     """

@@ -7,8 +7,7 @@ from typing import Any
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.tensor import Data

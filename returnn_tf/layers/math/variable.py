@@ -8,9 +8,8 @@ from typing import Annotated, Any, Optional, Union
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import LayerRef, LayerRefs, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer, Planned
+from returnn_tf.graph.layer import Layer, Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Init
 from returnn_tf.graph.params.of_layer import ValueOfLayer
 from returnn_tf.graph.plan_context import PlanContext

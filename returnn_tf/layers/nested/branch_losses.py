@@ -7,9 +7,9 @@ from typing import Any, Optional
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import Loss, LossContext, LossNode
 from returnn_tf.graph.lowering import Lowering
-from returnn_tf.graph.node import Node
 from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 

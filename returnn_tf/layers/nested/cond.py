@@ -11,10 +11,10 @@ from returnn_tf.config.options import option
 from returnn_tf.graph.constraints import constrains_output
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.emit_node import emit_node
-from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer import Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.loss import LossNode
-from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.nested.branch_losses import branch_losses

@@ -8,7 +8,8 @@ from typing import Any, Optional
 from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.hidden_state import HIDDEN_STATE
-from returnn_tf.graph.node import LayerAsParam, Node
+from returnn_tf.graph.layer import Node
+from returnn_tf.graph.params.reuse import LayerAsParam
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.rec.planned_cell import plan_cell, vectors_of
 from returnn_tf.loops.aux_values import ALL_STEPS, STEP_INPUT

@@ -10,9 +10,8 @@ from returnn_tf.config import did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.hidden_state import hidden_state_of
-from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer import Node, Planned
 from returnn_tf.graph.layer_plan import HiddenState, LayerPlan
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import LAYERS, register_layer
 from returnn_tf.layers.rec.state import depend_on_state, state_values

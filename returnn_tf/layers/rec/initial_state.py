@@ -9,8 +9,8 @@ from typing import Any, Optional
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.hidden_state import hidden_state_of
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.layer_plan import HiddenState
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.rec.state import depend_on_state, state_values
 from returnn_tf.ops.frames.shape import to_layout

@@ -6,9 +6,8 @@ from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.hidden_state import HIDDEN_STATE, hidden_state_of, recurrent_node
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.graph.layer_plan import HiddenState
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.shared.last_frame import last_frame
 from returnn_tf.ops.frames.shape import expand_at, to_layout

@@ -8,12 +8,11 @@ from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config.options import LayerRef, LayerRefs, OptionError, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Planned
-from returnn_tf.graph.layer_base import SameLabels, same_labels
+from returnn_tf.graph.layer import Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.graph.same_labels import SameLabels, same_labels
 from returnn_tf.layers.search.choice_scores import log_probs_of
 from returnn_tf.layers.search.choice_step import ChoiceStep
 from returnn_tf.layers.search.choice_truth import true_label

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.ops.activations import clipped_log
 from returnn_tf.ops.sequence.beam import ended_best, ended_scores
 from returnn_tf.ops.sequence.best_labels import best_of_log_softmax

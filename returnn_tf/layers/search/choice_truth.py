@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.loops.hypotheses import Hypotheses
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.util.lazy_tf import tf

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Optional, cast
 
 from returnn_tf.config import ConfigError
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.loops.plan import Ending, LoopSearch
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.layers.search.choice_scores import log_probs_of
 
 #: Values of ``input_type`` whose scores a search outside can use, as they are logarithms of probabilities or become so.

@@ -9,12 +9,11 @@ from typing import Any, Callable, Optional
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.aux_values import OUTPUT_LOSS
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer, Planned
-from returnn_tf.graph.layer_base import SameLabels, same_labels
+from returnn_tf.graph.layer import Layer, Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.graph.same_labels import SameLabels, same_labels
 from returnn_tf.layers.sequence.alignments import acceptor_alignment, acceptor_path, best_alignment, soft_alignment
 from returnn_tf.layers.sequence.automata import AUTOMATON_SERVERS
 from returnn_tf.ops.cross_entropy import safe_log

@@ -8,9 +8,9 @@ from typing import Any
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
-from returnn_tf.graph.layer_base import SameLabels, same_labels
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.graph.same_labels import SameLabels, same_labels
 from returnn_tf.layers.sequence.alignments import ctc
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data

@@ -8,9 +8,8 @@ from typing import Any, Optional
 
 from returnn_tf.config.options import LayerRef, at_least, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer, Planned
+from returnn_tf.graph.layer import Layer, Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.ops.sequence.edit_distance import edit_distance

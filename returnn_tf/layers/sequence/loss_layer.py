@@ -9,10 +9,9 @@ from typing import Any, Optional
 from returnn_tf.config.option_values import map_strings, referenced_names
 from returnn_tf.config.options import LayerRef, check_options, declared_options, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer import Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.loss import Loss, LossContext, LossNode, LossPlanContext
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import LOSSES, register_layer

@@ -8,9 +8,8 @@ from typing import Any, Optional, Union
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import AxisOption, Planned
+from returnn_tf.graph.layer import AxisOption, Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Axes, Number
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer

@@ -9,11 +9,11 @@ from typing import Any, Optional
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Planned
-from returnn_tf.graph.layer_base import SameLabels, same_labels
 from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.graph.same_labels import SameLabels, same_labels
 from returnn_tf.layers.sequence.alignments import transducer
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data

@@ -9,9 +9,8 @@ from typing import Any, Optional, Union
 
 from returnn_tf.config.options import LayerOrNumber, option, probability
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer import Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
-from returnn_tf.graph.node import Node
 from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer

@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.ops.dense.labelled_attention import Factor, Label, Labels, Weights, labelled_attention
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.precision import product_dtype

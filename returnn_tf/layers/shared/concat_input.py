@@ -7,8 +7,7 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.config.options import dropout_rate, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.graph.option_types import Axes, NoiseShape
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.ops.frames.shape import to_layout

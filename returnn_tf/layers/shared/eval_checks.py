@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from returnn_tf.config import nearest_name
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.plan_context import PlanContext
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf

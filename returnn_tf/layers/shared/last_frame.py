@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.ops.frames.shape import expand_at
 from returnn_tf.util.lazy_tf import tf
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.result import LayerResult
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.tasks.sanity.report import FAILED, SKIPPED, Finding, ok
 from returnn_tf.tensor import Data
 

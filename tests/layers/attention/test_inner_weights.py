@@ -10,7 +10,7 @@ import pytest
 from returnn_tf.compiler.inner_weights import emit_inner_weights, inner_weights_template
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import ConfigError
-from returnn_tf.graph.node import Node
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.registry import LAYERS
 from tests.layers.nets import LENS, feed, net_of
 

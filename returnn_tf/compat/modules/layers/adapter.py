@@ -23,9 +23,9 @@ from returnn_tf.config.read_only import plain
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer import Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
-from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.tensor import Data, Dim, DimKind, batch_dim
 from returnn_tf.util.lazy_tf import tf

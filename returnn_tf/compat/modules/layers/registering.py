@@ -12,7 +12,7 @@ from returnn_tf.compat.modules.layers.loss_adapter import ConfigLoss
 from returnn_tf.compat.modules.layers.loss_base import Loss
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options, option
-from returnn_tf.graph.layer_base import LayerBase as OurBase
+from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.loss import Loss as OurLoss
 from returnn_tf.graph.registry import LAYERS, LOSSES
 
@@ -45,7 +45,7 @@ def register_layer_class(layer_class: Any) -> None:
         "config_class": layer_class,
         "has_memory": remembers,
         "history_grows": getattr(layer_class, grows).__func__ is not _own(LayerBase, grows),
-        **_options(layer_class, ("__init__", "get_out_data_from_opts", "transform_config_dict"), OurBase),
+        **_options(layer_class, ("__init__", "get_out_data_from_opts", "transform_config_dict"), Layer),
     }
     adapter = _subclass(layer_class, ConfigLayer, facts)
     LAYERS.add(adapter, name, owner=layer_class)

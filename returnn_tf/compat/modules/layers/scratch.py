@@ -6,8 +6,9 @@ import types
 from typing import Any
 
 from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
-from returnn_tf.graph.node import Node, ParamSpec
+from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf

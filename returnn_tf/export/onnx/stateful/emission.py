@@ -14,8 +14,8 @@ from returnn_tf.export.steps.emission import ENDED, INDEX, StepEmission, label_n
 from returnn_tf.export.steps.loops import StepLoop
 from returnn_tf.export.steps.parts import State, StepParts
 from returnn_tf.export.steps.values import PassedValues
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
-from returnn_tf.graph.node import Node
 from returnn_tf.tensor.precision import using_precision
 from returnn_tf.util.lazy_tf import tf
 

@@ -7,8 +7,8 @@ from typing import Any, Optional
 
 from returnn_tf.compiler.feed import batch_major_order
 from returnn_tf.config import ConfigError
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
-from returnn_tf.graph.node import Node
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
