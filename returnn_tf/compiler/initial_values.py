@@ -17,7 +17,6 @@ from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.params.of_layer import ValueOfLayer
 from returnn_tf.ops.frames.shape import to_layout
-from returnn_tf.tensor.precision import using_precision
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -63,7 +62,7 @@ class InitialValues(dict[str, Any]):
 
         def emit() -> Any:
             plan = self._plan
-            state = Lowering(self, False, plan.search, plan.behavior_version, step=tf.constant(0, tf.int64))
+            state = Lowering(self, False, plan.search, plan.semantics, step=tf.constant(0, tf.int64))
             state.seed, state.with_losses = self._seed, False
             for node in plan.nodes:
                 if node in needed:
@@ -71,7 +70,7 @@ class InitialValues(dict[str, Any]):
             value = to_layout(state.values[init.node], init.node.output, init.into, list(init.mapping))
             return tf.broadcast_to(value, init.into.static_shape)
 
-        with using_config(self._plan.config), using_precision(self._plan.float_dtype, self._plan.mixed_precision):
+        with using_config(self._plan.config):
             array: NDArray[Any] = tf.function(emit, autograph=False)().numpy()
         return array
 

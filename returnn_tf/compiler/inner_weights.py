@@ -11,7 +11,6 @@ from returnn_tf.config.user_code import using_config
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node
 from returnn_tf.tensor import Data
-from returnn_tf.tensor.precision import using_precision
 
 
 def inner_weights_template(plan: Plan, node: Node) -> Data:
@@ -33,5 +32,5 @@ def emit_inner_weights(plan: Plan, lowered: Lowered, node: Node) -> Any:
 
     :return: float, in the layout of `inner_weights_template`
     """
-    with using_config(plan.config), using_precision(plan.float_dtype, plan.mixed_precision):
+    with using_config(plan.config):
         return node.layer.emit_weights(EmitContext(node, lowered.lowering.child(), may_reduce=True))

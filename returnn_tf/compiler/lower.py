@@ -22,7 +22,6 @@ from returnn_tf.graph.loss import LossContext, LossNode
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.ops.frames.shape import size_of, transpose
 from returnn_tf.tensor import Data, Dim
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -118,12 +117,12 @@ def lower(
     differentiated = frozenset(x for node in plan.all_nodes() for x in node.layer.differentiates_by())
     packed_nodes, pack_ops = frozenset[Node](), None
     if train and not check_numerics and not second_derivatives:
-        packed_nodes, pack_ops = packed_layers(needed, owners, differentiated)
+        packed_nodes, pack_ops = packed_layers(needed, owners, differentiated, plan.semantics.product_dtype)
     lowering = Lowering(
         dict(variables),
         train,
         plan.search,
-        plan.behavior_version,
+        plan.semantics,
         step=step,
         seed=seed,
         process_offset=process_offset,
@@ -142,7 +141,7 @@ def lower(
     for node in plan.nodes:
         if node in needed and node.extern_key is None:
             emit_node(lowering, node)
-    result = Lowered({}, {}, {}, {}, None, tf.zeros([], float_dtype()), lowering.updates, lowering)
+    result = Lowered({}, {}, {}, {}, None, tf.zeros([], plan.semantics.float_dtype), lowering.updates, lowering)
     result.values = {node.path: lowering.values[node] for node in outputs}
     for loss, owner in owners.items():
         _emit_loss(result, loss, owner)
@@ -202,7 +201,7 @@ def _emit_loss(result: Lowered, loss_node: LossNode, node: Node) -> None:
         error = loss.error(ctx)
     result.counts[loss_node.name] = count
     if error is not None:
-        result.errors[loss_node.name] = tf.cast(error, float_dtype())
+        result.errors[loss_node.name] = tf.cast(error, ctx.float_dtype)
     if value is None:
         return
     if loss.use_normalized_loss:

@@ -29,7 +29,6 @@ from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.layers.search.decide import scores_of
 from returnn_tf.logging.log import log
 from returnn_tf.tensor import Data
-from returnn_tf.tensor.precision import using_precision
 from returnn_tf.util.lazy_tf import tf
 
 log.attach()
@@ -203,7 +202,7 @@ class Network:
         :param variables: parameter name -> anything that becomes a tensor; default: the variables of this network
         :param carried: holds the states that layers carry from run to run; default: the variables in `kept`
         """
-        with using_config(self.config), using_precision(self.plan.float_dtype, self.plan.mixed_precision):
+        with using_config(self.config):
             return lower(
                 self.plan,
                 self.stored_params if variables is None else variables,

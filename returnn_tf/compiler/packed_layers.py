@@ -10,7 +10,6 @@ from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.native.fused.pack import pack_ops
 from returnn_tf.tensor import Data
-from returnn_tf.tensor.precision import product_dtype
 
 #: Multiply-adds per frame for each number of a frame that is copied at the begin or end of a chain, below which packing
 #: does not pay: a number is copied twice forward and backward, in the time of about 50 multiply-adds.
@@ -18,16 +17,20 @@ _WORK_PER_NUMBER = 512
 
 
 def packed_layers(
-    needed: Iterable[Node], owners: Mapping[LossNode, Node], differentiated: Collection[Node]
+    needed: Iterable[Node],
+    owners: Mapping[LossNode, Node],
+    differentiated: Collection[Node],
+    product_dtype: Optional[str],
 ) -> tuple[frozenset[Node], Any]:
     """Return the layers of a training step that are computed for packed frames, and the ops for that.
 
     :param needed: all layers of the graph
     :param owners: layer by loss
     :param differentiated: the layers by whose values other layers may take derivatives
+    :param product_dtype: see `Semantics`
     """
     nodes = [node for node in needed if node.planned]
-    if product_dtype() is not None or any(node.layer.has_meta_loss for node in nodes):
+    if product_dtype is not None or any(node.layer.has_meta_loss for node in nodes):
         return frozenset(), None
     readers: dict[Node, list[Node]] = {node: [] for node in nodes}
     for node in nodes:

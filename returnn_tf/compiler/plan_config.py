@@ -10,8 +10,9 @@ from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.epoch_value import network_of
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.training import TrainingSettings
+from returnn_tf.config.user_code import using_config
+from returnn_tf.graph.semantics import Semantics
 from returnn_tf.tensor import empty_data_keys, extern_data_options, parse_extern_data
-from returnn_tf.tensor.precision import using_precision
 
 
 def plan_from_config(
@@ -45,11 +46,12 @@ def plan_from_config(
             "mixed_precision = %r needs parameters of float32, but float_dtype is %r. Remove one of them."
             % (settings.mixed_precision, settings.float_dtype)
         )
-    with using_precision(settings.float_dtype, settings.mixed_precision):
+    semantics = Semantics(settings.float_dtype, settings.mixed_precision or None, settings.behavior_version)
+    with using_config(config):
         return plan_network(
             network,
-            parse_extern_data(extern_data_options(declared)),
-            behavior_version=settings.behavior_version,
+            parse_extern_data(extern_data_options(declared), settings.float_dtype),
+            semantics=semantics,
             train=train,
             search=search,
             evaluate=evaluate,

@@ -19,6 +19,7 @@ from returnn_tf.config import Config
 from returnn_tf.config.read_only import read_only
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.graph.params.reuse import ReuseLevel
+from returnn_tf.graph.semantics import Semantics
 from returnn_tf.tensor import Data
 
 
@@ -26,7 +27,7 @@ def plan_network(
     network: Mapping[str, Any],
     extern_data: Mapping[str, Data],
     *,
-    behavior_version: int = 0,
+    semantics: Semantics,
     train: bool = False,
     search: bool = False,
     evaluate: bool = False,
@@ -39,6 +40,7 @@ def plan_network(
     """Plan a network dict. The plan is immutable afterwards.
 
     :param extern_data: templates by data key
+    :param semantics: what the settings say about its values
     :param train: whether dropout etc. are active; losses in loops exist
     :param search: whether to search instead of following the targets
     :param evaluate: whether losses in loops exist without ``train``, for scores of other data
@@ -54,7 +56,7 @@ def plan_network(
         extern_data,
         empty_data_keys=empty_data_keys,
         default_target=default_target,
-        behavior_version=behavior_version,
+        semantics=semantics,
         train=train,
         search=search,
         evaluate=evaluate,
@@ -71,7 +73,7 @@ def plan_network(
         compilation.losses,
         compilation.extern,
         compilation.extern_data,
-        behavior_version,
+        semantics,
         train,
         search,
         config,

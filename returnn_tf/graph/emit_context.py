@@ -41,7 +41,10 @@ class EmitContext(Lengths):
         self._reduces = may_reduce and node.layer.reduces_precision
         self.train = lowering.train
         self.search = node.in_search
-        self.behavior_version = lowering.behavior_version
+        self.semantics = lowering.semantics
+        self.behavior_version = lowering.semantics.behavior_version
+        self.float_dtype = lowering.semantics.float_dtype
+        self.product_dtype = lowering.semantics.product_dtype
 
     @property
     def output(self) -> Data:
@@ -70,7 +73,7 @@ class EmitContext(Lengths):
 
     def _operand(self, value: Any) -> Any:
         """Return a value or parameter in the precision in which this layer computes."""
-        return reduced(value) if self._reduces else value
+        return reduced(value, self.product_dtype) if self._reduces else value
 
     def source(self, index: int = 0) -> Any:
         """Return the tensor of a source."""

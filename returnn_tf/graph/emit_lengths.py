@@ -127,7 +127,7 @@ class Lengths:
             for i in [i for i, d in enumerate(over) if d.is_batch]:
                 lens = tf.repeat(lens, self.beam, axis=i)
         targets = [data.batch_axis if d.is_batch else data.dims.index(d) for d in over]
-        return to_layout(tf.sequence_mask(lens, self.size(dim)), Data((*over, dim)), data, [*targets, axis])
+        return to_layout(tf.sequence_mask(lens, self.size(dim)), Data((*over, dim), "bool"), data, [*targets, axis])
 
     def seq_mask(self, dim: Dim) -> Any:
         """Return the bool mask [batch, size] of the valid frames, or [size] if all sequences have the same length."""

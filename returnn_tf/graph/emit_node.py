@@ -43,7 +43,7 @@ def emit_node(lowering: Lowering, node: Node) -> None:
                 lowering.packed_frames[node] = value
                 value = packing.unpack(value)
             _check_tensor(node, value)
-            value = full(value) if node.output.dtype == "float32" else value
+            value = full(value, lowering.semantics.product_dtype) if node.output.dtype == "float32" else value
             if node.own_output is not None:
                 value = _with_declared_sizes(ctx, value, node.own_output)
             if node.layer.batch_norm and not node.layer.normalizes_batch:

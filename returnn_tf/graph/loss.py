@@ -14,9 +14,9 @@ from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.same_labels import SameLabels, same_labels
 from returnn_tf.graph.sealing import Sealable
+from returnn_tf.graph.semantics import Semantics
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 ERROR_TOPIC = "targets"
@@ -29,10 +29,11 @@ class LossPlanContext:
     :param train: whether the network is planned for training
     """
 
-    def __init__(self, node: Node, target: Optional[Node], behavior_version: int, train: bool = True) -> None:
+    def __init__(self, node: Node, target: Optional[Node], semantics: Semantics, train: bool = True) -> None:
         self.node = node
         self.train = train
-        self.behavior_version = behavior_version
+        self.semantics = semantics
+        self.behavior_version = semantics.behavior_version
         self.output = node.output
         self.target_node = target
         self.target = None if target is None else target.output
@@ -96,6 +97,11 @@ class LossContext:
     def behavior_version(self) -> int:
         """Return the behavior version of the config."""
         return self.ctx.behavior_version
+
+    @property
+    def float_dtype(self) -> str:
+        """Return the type of floats, see `Semantics`."""
+        return self.ctx.float_dtype
 
     def value(self, node: Node) -> Any:
         """Return the values of another layer, such as an option of the loss."""
@@ -215,9 +221,10 @@ class Loss(Sealable):
         """Return the index of the blank, negative from the end, of a loss that has one."""
         return None
 
-    def unreduced_template(self, output: Data) -> Data:
+    def unreduced_template(self, output: Data, float_dtype: str) -> Data:
         """Return the template of `unreduced`, for the layer "loss".
 
+        :param float_dtype: see `Semantics`
         :raises ConfigError: if this loss has no values before the sum
         """
         raise ConfigError("the loss %r has no values per frame or sequence." % self.class_name)
@@ -229,13 +236,13 @@ class Loss(Sealable):
     def count(self, ctx: LossContext) -> Any:
         """Return the number of frames (or sequences without time axis) that reports divide by, float scalar."""
         if self.custom_inv_norm_factor is not None:
-            return tf.cast(tf.reduce_sum(ctx.value(self.custom_inv_norm_factor)), float_dtype())
+            return tf.cast(tf.reduce_sum(ctx.value(self.custom_inv_norm_factor)), ctx.float_dtype)
         if isinstance(self.custom_norm_factor, Node):
-            return 1.0 / tf.cast(tf.reduce_sum(ctx.value(self.custom_norm_factor)), float_dtype())
+            return 1.0 / tf.cast(tf.reduce_sum(ctx.value(self.custom_norm_factor)), ctx.float_dtype)
         if self.custom_norm_factor is not None:
-            return tf.constant(1.0 / self.custom_norm_factor, float_dtype())
+            return tf.constant(1.0 / self.custom_norm_factor, ctx.float_dtype)
         data = ctx.target if ctx.target_node is not None else ctx.output
-        return tf.cast(tf.reduce_sum(ctx.lens(data)), float_dtype())
+        return tf.cast(tf.reduce_sum(ctx.lens(data)), ctx.float_dtype)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

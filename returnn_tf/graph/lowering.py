@@ -14,6 +14,7 @@ from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.carried_state import CarriedState, NoCarriedState
 from returnn_tf.graph.layer import Node
+from returnn_tf.graph.semantics import Semantics
 from returnn_tf.ops.frames.skipped_padding import FramePacking
 from returnn_tf.tensor import Dim
 from returnn_tf.util.lazy_tf import tf
@@ -33,7 +34,7 @@ class Lowering:
     variables: dict[str, Any]
     train: bool
     search: bool
-    behavior_version: int
+    semantics: Semantics
     step: Any = None
     seed: int = DEFAULT_SEED
     #: Of a distributed training: other than 0 in all processes but the first, for random numbers of their own.

@@ -9,6 +9,7 @@ from typing import Any, Optional
 from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.params.reuse import ReuseLevel
+from returnn_tf.graph.semantics import Semantics
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.dim_binding import DeclaredDims
 
@@ -19,7 +20,7 @@ class NetworkPlanner(abc.ABC):
     Layers are below the compiler, which plans them; so this is the interface, and the compiler has the class.
     """
 
-    behavior_version: int
+    semantics: Semantics
     #: Whether the network searches.
     search: bool
     #: Whether the layers are those of one step of a loop.

@@ -17,7 +17,9 @@ class PlannedAxes:
     def __init__(self, node: Node, planner: NetworkPlanner) -> None:
         self.node = node
         self.planner = planner
-        self.behavior_version = planner.behavior_version
+        self.semantics = planner.semantics
+        self.behavior_version = planner.semantics.behavior_version
+        self.float_dtype = planner.semantics.float_dtype
 
     def error(self, message: str, *, topic: str = "") -> ConfigError:
         """Return an error to raise; the compiler prepends layer path, class and sources.

@@ -20,7 +20,6 @@ from returnn_tf.graph.registry import LOSSES
 from returnn_tf.ops.initial_values import Constant, Drawn, FromTensorFlow
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.tensor import Data, Dim, DimKind
-from returnn_tf.tensor.precision import float_dtype
 
 #: Numbers in one parameter: 16 GiB of float32. A larger one is a mistake in the config.
 _MAX_PARAM_SIZE = 2**32
@@ -143,7 +142,7 @@ class PlanContext(PlannedAxes):
                 "the parameter %r would have the shape %s, i.e. %.3g numbers. Is an option such as n_out wrong?"
                 % (name, sizes, math.prod(sizes))
             )
-        dtype = dtype or float_dtype()
+        dtype = dtype or self.float_dtype
         layer = self.node.layer
         if layer.trainable is False:
             trainable = False

@@ -19,7 +19,6 @@ from returnn_tf.loops.recompute import recomputed
 from returnn_tf.loops.step import StepEmitter
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.sequence.beam import along_hypotheses, read_backwards
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -144,7 +143,8 @@ class LoopFrame:
         entries = batch * loop.beam_size
         search = {"ended": tf.fill([entries], False), "lens": tf.zeros([entries], tf.int32)}
         if loop.search is not None:
-            search["scores"] = tf.ensure_shape(tf.zeros([batch, loop.beam_size], float_dtype()), [None, loop.beam_size])
+            scores = tf.zeros([batch, loop.beam_size], self._ctx.float_dtype)
+            search["scores"] = tf.ensure_shape(scores, [None, loop.beam_size])
         for value in search.values():
             value.set_shape([None, *value.shape[1:]])
         return search

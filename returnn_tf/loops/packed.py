@@ -11,7 +11,6 @@ from typing import Any, Optional
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.params.reuse import LayerAsParam
 from returnn_tf.native.decoding.search import pack, search_ops
-from returnn_tf.tensor.precision import product_dtype
 from returnn_tf.util.lazy_tf import tf
 
 #: Smaller matrices stay in the cache in any order.
@@ -20,7 +19,7 @@ _LEAST_SIZE = 2**14
 
 def pack_factors(ctx: EmitContext) -> None:
     """Pack the matrices of a layer; for a loop that searches, before its first step."""
-    if not ctx.lowering.in_place or product_dtype() is not None:
+    if not ctx.lowering.in_place or ctx.product_dtype is not None:
         return
     for name, transposed in ctx.node.layer.factors().items():
         provider = ctx.node.params[name]

@@ -11,7 +11,6 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.tensor.dim import Dim
 from returnn_tf.tensor.dim_kind import DimKind
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.html import paragraph, table
 
 #: Names of the dtypes of tensors.
@@ -41,7 +40,7 @@ class Data:
     """Template of a tensor.
 
     :param dims: all dims in order, batch included; the same dim may occur twice
-    :param dtype: numpy name, e.g. "float32"; default: that of floats in this network
+    :param dtype: numpy name, e.g. "float32"; "float32" unless given
     :param feature_axis: index of the feature axis, or None
     :param time_axis: index of the axis denoted by ``"T"``, or None
     :param sparse_dim: if the entries are label indices: the dim they index
@@ -51,7 +50,7 @@ class Data:
     """
 
     dims: tuple[Dim, ...]
-    dtype: str = dataclasses.field(default_factory=float_dtype)
+    dtype: str = "float32"
     feature_axis: Optional[int] = None
     time_axis: Optional[int] = None
     sparse_dim: Optional[Dim] = None
@@ -64,7 +63,7 @@ class Data:
         cls,
         dims: Iterable[Dim],
         *,
-        dtype: Optional[str] = None,
+        dtype: str = "float32",
         sparse_dim: Optional[Dim] = None,
         feature_axis: Optional[int] = _UNSET,
         time_axis: Optional[int] = _UNSET,
@@ -80,7 +79,7 @@ class Data:
             time_axis = default_time_axis(dims)
         if feature_axis is _UNSET:
             feature_axis = None if sparse_dim is not None else default_feature_axis(dims, time_axis)
-        return cls(dims, dtype or float_dtype(), feature_axis, time_axis, sparse_dim, **kwargs)
+        return cls(dims, dtype, feature_axis, time_axis, sparse_dim, **kwargs)
 
     # --- axes ---
 

@@ -15,7 +15,6 @@ from returnn_tf.tensor.data import DTYPES, Data, default_feature_axis, default_t
 from returnn_tf.tensor.dim import Dim
 from returnn_tf.tensor.dim_kind import DimKind
 from returnn_tf.tensor.dim_text import EXTERN_PREFIX
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.tensor.user_dims import batch_dim
 
 ERROR_TOPIC = "extern-data"
@@ -64,11 +63,12 @@ class DataKeyOptions:
     name: Optional[str] = option(None, help="ignored, for old configs")
 
 
-def parse_data_key(key: str, options: Any, where: Optional[str] = None) -> Data:
+def parse_data_key(key: str, options: Any, where: Optional[str] = None, *, float_dtype: str = "float32") -> Data:
     """Return the template of one data key.
 
     :param options: a dict of options, the number of labels, or (dim, number of axes with time and without batch)
     :param where: how errors begin
+    :param float_dtype: dtype of data other than labels where the options do not say it
     :raises ConfigError: names the key and the option
     """
     options = getattr(options, "template", options)  # made by the code of the config
@@ -79,7 +79,7 @@ def parse_data_key(key: str, options: Any, where: Optional[str] = None) -> Data:
         options = options_of_pair(where, tuple(options) if isinstance(options, (list, tuple)) else (options, 1))
     if not isinstance(options, Mapping):
         raise ConfigError("%s: expected a dict such as {'dim': 40}, got %r." % (where, options))
-    return _DataKey(where, key, from_options(DataKeyOptions, options, where=where)).template()
+    return _DataKey(where, key, from_options(DataKeyOptions, options, where=where), float_dtype).template()
 
 
 def options_of_pair(where: str, pair: tuple[int, ...]) -> dict[str, Any]:
@@ -99,12 +99,12 @@ class _DataKey:
     :param where: how errors begin
     """
 
-    def __init__(self, where: str, key: str, opts: DataKeyOptions) -> None:
+    def __init__(self, where: str, key: str, opts: DataKeyOptions, float_dtype: str) -> None:
         self.where = where
         self.key = key
         self.opts = opts
         self.sparse_dim = self._sparse_dim()
-        self.dtype = self._dtype()
+        self.dtype = self._dtype(float_dtype)
 
     def error(self, message: str) -> ConfigError:
         return ConfigError("%s: %s" % (self.where, message))
@@ -134,8 +134,8 @@ class _DataKey:
             return None
         return Dim(DimKind.FEATURE, dim if size is None else size, "labels:%s" % self.key, auto=True)
 
-    def _dtype(self) -> str:
-        dtype = self.opts.dtype or (float_dtype() if self.sparse_dim is None else "int32")
+    def _dtype(self, float_dtype: str) -> str:
+        dtype = self.opts.dtype or (float_dtype if self.sparse_dim is None else "int32")
         if self.sparse_dim is not None and not dtype.startswith(("int", "uint")):
             raise self.error("sparse data are label indices, so dtype must be an int type, not %r." % dtype)
         return dtype
@@ -242,13 +242,15 @@ class _DataKey:
         return data.with_dim(index, dim)
 
 
-def parse_extern_data(options: Mapping[str, Any]) -> dict[str, Data]:
+def parse_extern_data(options: Mapping[str, Any], float_dtype: str = "float32") -> dict[str, Data]:
     """Return the templates by data key.
 
     :param options: `extern_data` of the config: key -> options, see `parse_data_key`
+    :param float_dtype: see `parse_data_key`
     :raises ConfigError: names the key and the option
     """
-    return {key: parse_data_key(key, opts) for key, opts in _by_key("extern_data", options).items()}
+    keys = _by_key("extern_data", options)
+    return {key: parse_data_key(key, opts, float_dtype=float_dtype) for key, opts in keys.items()}
 
 
 def extern_data_options(given: Mapping[str, Any]) -> dict[str, Any]:

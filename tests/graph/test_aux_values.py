@@ -16,6 +16,7 @@ from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.graph.semantics import Semantics
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -115,7 +116,7 @@ def test_it_leaves_a_loop(copies: int) -> None:
 
 
 def test_a_child_does_not_change_its_parent() -> None:
-    lowering = Lowering({}, train=False, search=False, behavior_version=21)
+    lowering = Lowering({}, train=False, search=False, semantics=Semantics(behavior_version=21))
     node: Any = object()
     lowering.set_aux(node, DOUBLE, Double(1))
     child = lowering.child()

@@ -69,7 +69,13 @@ def test_product_in_beam(once, other, out, with_gradient):
     y = rng.normal(0, 1, [sizes[i] * (4 if i == "b" else 1) for i in other]).astype("float32")
     expected = np.einsum("%s,%s->%s" % (once, other, out), x.repeat(4, axis=once.index("b")), y)
     found = product_in_beam(
-        (tf.constant(x), once), (tf.constant(y), other), out, batch="b", beam=4, with_gradient=with_gradient
+        (tf.constant(x), once),
+        (tf.constant(y), other),
+        out,
+        batch="b",
+        beam=4,
+        with_gradient=with_gradient,
+        product_dtype=None,
     )
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 

@@ -7,6 +7,8 @@ from typing import Any, Optional
 from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.compat.views.data_view import DataView
 from returnn_tf.compat.views.names_of_dims import Types, dim_of_lengths
+from returnn_tf.config.settings.network import NetworkSettings
+from returnn_tf.config.user_code import config_in_use
 from returnn_tf.tensor import Data as _Data
 from returnn_tf.tensor import Dim as _Dim
 from returnn_tf.tensor import (
@@ -58,6 +60,12 @@ class Dim(metaclass=_IsDim):
 DimensionTag = Dim
 
 
+def float_dtype_in_use() -> str:
+    """Return the type of floats in the network of the config in use."""
+    config = config_in_use()
+    return "float32" if config is None else NetworkSettings(config).float_dtype
+
+
 #: Attributes that are set on the template; all others are options of ``extern_data``.
 _ATTRIBUTES = ("placeholder", "size_placeholder", "beam")
 #: What is known to the network without being said.
@@ -82,7 +90,8 @@ class Data(metaclass=_IsData):
         dtype = given.get("dtype")
         if dtype is not None:
             given["dtype"] = getattr(dtype, "name", dtype)
-        view = DataView(parse_data_key(name, given), options.get("placeholder"), name=name)
+        template = parse_data_key(name, given, float_dtype=float_dtype_in_use())
+        view = DataView(template, options.get("placeholder"), name=name)
         view.size_placeholder = options.get("size_placeholder")
         if options.get("beam") is not None:
             view.beam = options["beam"]

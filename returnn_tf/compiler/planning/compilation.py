@@ -13,6 +13,7 @@ from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.network_planner import NetworkPlanner
+from returnn_tf.graph.semantics import Semantics
 from returnn_tf.graph.source import SourceLayer
 from returnn_tf.tensor import SEQ_TAG, Data, Dim, batch_dim
 from returnn_tf.tensor.dim_binding import DeclaredDims
@@ -27,6 +28,7 @@ class Compilation:
     :param extern_data: templates by data key
     :param empty_data_keys: data keys that do not exist -> the reason, for messages
     :param default_target: for losses without the option target
+    :param semantics: what the settings say about its values
     :param train: whether the network is for training
     :param evaluate: whether losses of layers in loops are computed without that
     :param whole_loops: paths of `rec` layers of which no layer is moved out of the loop
@@ -39,7 +41,7 @@ class Compilation:
         *,
         empty_data_keys: Optional[Mapping[str, str]] = None,
         default_target: str = "classes",
-        behavior_version: int = 0,
+        semantics: Semantics,
         train: bool = False,
         search: bool = False,
         evaluate: bool = False,
@@ -47,7 +49,7 @@ class Compilation:
     ) -> None:
         self.extern_data = {key: data.map_dims(Dim.declared) for key, data in extern_data.items()}
         self.default_target = default_target
-        self.behavior_version = behavior_version
+        self.semantics = semantics
         self.train = train
         self.loop_losses = train or evaluate
         self.search = search
@@ -85,7 +87,7 @@ class Compilation:
         """
         key = path, id(network)
         if key not in self._parsed:
-            specs = parse_network(network, path, self.behavior_version, self.default_target)
+            specs = parse_network(network, path, self.semantics.behavior_version, self.default_target)
             self._parsed[key] = network, specs
         return dict(self._parsed[key][1])
 

@@ -35,7 +35,7 @@ def plan_loss(result: Result, *, train: bool) -> LossNode:
                     "the loss %r needs the option 'target': a data key or a layer." % spec.options["loss"]
                 )
             target_node = planner.target_node(node, targets[0])
-        found = loss.check(LossPlanContext(node, target_node, planner.behavior_version, train))
+        found = loss.check(LossPlanContext(node, target_node, planner.semantics, train))
         scale = 1.0 if node.layer.loss_scale is None else node.layer.loss_scale
         seq_tags = planner.extern_node(SEQ_TAG) if loss.needs_seq_tags else None
         return LossNode(spec.path, loss, target_node, node, float(scale) * float(loss.scale), seq_tags, found)

@@ -14,8 +14,8 @@ from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.sealing import read_only
+from returnn_tf.graph.semantics import Semantics
 from returnn_tf.tensor import Data
-from returnn_tf.tensor.precision import float_dtype, product_dtype
 from returnn_tf.util.html import folded
 
 
@@ -27,7 +27,7 @@ class Plan:
     :param outputs: the layers whose values are results, by path: "output" and those with is_output_layer
     :param losses: in the order of the network
     :param extern: the inputs by data key
-    :param float_dtype, mixed_precision: see `returnn_tf.tensor.precision`
+    :param semantics: what the settings say about its values
     :param config: the `Config` of the network, for functions defined in it
     :param mistakes: in layers that nothing needs, and what is probably not meant; texts for the user
     :param omitted_losses: the layers in loops whose losses are not computed, as the network is neither for training nor
@@ -39,15 +39,12 @@ class Plan:
     losses: Sequence[LossNode]
     extern: Mapping[str, Node]
     extern_data: Mapping[str, Data]
-    behavior_version: int
+    semantics: Semantics
     train: bool
     search: bool
     config: Optional[Config] = None
     mistakes: Sequence[str] = ()
     omitted_losses: Sequence[str] = ()
-
-    float_dtype: str = dataclasses.field(default_factory=float_dtype)
-    mixed_precision: Optional[str] = dataclasses.field(default_factory=product_dtype)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

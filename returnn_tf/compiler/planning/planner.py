@@ -146,7 +146,7 @@ class Planner(NetworkPlanner):
         self._marks: dict[str, str] = {}
         #: What the loops of this network that are being planned learn of it.
         self._loop_inputs: list[LoopInputs] = []
-        self.behavior_version = compilation.behavior_version
+        self.semantics = compilation.semantics
         self.dims = compilation.dims
         self.param_scope = param_scope
         self.sink = place.sink

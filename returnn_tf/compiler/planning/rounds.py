@@ -20,7 +20,6 @@ from returnn_tf.graph.registry import LAYERS
 from returnn_tf.layers.shared.nested import is_network, network_options
 from returnn_tf.loops.nodes import PrevLayer
 from returnn_tf.tensor import Data, Dim, batch_dim
-from returnn_tf.tensor.precision import float_dtype
 
 ERROR_TOPIC = "loops"
 
@@ -180,7 +179,7 @@ def guess(ctx: PlanContext) -> Data:
         out = ctx.new_feature(size)
     batch = next((d for s in node.deps for d in s.output.dims if d.is_batch), batch_dim)
     out = ctx.out_feature() if out is None else out
-    return Data((batch, out), float_dtype(), feature_axis=1)
+    return Data((batch, out), ctx.float_dtype, feature_axis=1)
 
 
 def _nested_size(layer: Any) -> Optional[int]:

@@ -34,7 +34,7 @@ class LossPositions:
         if loss not in known:
             raise unknown_loss(loss, known)
         self._node: LossNode = known[loss]
-        self._template = self._node.loss.unreduced_template(self._node.owner.output)
+        self._template = self._node.loss.unreduced_template(self._node.owner.output, net.plan.semantics.float_dtype)
         if frame_axis(self._template) is None or self._template.batch_axis is None:
             raise self._error("has a single value per sequence, none at a position")
 

@@ -27,7 +27,6 @@ from returnn_tf.export.native_libraries import maybe_portable
 from returnn_tf.graph.layer import Node
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
-from returnn_tf.tensor.precision import using_precision
 from returnn_tf.util.lazy_tf import tf
 
 _ASSIGNMENTS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "ResourceScatter")
@@ -69,11 +68,10 @@ class GraphBuilder:
 
     @contextlib.contextmanager
     def emitting(self) -> Iterator[None]:
-        """Make this the graph in which ops are made, with the config and the precision of the plan."""
+        """Make this the graph in which ops are made, with the config of the plan."""
         plan = self.plan
         with like_a_function(self.graph), using_config(plan.config), maybe_portable(self._portable):
-            with using_precision(plan.float_dtype, plan.mixed_precision):
-                yield
+            yield
 
     def _train_flag(self) -> Any:
         return named(placeholder(names.FED_TRAIN_FLAG, tf.bool, []), names.TRAIN_FLAG)

@@ -20,7 +20,6 @@ from returnn_tf.loops.inputs import max_steps
 from returnn_tf.loops.nodes import StepSliceLayer
 from returnn_tf.loops.step import StepEmitter
 from returnn_tf.ops.frames.shape import move_axis, transpose
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 INDEX, GOES_ON, ENDED, LENS, LIMIT = "i", "cond", "end_flag", "dyn_seq_len", "base_max_steps"
@@ -87,7 +86,7 @@ class StepEmission:
             self._params,
             train=False,
             search=plan.search,
-            behavior_version=plan.behavior_version,
+            semantics=plan.semantics,
             step=self._global_step,
             batch_size=batch,
             with_losses=False,
@@ -123,7 +122,8 @@ class StepEmission:
             name = self._step.name_of(node)
             if node in parts.scored:
                 labels = node.sources[0].output.dim
-                make(scores_name(name), (None, labels), float_dtype(), tf.zeros([batch, labels or 0], float_dtype()))
+                scores = tf.zeros([batch, labels or 0], ctx.float_dtype)
+                make(scores_name(name), (None, labels), ctx.float_dtype, scores)
             make(label_name(name), (None,), "int32", tf.zeros([batch], tf.int32))
 
     def _limit(self, ctx: EmitContext) -> Any:

@@ -58,7 +58,7 @@ class ContextAttentionLayer(ConcatInputLayer, Planned[ContextAttentionPlan]):
         time = context.dims[context.time_axis]
         feature = keys.feature_dim
         others = [d for i, d in enumerate(keys.dims) if not self._known(d, i, rest, time, feature)]
-        energy = Data.from_dims((*rest, *others, time), feature_axis=None)
+        energy = Data.from_dims((*rest, *others, time), dtype=ctx.float_dtype, feature_axis=None)
         weighted = plan_weighted_sum(ctx, energy, self.base.output, squeeze=False)
         return ContextAttentionPlan(weighted.output, size=size, query=query, context=keys, energy=energy, sum=weighted)
 
@@ -76,7 +76,7 @@ class ContextAttentionLayer(ConcatInputLayer, Planned[ContextAttentionPlan]):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit energies, softmax over the valid frames, weighted sum."""
-        return self.plan.sum.emit(self.emit_weights(ctx), ctx.value(self.base))
+        return self.plan.sum.emit(ctx, self.emit_weights(ctx), ctx.value(self.base))
 
     def weights_template(self) -> Data:
         """Return [batch, axes of the source, heads, time of the base]."""

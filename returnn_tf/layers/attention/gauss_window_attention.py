@@ -93,7 +93,8 @@ class GaussWindowAttentionLayer(ConcatInputLayer, Planned[GaussWindowAttentionPl
         """Return [batch, ..., time of the base]: what repeats the first or last frame adds to its weight."""
         base, dims = self.base.output, self.node.output.dims[:-1]
         assert base.time_axis is not None
-        return Data((*dims, base.dims[base.time_axis]), time_axis=queries_axis(self.input, dims))
+        time_axis = queries_axis(self.input, dims)
+        return Data((*dims, base.dims[base.time_axis]), self.node.output.dtype, time_axis=time_axis)
 
     def emit_weights(self, ctx: EmitContext) -> Any:
         """Emit the density of each frame."""

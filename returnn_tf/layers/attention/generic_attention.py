@@ -64,7 +64,7 @@ class GenericAttentionLayer(Planned[GenericAttentionPlan]):
         """Emit one (batched) matrix product."""
         once = ctx.aux(self.base, PER_SEQUENCE)
         if once is not None and ctx.aux(self.weights, PER_SEQUENCE) is None:
-            return self.plan.sum.emit_in_beam(ctx.value(self.weights), once.values, once.beam, ctx.train)
+            return self.plan.sum.emit_in_beam(ctx, ctx.value(self.weights), once.values, once.beam)
         base = ctx.value(self.base)
         y = attended(ctx, self.weights, *self.plan.sum.all_labels(self.weights.output), base)
-        return self.plan.sum.emit(ctx.value(self.weights), base) if y is None else y
+        return self.plan.sum.emit(ctx, ctx.value(self.weights), base) if y is None else y

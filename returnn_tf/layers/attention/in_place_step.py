@@ -8,7 +8,6 @@ from typing import Any
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.loops.hypotheses import InPlace, empty_in_place
 from returnn_tf.native.decoding.search import native_beam_attention, search_ops
-from returnn_tf.tensor.precision import float_dtype, product_dtype
 
 
 def stays_in_place(ctx: EmitContext, layer: Any) -> bool:
@@ -22,8 +21,8 @@ def stays_in_place(ctx: EmitContext, layer: Any) -> bool:
         and not ctx.node.kept
         and not ctx.node.history_masks
         and [dim.is_batch for dim in ctx.output.dims] == [True, False]
-        and float_dtype() == "float32"
-        and product_dtype() is None
+        and ctx.float_dtype == "float32"
+        and ctx.product_dtype is None
         and search_ops() is not None
     )
 

@@ -19,7 +19,6 @@ from returnn_tf.ops.frames.positions import sinusoids
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import common_layout
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -88,7 +87,7 @@ class PositionalEncodingLayer(ConcatInputLayer, Planned[PositionalEncodingPlan])
         out = ctx.out_feature(default=frames.feature_dim)
         ctx.need_static(out, "out_dim")
         sparse = frames.sparse_dim is not None
-        data = frames.replace(dtype=float_dtype(), sparse_dim=None, vocab=None)
+        data = frames.replace(dtype=ctx.float_dtype, sparse_dim=None, vocab=None)
         if sparse or data.feature_axis is None:
             return data.with_axis(data.rank, out, feature=True)
         return data.with_feature(data.feature_axis, out)
@@ -109,7 +108,7 @@ class PositionalEncodingLayer(ConcatInputLayer, Planned[PositionalEncodingPlan])
         n_out = data.dim
         assert n_out is not None and data.feature_dim is not None
         layout, positions = self._positions(ctx)
-        signal = sinusoids(positions, n_out)
+        signal = sinusoids(positions, n_out, ctx.float_dtype)
         layout = layout.with_axis(layout.rank, data.feature_dim, feature=True)
         signal = to_layout(signal, layout, data)
         if not self.add_to_input:
@@ -128,7 +127,7 @@ class PositionalEncodingLayer(ConcatInputLayer, Planned[PositionalEncodingPlan])
         if self.offset is None:
             return steps, position
         if not isinstance(self.offset, Node):
-            return steps, tf.cast(position, float_dtype()) + float(self.offset)
+            return steps, tf.cast(position, ctx.float_dtype) + float(self.offset)
         layout = common_layout([steps, self.plan.position], allow_broadcast_all=True)
         position = to_layout(position, steps, layout)
         return layout, position + tf.cast(to_layout(ctx.value(self.offset), self.offset.output, layout), tf.int32)

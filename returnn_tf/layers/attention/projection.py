@@ -31,7 +31,10 @@ def projected(ctx: EmitContext, layer: ConcatInputLayer, frames: Data, perm: Seq
         return packing.unpack(_product(ctx, packed, ctx.param(param)))
     x = transpose(with_frames(ctx, layer.emit_input(ctx), layer.input, frames), perm)
     y = product_with_packed(ctx, param, x)
-    return full(_product(ctx, reduced(x), reduced(ctx.param(param)))) if y is None else y
+    if y is not None:
+        return y
+    low = ctx.product_dtype
+    return full(_product(ctx, reduced(x, low), reduced(ctx.param(param), low)), low)
 
 
 def _product(ctx: EmitContext, x: Any, weights: Any) -> Any:

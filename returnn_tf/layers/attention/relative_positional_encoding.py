@@ -86,7 +86,7 @@ class RelativePositionalEncodingLayer(ConcatInputLayer, Planned[RelativePosition
         dims = (keys, out) if queries is None else (queries, keys, out)
         in_loop = queries is None or queries.is_loop
         return RelativePositionalEncodingPlan(
-            Data(dims, feature_axis=len(dims) - 1, time_axis=None if in_loop else 0), queries, made_keys, keys
+            Data(dims, ctx.float_dtype, len(dims) - 1, None if in_loop else 0), queries, made_keys, keys
         )
 
     def _query_dim(self, ctx: PlanContext, data: Data) -> Optional[Dim]:
@@ -140,7 +140,10 @@ class RelativePositionalEncodingLayer(ConcatInputLayer, Planned[RelativePosition
             rows = rows[0]
         n_out = ctx.output.dim
         assert n_out is not None
-        table = sinusoids(tf.range(2 * self.clipping + 1), n_out) if self.fixed else ctx.param("encoding_matrix")
+        if self.fixed:
+            table = sinusoids(tf.range(2 * self.clipping + 1), n_out, ctx.float_dtype)
+        else:
+            table = ctx.param("encoding_matrix")
         if self.plan.made_keys and self.query_offset is None:
             ctx.set_aux(self.node, TABLE, table)
         return tf.gather(table, rows)

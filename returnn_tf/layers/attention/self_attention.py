@@ -30,7 +30,6 @@ from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.ops.softmax import masked_softmax
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.parts import Part, Parts, equal_parts
-from returnn_tf.tensor.precision import product_dtype
 from returnn_tf.util.lazy_tf import tf
 
 _PARTS = ("keys", "values")
@@ -250,7 +249,12 @@ class SelfAttentionLayer(ConcatInputLayer, Planned[SelfAttentionPlan]):
         weights = self._weights(ctx, q, k, table)
         if ctx.train:
             weights = ctx.dropout(weights, self.attention_dropout, seed="attention")
-        return full(tf.einsum("...hts,...shd->...thd", reduced(weights), reduced(v)))
+        return self._product(ctx, "...hts,...shd->...thd", weights, v)
+
+    @staticmethod
+    def _product(ctx: EmitContext, equation: str, x: Any, y: Any) -> Any:
+        low = ctx.product_dtype
+        return full(tf.einsum(equation, reduced(x, low), reduced(y, low)), low)
 
     def _weights(self, ctx: EmitContext, q: Any, k: Any, table: Optional[Any]) -> Any:
         """Emit energies and softmax, [..., head, queries, keys].
@@ -259,7 +263,7 @@ class SelfAttentionLayer(ConcatInputLayer, Planned[SelfAttentionPlan]):
         :param k: [..., keys, head, key]
         :param table: see `_table`
         """
-        energy = full(tf.einsum("...thd,...shd->...hts", reduced(q), reduced(k)))
+        energy = self._product(ctx, "...thd,...shd->...hts", q, k)
         if self.key_shift is not None:
             energy = energy + shift_energy(
                 ctx, self.key_shift, q, tf.shape(k)[-3], table, in_step=self.plan.single_step
@@ -288,7 +292,7 @@ class SelfAttentionLayer(ConcatInputLayer, Planned[SelfAttentionPlan]):
         if self.plan.kept is not None:
             raise ConfigError("its keys are also those of other batches (initial_state)")
         *rows, time = self.plan.rows.dims
-        return Data((*rows, self.plan.heads, time, time), time_axis=len(rows) + 1)
+        return Data((*rows, self.plan.heads, time, time), self.node.output.dtype, time_axis=len(rows) + 1)
 
     def emit_weights(self, ctx: EmitContext) -> Any:
         """Emit the projection and the softmax."""
@@ -308,7 +312,7 @@ class SelfAttentionLayer(ConcatInputLayer, Planned[SelfAttentionPlan]):
             return False
         if ctx.differs_by_frame(self.plan.rows.dims[-1]) or (self.key_shift is not None and table is None):
             return False
-        return qkv.dtype == tf.float32 and product_dtype() is None
+        return qkv.dtype == tf.float32 and ctx.product_dtype is None
 
     def _in_blocks(self, ctx: EmitContext, ops: Any, qkv: Any, table: Optional[Any]) -> Any:
         """Emit the native op, which computes the same as `_attend`; see there."""
@@ -362,4 +366,4 @@ def _history(ctx: PlanContext, rows: Sequence[Dim], heads: int, size: int) -> Da
     :param rows: batch and others
     """
     history, head = ctx.new_spatial(None, "history"), ctx.new_spatial(heads, "heads")
-    return Data((*rows, history, head, ctx.new_feature(size)), feature_axis=len(rows) + 2)
+    return Data((*rows, history, head, ctx.new_feature(size)), ctx.float_dtype, feature_axis=len(rows) + 2)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.ops.dense.attention import product_sum
 from returnn_tf.ops.dense.in_beam import product_in_beam
@@ -36,13 +37,14 @@ class WeightedSum:
         of_weights = ["squeezed%d" % i if i in self.squeezed else next(rest) for i in range(weights.rank)]
         return of_weights, *self.labels[1:]
 
-    def emit(self, weights: Any, base: Any) -> Any:
+    def emit(self, ctx: EmitContext, weights: Any, base: Any) -> Any:
         """Emit the sum; tensors in the layout of their templates."""
         if self.squeezed:
             weights = tf.squeeze(weights, axis=self.squeezed)
-        return product_sum([(weights, self.labels[0]), (base, self.labels[1])], self.labels[2])
+        operands = [(weights, self.labels[0]), (base, self.labels[1])]
+        return product_sum(operands, self.labels[2], product_dtype=ctx.product_dtype)
 
-    def emit_in_beam(self, weights: Any, base: Any, beam: int, with_gradient: bool) -> Any:
+    def emit_in_beam(self, ctx: EmitContext, weights: Any, base: Any, beam: int) -> Any:
         """Emit the sum where the base exists once per sequence, the weights once per hypothesis.
 
         :param beam: hypotheses per sequence; neighbours in the batch axis of the weights and of the result
@@ -50,11 +52,17 @@ class WeightedSum:
         labels, of_base, out = self.labels
         batch = out[next(i for i, dim in enumerate(self.output.dims) if dim.is_batch)]
         if batch not in labels:  # the weights are the same for all sequences
-            return self.emit(weights, tf.repeat(base, beam, axis=of_base.index(batch)))
+            return self.emit(ctx, weights, tf.repeat(base, beam, axis=of_base.index(batch)))
         if self.squeezed:
             weights = tf.squeeze(weights, axis=self.squeezed)
         return product_in_beam(
-            (base, of_base), (weights, labels), out, batch=batch, beam=beam, with_gradient=with_gradient
+            (base, of_base),
+            (weights, labels),
+            out,
+            batch=batch,
+            beam=beam,
+            with_gradient=ctx.train,
+            product_dtype=ctx.product_dtype,
         )
 
 

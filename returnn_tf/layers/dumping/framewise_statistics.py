@@ -75,7 +75,7 @@ class FramewiseStatisticsLayer(Planned[FramewiseStatisticsPlan]):
         if not 0 <= self.sil_label_idx < (data.dim or math.inf):
             raise ctx.error("sil_label_idx %d: there are only %s labels." % (self.sil_label_idx, data.dim))
         loss = LOSSES.get("ce", "framewise_statistics")()
-        loss.check(LossPlanContext(self.source, target, ctx.behavior_version))
+        loss.check(LossPlanContext(self.source, target, ctx.semantics))
         return FramewiseStatisticsPlan(Data((), "int32"), loss, target)
 
     def emit(self, ctx: EmitContext) -> Any:

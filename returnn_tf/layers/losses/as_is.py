@@ -8,7 +8,6 @@ from returnn_tf.config.options import option
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
 from returnn_tf.tensor import Data
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -50,14 +49,14 @@ class AsIsLoss(Loss):
     def _sum(self, ctx: LossContext) -> Any:
         x = ctx.output_value
         if not x.dtype.is_floating:
-            x = tf.cast(x, float_dtype())
+            x = tf.cast(x, ctx.float_dtype)
         axes = [axis for axis in ctx.output.dynamic_axes if axis != ctx.output.feature_axis]
         mask = ctx.masks(ctx.output, axes)
         if mask is not None:
             x = tf.where(mask, x, tf.zeros_like(x))
         return tf.reduce_sum(x)
 
-    def unreduced_template(self, output: Data) -> Data:
+    def unreduced_template(self, output: Data, float_dtype: str) -> Data:
         """Return the template of the output itself."""
         return output
 

@@ -8,7 +8,6 @@ from returnn_tf.config.options import option
 from returnn_tf.graph.loss import LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
 from returnn_tf.layers.losses.framewise import Frames, FramewiseLoss
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -53,4 +52,4 @@ class BinaryCrossEntropyLoss(FramewiseLoss):
         """Compute the mean over the features."""
         logits = frames.arrange(ctx.output_value)
         wrong = tf.not_equal(logits > 0, tf.cast(frames.target, logits.dtype) > 0.5)
-        return tf.reduce_mean(tf.cast(wrong, float_dtype()), axis=-1)
+        return tf.reduce_mean(tf.cast(wrong, ctx.float_dtype), axis=-1)

@@ -21,7 +21,6 @@ from returnn_tf.ops.sequence.ctc import (
 from returnn_tf.ops.sequence.ctc_variants import softmax_gradient
 from returnn_tf.ops.sequence.edit_distance import sparse_edit_distance, sparse_sequences
 from returnn_tf.tensor import Data
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 ERROR_TOPIC = "ctc"
@@ -112,10 +111,10 @@ class CtcLoss(Loss):
         """Sum over the sequences."""
         return tf.reduce_sum(self._errors(ctx))
 
-    def unreduced_template(self, output: Data) -> Data:
+    def unreduced_template(self, output: Data, float_dtype: str) -> Data:
         """Return the template [batch]."""
         assert output.batch_axis is not None
-        return Data((output.dims[output.batch_axis],), float_dtype())
+        return Data((output.dims[output.batch_axis],), float_dtype)
 
     def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
         """Return the value of each sequence, [batch]."""

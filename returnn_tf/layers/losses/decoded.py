@@ -14,7 +14,6 @@ from returnn_tf.ops.sequence.bleu import bleu_scores
 from returnn_tf.ops.sequence.ctc import greedy_decode
 from returnn_tf.ops.sequence.edit_distance import edit_distance
 from returnn_tf.tensor import Data
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -48,10 +47,10 @@ class DecodedLoss(Loss):
         """Sum over the sequences."""
         return tf.reduce_sum(self.compare(ctx))
 
-    def unreduced_template(self, output: Data) -> Data:
+    def unreduced_template(self, output: Data, float_dtype: str) -> Data:
         """Return the template [batch]."""
         assert output.batch_axis is not None
-        return Data((output.dims[output.batch_axis],), float_dtype())
+        return Data((output.dims[output.batch_axis],), float_dtype)
 
     def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
         """Return the value of each sequence, [batch]."""

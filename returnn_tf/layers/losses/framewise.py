@@ -10,7 +10,6 @@ from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext, frame_axis
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.match import match_axes
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -94,7 +93,7 @@ class FramewiseLoss(Loss):
             wanted = tf.cast(frames.target, tf.int32)
         else:
             wanted = tf.argmax(frames.target, axis=-1, output_type=tf.int32)
-        return tf.cast(tf.not_equal(best, wanted), float_dtype())
+        return tf.cast(tf.not_equal(best, wanted), ctx.float_dtype)
 
     def value(self, ctx: LossContext) -> Optional[Any]:
         """Sum over the frames."""
@@ -107,10 +106,10 @@ class FramewiseLoss(Loss):
         errors = self.frame_errors(ctx, frames)
         return None if errors is None else tf.reduce_sum(frames.zero_padded(errors))
 
-    def unreduced_template(self, output: Data) -> Data:
+    def unreduced_template(self, output: Data, float_dtype: str) -> Data:
         """Return the template of the output without its feature axis."""
         assert output.feature_axis is not None
-        return output.without_axes([output.feature_axis]).replace(dtype=float_dtype(), sparse_dim=None, vocab=None)
+        return output.without_axes([output.feature_axis]).replace(dtype=float_dtype, sparse_dim=None, vocab=None)
 
     def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
         """Return the value of every frame; padded ones are arbitrary."""

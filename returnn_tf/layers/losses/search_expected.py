@@ -79,7 +79,7 @@ class ExpectedLoss(Loss):
         inner = self._inner_loss()
         inner.check(ctx)
         try:
-            template = inner.unreduced_template(ctx.output)
+            template = inner.unreduced_template(ctx.output, ctx.semantics.float_dtype)
         except ConfigError as exc:
             raise ctx.error("expected_loss: %s" % exc) from exc
         if template.batch_axis is None:

@@ -8,7 +8,6 @@ from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
 from returnn_tf.layers.search.decide import DECIDED_SCORES, DecideLayer
 from returnn_tf.tensor import Data
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -54,10 +53,10 @@ class SearchScoreLoss(Loss):
         scores = self._scores(ctx)
         return -tf.reduce_sum(tf.where(tf.math.is_inf(scores), tf.zeros_like(scores), scores))
 
-    def unreduced_template(self, output: Data) -> Data:
+    def unreduced_template(self, output: Data, float_dtype: str) -> Data:
         """Return the template [batch]."""
         assert output.batch_axis is not None
-        return Data((output.dims[output.batch_axis],), float_dtype(), beam=output.beam)
+        return Data((output.dims[output.batch_axis],), float_dtype, beam=output.beam)
 
     def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
         """Return minus the scores, one per entry of the batch axis."""

@@ -68,8 +68,8 @@ class ActivationLayer(ConcatInputLayer):
         axis = self.input.feature_axis
         if is_over_features(self.activation) and axis is not None:
             x = move_axis(x, self.input.rank, axis, self.input.rank - 1)
-        ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(full(x), self.activation))
-        x = x if may_reduce(self.activation) else full(x)
+        ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(full(x, ctx.product_dtype), self.activation))
+        x = x if may_reduce(self.activation) else full(x, ctx.product_dtype)
         if ctx.train and not self.opts:
             return bias_and_activation(x, None, self.activation)
         return get_activation(self.activation, self.opts)(x)
@@ -130,7 +130,7 @@ class GatingLayer(ConcatInputLayer):
             return y
         a, b = tf.split(x, 2, axis=axis)
         if not (may_reduce(self.activation) and may_reduce(self.gate_activation)):
-            a, b = full(a), full(b)
+            a, b = full(a, ctx.product_dtype), full(b, ctx.product_dtype)
         return get_activation(self.activation)(a) * get_activation(self.gate_activation)(b)
 
     def works_by_frame(self) -> bool:

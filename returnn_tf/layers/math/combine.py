@@ -35,7 +35,6 @@ from returnn_tf.ops.activations import check_activation, get_activation, is_name
 from returnn_tf.ops.after_product import add
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import common_layout, match_axes
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -88,7 +87,7 @@ class ElementwiseLayer(Planned[ElementwisePlan]):
         if len(dtypes) > 1:
             found = " and ".join("%s (%r)" % (dtype, path) for dtype, path in dtypes.items())
             raise ctx.error("the sources have different dtypes, %s. Cast one by a layer of class 'cast'." % found)
-        return next(iter(dtypes), float_dtype())
+        return next(iter(dtypes), ctx.float_dtype)
 
     def values(self, ctx: EmitContext) -> list[Any]:
         """Return all sources in the common layout, size 1 where they lack an axis."""

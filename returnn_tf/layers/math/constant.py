@@ -18,7 +18,6 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.axis_marks import with_feature_default
 from returnn_tf.tensor import Data, Dim, DimKind, batch_dim
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -86,7 +85,7 @@ class ConstantLayer(Planned[ConstantPlan]):
         if array.dtype.kind == "O":
             raise ctx.error("value must be a number, bool, string or numpy array, got %s." % shown(self.value))
         if not isinstance(self.value, (np.ndarray, np.generic)):
-            array = array.astype({"i": "int32", "f": float_dtype(), "b": "bool"}.get(array.dtype.kind, array.dtype))
+            array = array.astype({"i": "int32", "f": ctx.float_dtype, "b": "bool"}.get(array.dtype.kind, array.dtype))
         try:
             return array if self.dtype is None else array.astype(self.dtype)
         except (TypeError, ValueError) as exc:

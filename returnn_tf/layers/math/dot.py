@@ -186,7 +186,13 @@ class DotLayer(Planned[DotPlan]):
         *letters, out = axis_letters(self.plan.axes)
         parts = list(zip(tensors, letters))
         return product_in_beam(
-            parts[once], parts[1 - once], out, batch=out[batch], beam=other.beam, with_gradient=ctx.train
+            parts[once],
+            parts[1 - once],
+            out,
+            batch=out[batch],
+            beam=other.beam,
+            with_gradient=ctx.train,
+            product_dtype=ctx.product_dtype,
         )
 
     def _mask(self, ctx: EmitContext) -> tuple[int, Optional[Any]]:

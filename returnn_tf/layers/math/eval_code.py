@@ -19,6 +19,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.semantics import Semantics
 from returnn_tf.graph.user_views import user_views
 from returnn_tf.layers.shared.eval_checks import check_names, check_sources
 from returnn_tf.ops.frames.shape import moved_axis_perm, to_layout, transpose
@@ -95,7 +96,9 @@ def true_labels_of_code(layer: Layer, labels: Node) -> Optional[frozenset[int]]:
     size = labels.output.dim
     if size is None or any(source is not labels for source in layer.sources):
         return None
-    state = Lowering({}, train=False, search=True, behavior_version=0, batch_size=size, values={labels: tf.range(size)})
+    state = Lowering(
+        {}, train=False, search=True, semantics=Semantics(), batch_size=size, values={labels: tf.range(size)}
+    )
     try:
         true = np.asarray(layer.emit(EmitContext(layer.node, state)))
     except Exception:  # TensorFlow and user code may raise anything

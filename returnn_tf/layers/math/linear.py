@@ -22,7 +22,6 @@ from returnn_tf.ops.gradients import drop_large_gradients
 from returnn_tf.ops.mixed_precision import full
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.parts import Parts
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -64,7 +63,7 @@ class LinearLayer(ConcatInputLayer):
         if self.with_bias:
             ctx.param("b", (n_out,), self.bias_init)
         if data.sparse_dim is not None:
-            data = data.replace(sparse_dim=None, dtype=float_dtype())
+            data = data.replace(sparse_dim=None, dtype=ctx.float_dtype)
             return data.with_axis(data.rank, out, feature=True)
         assert data.feature_axis is not None
         data = data.with_feature(data.feature_axis, out)
@@ -92,9 +91,10 @@ class LinearLayer(ConcatInputLayer):
             y = drop_large_gradients(y, self.grad_filter, feature_last(data).batch_axis)
         if self.activation is None:
             return self._place(y, data)
-        ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(self._place(full(y), data), self.activation))
+        wide = full(y, ctx.product_dtype)
+        ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(self._place(wide, data), self.activation))
         if not may_reduce(self.activation):
-            y = get_activation(self.activation)(full(y))
+            y = get_activation(self.activation)(wide)
         elif fuses:
             y = bias_and_activation(product, bias, self.activation)
         else:

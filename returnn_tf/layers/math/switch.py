@@ -16,7 +16,6 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import common_layout
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -67,7 +66,7 @@ class SwitchLayer(Planned[SwitchPlan]):
         operands = [n.output for n in [*branches, self.condition] if isinstance(n, Node)]
         if not isinstance(self.condition, Node):
             operands = [chosen.output] if isinstance(chosen, Node) else []
-        layout = common_layout(operands, allow_broadcast_all=True) if operands else Data(())
+        layout = common_layout(operands, allow_broadcast_all=True) if operands else Data((), ctx.float_dtype)
         data = layout
         if branches:
             first = branches[0].output
@@ -78,7 +77,7 @@ class SwitchLayer(Planned[SwitchPlan]):
             numbers = (self.true_from, self.false_from)
             flags = all(isinstance(n, bool) for n in numbers)
             ints = all(isinstance(n, int) for n in numbers)
-            data = data.replace(dtype="bool" if flags else "int32" if ints else float_dtype())
+            data = data.replace(dtype="bool" if flags else "int32" if ints else ctx.float_dtype)
         self._check_numbers(ctx, data.dtype)
         return SwitchPlan(data, layout)
 

@@ -17,7 +17,6 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.axis_marks import with_feature_default
 from returnn_tf.tensor import NUMERIC_DTYPES, Data, Dim, DimKind, batch_dim
 from returnn_tf.tensor.match import match_axes
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -72,7 +71,7 @@ class VariableLayer(Planned[VariablePlan]):
             raise ctx.error("takes no sources: 'from' must be [].")
         dims = self._dims(ctx)
         name = self.param_name or self.node.path.rpartition("/")[2]
-        dtype = self.dtype or float_dtype()
+        dtype = self.dtype or ctx.float_dtype
         is_float = dtype.startswith(("float", "bfloat", "complex"))
         init = 0 if self.init is None else self.init
         if self.init_by_layer is not None:

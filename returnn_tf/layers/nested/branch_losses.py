@@ -10,7 +10,6 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import Loss, LossContext, LossNode
 from returnn_tf.graph.lowering import Lowering
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 _PARTS = ("value", "error", "count")
@@ -62,13 +61,13 @@ class BranchLoss(Loss):
         :param lowering: the values of the branch
         :param found: gets (name, part) of those that it has
         """
-        node = self.branches[index]
+        node, float_dtype = self.branches[index], lowering.semantics.float_dtype
         if node is None:
-            return [tf.zeros([], float_dtype())] * len(_PARTS)
+            return [tf.zeros([], float_dtype)] * len(_PARTS)
         ctx = LossContext(node, EmitContext(node.owner, lowering))
         parts = {"count": node.loss.count(ctx), "value": node.loss.value(ctx), "error": node.loss.error(ctx)}
         found.update((self.name, part) for part, value in parts.items() if value is not None)
-        return [tf.cast(0.0 if parts[part] is None else parts[part], float_dtype()) for part in _PARTS]
+        return [tf.cast(0.0 if parts[part] is None else parts[part], float_dtype) for part in _PARTS]
 
     def set_values(self, ctx: EmitContext, values: Sequence[Any], found: set[tuple[str, str]]) -> None:
         """Keep what came out of the branches.

@@ -17,7 +17,6 @@ from returnn_tf.layers.random.state import ALGORITHMS, check_seed, constant_stat
 from returnn_tf.layers.shared.random_shape import check_scalar, random_dims, scalar, sizes, with_steps
 from returnn_tf.ops import philox
 from returnn_tf.tensor import Data, Dim
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 _FLOATS = ("float16", "float32", "float64")
@@ -89,7 +88,7 @@ class RandomLayer(Layer):
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: the dims of the shape; in a loop, where numbers differ by step, the steps in front."""
-        dtype = self.dtype or float_dtype()
+        dtype = self.dtype or ctx.float_dtype
         self._check_distribution(ctx, dtype)
         self._check_state(ctx)
         dims = random_dims(ctx, self.shape, last_is_feature=False)

@@ -14,7 +14,6 @@ from returnn_tf.ops.cells import run_cell
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.tensor import Data
-from returnn_tf.tensor.precision import float_dtype, product_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -64,7 +63,7 @@ class CellOverFrames:
             feature = None
         perm = [axis] + [i for i in (data.batch_axis,) if i is not None]
         perm += [i for i in range(data.rank) if i not in perm and i != feature]
-        output = data.replace(dtype=float_dtype(), sparse_dim=None, vocab=None)
+        output = data.replace(dtype=ctx.float_dtype, sparse_dim=None, vocab=None)
         if feature is None:
             return perm, output.permuted(perm)
         return perm + [feature], output.permuted(perm + [feature]).without_axes([len(perm)])
@@ -85,10 +84,10 @@ class CellOverFrames:
                 "to block of frames. Use direction 1." % ctx.node.path
             )
         params, initial = self.cell.params(ctx), self._initial_state(ctx, merge)
-        low = product_dtype()
+        low = ctx.product_dtype
         if low is not None and cell.native_kernel(tf.as_dtype(low)):  # else only the input projection is in that type
-            x, params = reduced(x), {name: reduced(value) for name, value in params.items()}
-            initial = None if initial is None else tuple(reduced(part) for part in initial)
+            x, params = reduced(x, low), {name: reduced(value, low) for name, value in params.items()}
+            initial = None if initial is None else tuple(reduced(part, low) for part in initial)
         y, state = run_cell(
             cell,
             params,
@@ -98,7 +97,7 @@ class CellOverFrames:
             direction=layer.direction or 1,
             seed=ctx.seed("cell") if ctx.train else None,
         )
-        y, state = full(y), tuple(full(part) for part in state)
+        y, state = full(y, low), tuple(full(part, low) for part in state)
         if merge:
             y = tf.reshape(y, tf.stack([shape[0], *batch_shape, cell.n_out]))
             state = self.cell.laid_out(ctx, state)

@@ -91,7 +91,7 @@ class CellStep:
                 rest.append(source)
                 rows.append(part)
                 continue
-            product = project(value, part)
+            product = project(value, part, product_dtype=ctx.product_dtype)
             known = product if known is None else known + product
         if known is None:
             return None
@@ -131,7 +131,8 @@ class CellStep:
             z = known
             if sources:
                 values = [ctx.value(source) for source in sources]
-                z = z + project(values[0] if len(values) == 1 else tf.concat(values, axis=1), weights)
+                x = values[0] if len(values) == 1 else tf.concat(values, axis=1)
+                z = z + project(x, weights, product_dtype=ctx.product_dtype)
             y, state = plan.cell.step_projected(z, state, index)
         if is_flat:
             return y, state

@@ -129,7 +129,8 @@ class MDLstmLayer(ConcatInputLayer, Planned[MDLstmPlan]):
         rows, columns = (tf.broadcast_to(ctx.lens(dim), [tf.shape(x)[0]]) for dim in self.plan.axes.dims)
         z, left, up = [], [], []
         for corner in self.plan.corners:
-            z.append(project(x, ctx.param(corner + "/W"), ctx.param(corner + "/b")))
+            weights, bias = ctx.param(corner + "/W"), ctx.param(corner + "/b")
+            z.append(project(x, weights, bias, product_dtype=ctx.product_dtype))
             left.append(ctx.param(corner + "/V_h"))
             up.append(ctx.param(corner + "/V_v"))
         flips = [CORNERS[name] for name in self.plan.corners]

@@ -18,7 +18,6 @@ from returnn_tf.ops.cells import Cell, unit_class
 from returnn_tf.ops.cells.params import INPUT
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.parts import Parts, total_size
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -62,7 +61,7 @@ class PlannedCell:
         """Return the state before the first frame, each tensor in the layout of `HiddenState.parts`."""
         state = self.given_state(ctx)
         if state is None:
-            return tuple(tf.zeros(tf.stack(ctx.shape(part)), float_dtype()) for part in self.state.parts)
+            return tuple(tf.zeros(tf.stack(ctx.shape(part)), ctx.float_dtype) for part in self.state.parts)
         return state
 
     def flat(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -102,7 +101,7 @@ class PlannedCell:
         """Return the output before the first frame: the state that is an output, zeros if none is."""
         index = self.cell.output_state
         if index is None:
-            return tf.zeros(tf.stack(ctx.shape(self.output)), float_dtype())
+            return tf.zeros(tf.stack(ctx.shape(self.output)), ctx.float_dtype)
         return self.first_state(ctx)[index]
 
 
@@ -111,7 +110,7 @@ def vectors_of(ctx: PlanContext, data: Data) -> tuple[list[int], Data]:
 
     :param data: the input; labels have no feature axis
     """
-    base = data.replace(dtype=float_dtype(), sparse_dim=None, vocab=None)
+    base = data.replace(dtype=ctx.float_dtype, sparse_dim=None, vocab=None)
     if data.sparse_dim is not None:
         return list(range(data.rank)), base.replace(feature_axis=None)
     ctx.need_feature(data)
@@ -139,6 +138,7 @@ def plan_cell(
         unit_opts=layer.unit_opts,
         input_projection=layer.input_projection,
         behavior_version=ctx.behavior_version,
+        product_dtype=ctx.semantics.product_dtype,
         where="option 'unit_opts'" if layer.unit_opts else "option 'unit'",
     )
     # A name_scope replaces "<layer>/rec".

@@ -26,7 +26,6 @@ from returnn_tf.ops.dense.twod_lstm import (
 )
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data, Dim
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 _STATES = ("h", "c")
@@ -111,7 +110,7 @@ class TwoDLstmLayer(Planned[TwoDLstmPlan]):
         target_axes = _axes(ctx, self.sources[1], steps if steps in target.dims else None)
         out, batch = ctx.out_feature(), source.dims[source_axes[1]]
         self._declare_params(ctx, ctx.need_static(out, "n_out"))
-        output = Data((batch, out), float_dtype(), feature_axis=1)
+        output = Data((batch, out), ctx.float_dtype, feature_axis=1)
         row = output.with_axis(0, frames).replace(time_axis=0)
         if steps is not None:
             output = output.with_axis(0, steps)
@@ -178,7 +177,9 @@ class TwoDLstmLayer(Planned[TwoDLstmPlan]):
         target = transpose(ctx.source(1), self.plan.target_axes)
         if self.plan.steps is not None and len(self.plan.target_axes) == 2:  # the same in all steps
             target = tf.repeat(target[None], ctx.size(self.plan.steps), axis=0)
-        return project(source, weights[:rows]), project(target, weights[rows:], ctx.param(self._prefix() + "b"))
+        bias, low = ctx.param(self._prefix() + "b"), ctx.product_dtype
+        of_source = project(source, weights[:rows], product_dtype=low)
+        return of_source, project(target, weights[rows:], bias, product_dtype=low)
 
     def _source_lens(self, ctx: EmitContext, batch: Any) -> Any:
         assert self.plan.row.time_dim is not None

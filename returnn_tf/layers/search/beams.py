@@ -13,7 +13,6 @@ from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.tensor import Data, Dim
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 #: Of a choice: int32 [batch * beam], the previous entry that each hypothesis continues.
@@ -50,7 +49,7 @@ class BeamScoresLayer(Layer):
         batch = next((d for d in source.dims if d.is_batch), None)
         if batch is None:
             raise ctx.error("the source %s has no batch axis, so no hypotheses." % source)
-        return Data((batch,), float_dtype())
+        return Data((batch,), ctx.float_dtype)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit zero without search."""

@@ -21,7 +21,6 @@ from returnn_tf.ops.frames.shape import transpose, with_sizes
 from returnn_tf.ops.sequence.fast_bw import Topology, chain_topology, ctc_topology, label_topology
 from returnn_tf.ops.sequence.fsa import Acceptors, acceptors_by_function
 from returnn_tf.tensor import SEQ_TAG, Data, Dim, DimKind
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 _ALIGN_TARGETS = ("ctc", "hmm", "staircase", "automaton", "sprint")
@@ -233,7 +232,7 @@ class ForcedAlignLayer(Layer):
             if self.blank_included
             else Dim(DimKind.FEATURE, classes.size, classes.description, auto=True)
         )
-        ctx.sub_output("scores", Data((data.dims[1],), float_dtype()))
+        ctx.sub_output("scores", Data((data.dims[1],), ctx.float_dtype))
         return Data(data.dims[:2], "int32", None, 0, sparse_dim)
 
     def same_labels(self) -> Iterator[SameLabels]:

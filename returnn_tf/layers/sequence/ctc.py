@@ -14,7 +14,6 @@ from returnn_tf.graph.same_labels import SameLabels, same_labels
 from returnn_tf.layers.sequence.alignments import ctc
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -56,7 +55,7 @@ class CtcLossLayer(Layer):
                 "logits have %d classes, but the targets %r are of %d labels. It needs one class per label, and one "
                 "for the blank." % (classes, self.targets.path, targets.dim)
             )
-        return Data((data.dims[data.batch_axis],), float_dtype())
+        return Data((data.dims[data.batch_axis],), ctx.float_dtype)
 
     def same_labels(self) -> Iterator[SameLabels]:
         """Return that the classes are those of the targets, and the blank."""

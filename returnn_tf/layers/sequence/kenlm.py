@@ -20,7 +20,6 @@ from returnn_tf.graph.option_types import Code
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.ops.sequence.ngram import LabelScorer, load_ngram_model
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -100,7 +99,7 @@ class KenLmLayer(Planned[KenLmPlan]):
             raise ctx.error(text % (vocab, len(labels), source, size))
         history = source.replace(dtype="string", sparse_dim=None, vocab=None)
         ctx.loop_state("history", history, lambda emit: tf.fill(emit.shape(history), ""))
-        data = source.replace(dtype=float_dtype(), sparse_dim=None, vocab=None)
+        data = source.replace(dtype=ctx.float_dtype, sparse_dim=None, vocab=None)
         if self.dense_output:
             data = data.with_axis(1, ctx.new_feature(size), feature=True)
         return KenLmPlan(data, path, labels)
@@ -126,6 +125,6 @@ class KenLmLayer(Planned[KenLmPlan]):
             earlier = [tuple(map(int, text.split())) for text in strings_before]
             return np.array([scorer.total(a) - scorer.total(b) for a, b in zip(histories, earlier)], "float32")
 
-        value = tf.cast(tf.numpy_function(score, [after, before], tf.float32, stateful=False), float_dtype())
+        value = tf.cast(tf.numpy_function(score, [after, before], tf.float32, stateful=False), ctx.float_dtype)
         value.set_shape(ctx.output.static_shape)
         return tf.stop_gradient(value)

@@ -18,7 +18,7 @@ from returnn_tf.util.lazy_tf import tf
 
 def given_source(ctx: PlanContext, axis: Any) -> Data:
     """Return the template of the source, which may be omitted where the axis is a dim."""
-    return Data(()) if isinstance(axis, Dim) and not ctx.node.sources else ctx.single_source()
+    return Data((), "int32") if isinstance(axis, Dim) and not ctx.node.sources else ctx.single_source()
 
 
 def axis_dim(ctx: PlanContext, source: Data, desc: Any) -> Dim:

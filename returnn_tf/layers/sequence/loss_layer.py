@@ -68,7 +68,7 @@ class LossLayer(Planned[LossLayerPlan]):
     def template(self, ctx: PlanContext) -> LossLayerPlan:
         """Infer the output as the loss defines it."""
         loss_node = self._plan(ctx)
-        return LossLayerPlan(loss_node.loss.unreduced_template(ctx.single_source()), loss_node)
+        return LossLayerPlan(loss_node.loss.unreduced_template(ctx.single_source(), ctx.float_dtype), loss_node)
 
     def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
         """Return this layer, or the one with the other part, planned when something needs it."""
@@ -103,7 +103,7 @@ class LossLayer(Planned[LossLayerPlan]):
         if loss.needs_target or (loss.takes_target and self.target_):
             target = ctx.depend(ctx.planner.target_node(ctx.node, self.target_ or "classes"))
         ctx.single_source()
-        found = loss.check(LossPlanContext(self.source, target, ctx.behavior_version))
+        found = loss.check(LossPlanContext(self.source, target, ctx.semantics))
         seq_tags = ctx.depend(ctx.planner.extern_node(SEQ_TAG)) if loss.needs_seq_tags else None
         return LossNode(ctx.node.path, loss, target, ctx.node, seq_tags=seq_tags, found=found)
 

@@ -20,7 +20,6 @@ from returnn_tf.layers.sequence.length import LengthLayer, axis_dim, given_sourc
 from returnn_tf.layers.shared.axis_marks import with_feature_default
 from returnn_tf.tensor import NUMERIC_DTYPES, Data, Dim
 from returnn_tf.tensor.data import default_time_axis
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -52,7 +51,7 @@ class RangeLayer(Layer):
         if not self.delta:
             raise ctx.error("delta must not be 0.")
         numbers = (self.start, self.limit, self.delta)
-        dtype = self.dtype or ("int32" if all(isinstance(n, int) for n in numbers) else float_dtype())
+        dtype = self.dtype or ("int32" if all(isinstance(n, int) for n in numbers) else ctx.float_dtype)
         size = max(0, math.ceil((self.limit - self.start) / self.delta))
         dim = ctx.bind(self.out_spatial_dim, ctx.new_spatial(size, "range"))
         labels = ctx.new_feature(math.ceil(self.limit), "%s:labels" % self.node.path) if self.sparse else None

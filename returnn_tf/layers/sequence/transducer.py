@@ -17,7 +17,6 @@ from returnn_tf.graph.same_labels import SameLabels, same_labels
 from returnn_tf.layers.sequence.alignments import transducer
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -80,7 +79,7 @@ class TransducerLossLayer(Planned[TransducerLossPlan]):
         label_axis = self._label_axis(ctx)
         (time_axis,) = set(range(4)) - {data.batch_axis, data.feature_axis, label_axis}
         axes = [data.batch_axis, time_axis, label_axis, data.feature_axis]
-        return TransducerLossPlan(Data((data.dims[data.batch_axis],), float_dtype()), axes)
+        return TransducerLossPlan(Data((data.dims[data.batch_axis],), ctx.float_dtype), axes)
 
     def _label_axis(self, ctx: PlanContext) -> int:
         data, dim = self.logits.output, self.targets.output.time_dim

@@ -128,7 +128,8 @@ class SliceNdLayer(ConcatInputLayer, Planned[SliceNdPlan]):
             sizes = tf.cast(to_layout(ctx.value(self.size), self.size.output, where, mapping), tf.int32)
         elif isinstance(self.size, Dim) and self.size.is_dynamic and where.batch_axis is not None:
             lens = ctx.lens(self.size)
-            sizes = lens if lens.shape.rank == 0 else to_layout(lens, Data((where.dims[where.batch_axis],)), where)
+            by_sequence = Data((where.dims[where.batch_axis],), "int32")
+            sizes = lens if lens.shape.rank == 0 else to_layout(lens, by_sequence, where)
         else:
             return limit
         return tf.minimum(limit, start + sizes)

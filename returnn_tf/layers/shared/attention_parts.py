@@ -15,7 +15,6 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node
 from returnn_tf.ops.dense.labelled_attention import Factor, Label, Labels, Weights, labelled_attention
 from returnn_tf.tensor import Data
-from returnn_tf.tensor.precision import product_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -104,7 +103,7 @@ def attended(
     weights = ctx.aux(node, WEIGHTS)
     if weights is None or base.dtype != tf.float32 or not _only_reader(ctx, node) or not _computes_all(ctx):
         return None
-    if weights.value is not ctx.value(node) or base is weights.value or product_dtype() is not None:
+    if weights.value is not ctx.value(node) or base is weights.value or ctx.product_dtype is not None:
         return None
     # The labels of the last product, in terms of those of the first one.
     names: dict[Label, Label] = dict(zip(labels, weights.labels))

@@ -106,6 +106,6 @@ class ConvParams:
             y = tf.nn.bias_add(y, bias)
         if self.activation is None:
             return y
-        ctx.set_aux(ctx.node, PRE_ACTIVATION, PreActivation(full(y), self.activation))
-        y = y if may_reduce(self.activation) else full(y)
+        ctx.set_aux(ctx.node, PRE_ACTIVATION, PreActivation(full(y, ctx.product_dtype), self.activation))
+        y = y if may_reduce(self.activation) else full(y, ctx.product_dtype)
         return get_activation(self.activation)(y)

@@ -19,7 +19,6 @@ from returnn_tf.ops.signal.segments import (
     run_ends,
     run_lengths,
 )
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -33,7 +32,7 @@ class SegmentTargetsLayer(SegmentsLayer):
         :param segments: of the labels, [segments, window]
         :param frames: whether the output has the frames as its time axis; otherwise a single one
         """
-        data = segments.output.replace(dtype=float_dtype(), sparse_dim=None, time_axis=1)
+        data = segments.output.replace(dtype=ctx.float_dtype, sparse_dim=None, time_axis=1)
         if not frames:
             data = data.with_dim(1, ctx.new_spatial(1, "one"))
         data = with_features(ctx, data.with_axis(2, ctx.new_feature(features)), 2, features)
@@ -72,7 +71,7 @@ class ClassesToSegmentsLayer(SegmentTargetsLayer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a cumulative sum."""
-        return class_frequencies(self.cut(ctx, self.labels(ctx))[0], self.num_classes)
+        return class_frequencies(self.cut(ctx, self.labels(ctx))[0], self.num_classes, ctx.float_dtype)
 
 
 @register_layer("classes_to_length_distribution")
@@ -98,7 +97,7 @@ class ClassesToLengthDistributionLayer(SegmentTargetsLayer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit comparisons of neighbouring frames."""
-        return run_lengths(*self.cut(ctx, self.labels(ctx)))[:, None]
+        return run_lengths(*self.cut(ctx, self.labels(ctx)), ctx.float_dtype)[:, None]
 
 
 @register_layer("classes_to_length_distribution_global")
@@ -140,7 +139,7 @@ class ClassesToLengthDistributionGlobalLayer(SegmentTargetsLayer):
         ends = run_ends(labels, tf.broadcast_to(ctx.lens(self.plan.frames), [tf.shape(labels)[0]]))
         ends, lens = self.cut(ctx, ends)
         ends = tf.logical_and(ends, tf.range(self.window) >= self.min_length - 1)
-        weights = end_weights(ends, lens, self.weight_falloff, self.target_smoothing or 1)
+        weights = end_weights(ends, lens, self.weight_falloff, self.target_smoothing or 1, ctx.float_dtype)
         return weights[:, :, None] if self.broadcast_axis == "feature" else weights[:, None]
 
 
@@ -172,4 +171,4 @@ class SegmentAlignmentLayer(SegmentTargetsLayer):
         pairs, frames = self.labels(ctx), ctx.size(self.plan.frames)
         labels, _ = self.cut(ctx, pairs[:, 0::2][:, :frames])
         ends, lens = self.cut(ctx, tf.not_equal(pairs[:, 1::2], 0))
-        return first_end_labels(labels, ends, lens, self.num_classes)
+        return first_end_labels(labels, ends, lens, self.num_classes, ctx.float_dtype)

@@ -48,6 +48,7 @@ class Cell:
     :param unit_opts: see `Options`
     :param input_projection: False: the input is already projected, there are no input weights and no bias
     :param behavior_version: selects old or new defaults
+    :param product_dtype: type of products with parameters, see `Semantics`
     :param where: place for error messages, such as the path of the layer
     """
 
@@ -79,6 +80,7 @@ class Cell:
         unit_opts: Optional[Mapping[str, Any]] = None,
         input_projection: bool = True,
         behavior_version: int = 0,
+        product_dtype: Optional[str] = None,
         where: str = "rec",
     ):
         self.n_out = n_out
@@ -86,6 +88,7 @@ class Cell:
         self.sparse_input = sparse_input
         self.input_projection = input_projection
         self.behavior_version = behavior_version
+        self.product_dtype = product_dtype
         self.where = where
         self.opts: Any = from_options(self.Options, unit_opts or {}, where="%s: unit_opts of %r" % (where, self.unit))
         self._check_input()
@@ -164,7 +167,11 @@ class Cell:
         :return: [..., projected_dim]; it may be ``x`` itself if it is no projection that `step` needs first
         """
         weights = self.input_weights(params)
-        return x if weights is None else project(x, *weights)
+        return x if weights is None else self.project(x, *weights)
+
+    def project(self, x: tf.Tensor, weights: tf.Tensor, bias: Optional[tf.Tensor] = None) -> tf.Tensor:
+        """Compute ``x W + b`` in the type of products; see the function `project`."""
+        return project(x, weights, bias, product_dtype=self.product_dtype)
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
         """Return weights [in, projected_dim] and bias of the input projection, or None.
@@ -255,26 +262,30 @@ def drop_rate(rate: float) -> Optional[str]:
     return None if 0 <= rate < 1 else "must be in the range 0 <= x < 1"
 
 
-def project(x: tf.Tensor, weights: tf.Tensor, bias: Optional[tf.Tensor] = None) -> tf.Tensor:
+def project(
+    x: tf.Tensor, weights: tf.Tensor, bias: Optional[tf.Tensor] = None, *, product_dtype: Optional[str] = None
+) -> tf.Tensor:
     """Compute ``x W + b`` over all leading axes at once; a lookup in ``W`` if ``x`` holds class indices.
 
     :param x: [..., in] float, or [...] int
     :param weights: [in, out]
     :param bias: [out]
+    :param product_dtype: see `Semantics`
     :return: [..., out]
     """
     if x.dtype.is_integer:
         z = tf.gather(weights, x)
         return z if bias is None else z + bias
     leading = tf.shape(x)[:-1]
-    rows, weights = reduced(tf.reshape(x, [-1, x.shape[-1]])), reduced(weights)
-    bias = None if bias is None else reduced(bias)
+    rows = reduced(tf.reshape(x, [-1, x.shape[-1]]), product_dtype)
+    weights = reduced(weights, product_dtype)
+    bias = None if bias is None else reduced(bias, product_dtype)
     if x.shape.rank == 2:  # a single frame of each sequence
         z = tf.matmul(rows, weights)
         z = z if bias is None else tf.nn.bias_add(z, bias)  # its gradient, unlike that of +, is a plain reduction
     else:
         z = matmul(rows, weights, bias)
-    z = z if x.dtype == weights.dtype else full(z)
+    z = z if x.dtype == weights.dtype else full(z, product_dtype)
     out = tf.reshape(z, tf.concat([leading, [weights.shape[-1]]], axis=0))
     out.set_shape(x.shape[:-1].concatenate([weights.shape[-1]]))
     return out

@@ -11,7 +11,7 @@ import numpy as np
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import above, option
 from returnn_tf.ops.activations import get_activation
-from returnn_tf.ops.cells.base import Cell, Params, State, drop_rate, dropout, project
+from returnn_tf.ops.cells.base import Cell, Params, State, drop_rate, dropout
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
@@ -105,7 +105,7 @@ class LayerNormLstm(Cell):
 
     def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
         """Project the input; see `Cell.project_input`."""
-        z = project(x, params["W_ff"], params.get("bias"))
+        z = self.project(x, params["W_ff"], params.get("bias"))
         if self.gate_norm == "global_norm":
             z = self._norm(z, params["gamma_input_below"]) + params["beta_input_below"]
         return z

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Optional
 
-from returnn_tf.ops.cells.base import Cell, Params, State, project
+from returnn_tf.ops.cells.base import Cell, Params, State
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -34,7 +34,7 @@ class PreparedCell:
         """
         if self.projection is None:
             return self.step_projected(self.cell.project_input(self.params, x), state, step)
-        return self.step_projected(project(x, *self.projection), state, step)
+        return self.step_projected(self.cell.project(x, *self.projection), state, step)
 
     def step_projected(self, z: tf.Tensor, state: State, step: Optional[tf.Tensor]) -> tuple[tf.Tensor, State]:
         """Compute one step from an already projected input [batch, projected_dim]."""

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import string
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, Optional
 
 from returnn_tf.ops.dense.einsum import einsum
 from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.util.lazy_tf import tf
 
 
-def product_sum(operands: Sequence[tuple[Any, Sequence[Hashable]]], out: Sequence[Hashable]) -> Any:
+def product_sum(
+    operands: Sequence[tuple[Any, Sequence[Hashable]]], out: Sequence[Hashable], *, product_dtype: Optional[str]
+) -> Any:
     """Multiply two tensors with labelled axes, and sum over the labels missing in the result.
 
     :param operands: two of (tensor, a label for each of its axes)
     :param out: labels of the result, in order
+    :param product_dtype: see `Semantics`
     """
     letters: dict[Hashable, str] = {}
     terms = []
     for _, labels in operands:
         terms.append("".join(letters.setdefault(label, string.ascii_letters[len(letters)]) for label in labels))
     equation = "%s->%s" % (",".join(terms), "".join(letters[label] for label in out))
-    return full(einsum(equation, *(reduced(x) for x, _ in operands)))
+    return full(einsum(equation, *(reduced(x, product_dtype) for x, _ in operands)), product_dtype)
 
 
 def left_only_mask(size: Any) -> Any:

@@ -10,14 +10,20 @@ from returnn_tf.native.decoding.search import search_ops
 from returnn_tf.ops.dense.einsum import einsum
 from returnn_tf.ops.frames.shape import merge_axes, size_of, split_axis
 from returnn_tf.ops.mixed_precision import full, reduced
-from returnn_tf.tensor.precision import product_dtype
 from returnn_tf.util.lazy_tf import tf
 
 Axes = Sequence[Hashable]
 
 
 def product_in_beam(
-    once: tuple[Any, Axes], other: tuple[Any, Axes], out: Axes, *, batch: Hashable, beam: int, with_gradient: bool
+    once: tuple[Any, Axes],
+    other: tuple[Any, Axes],
+    out: Axes,
+    *,
+    batch: Hashable,
+    beam: int,
+    with_gradient: bool,
+    product_dtype: Optional[str],
 ) -> Any:
     """Multiply two tensors with labelled axes, and sum over the labels missing in the result.
 
@@ -26,8 +32,9 @@ def product_in_beam(
     :param out: labels of the result, in order
     :param batch: the label of the batch axis, which all three have
     :param beam: hypotheses per sequence
+    :param product_dtype: see `Semantics`
     """
-    found = None if with_gradient else _by_native_op(once, other, list(out), batch)
+    found = None if with_gradient or product_dtype is not None else _by_native_op(once, other, list(out), batch)
     if found is not None:
         return found
     (x, labels), (y, others) = once, other
@@ -38,8 +45,8 @@ def product_in_beam(
     second, result = (
         "".join(letters[label] + (into if label == batch else "") for label in part) for part in (others, out)
     )
-    product = full(einsum("%s,%s->%s" % (first, second, result), reduced(x), reduced(y)))
-    return merge_axes(product, list(out).index(batch), 2)[0]
+    product = einsum("%s,%s->%s" % (first, second, result), reduced(x, product_dtype), reduced(y, product_dtype))
+    return merge_axes(full(product, product_dtype), list(out).index(batch), 2)[0]
 
 
 def _by_native_op(once: tuple[Any, Axes], other: tuple[Any, Axes], out: list[Any], batch: Hashable) -> Optional[Any]:
@@ -53,7 +60,7 @@ def _by_native_op(once: tuple[Any, Axes], other: tuple[Any, Axes], out: list[Any
     is_sum = labels == [batch, others[-1], *out[1:-1], out[-1]]
     if not is_sum and labels != [batch, out[-1], *out[1:-1], others[-1]]:
         return None
-    ops = search_ops() if x.dtype == y.dtype == tf.float32 and product_dtype() is None else None
+    ops = search_ops() if x.dtype == y.dtype == tf.float32 else None
     if ops is None:
         return None
     sizes, frames = tf.shape(y), tf.shape(x)[1]

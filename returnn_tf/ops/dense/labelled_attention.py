@@ -147,10 +147,10 @@ def _grouped(part: Factor, groups: Sequence[Labels]) -> Any:
 def _form(parts: Sequence[Any], weights: Weights, lengths: Optional[Any]) -> Any:
     """Compute what the native op does in TensorFlow."""
     q, k, v = parts
-    energies = product_sum([(q * weights.scale, "bthd"), (k, "bshd")], "bhts")
+    energies = product_sum([(q * weights.scale, "bthd"), (k, "bshd")], "bhts", product_dtype=None)
     mask = None if lengths is None else tf.sequence_mask(lengths, tf.shape(k)[1])[:, None, None]
     y = masked_softmax(energies, left_only_mask(tf.shape(k)[1]) if weights.causal else mask)
     if weights.dropout:
         keep = tf.random.stateless_uniform(tf.shape(y), weights.seed) >= weights.dropout
         y *= tf.cast(keep, y.dtype) * (1.0 / (1.0 - weights.dropout))
-    return product_sum([(y, "bhts"), (v, "bshd")], "bthd")
+    return product_sum([(y, "bhts"), (v, "bshd")], "bthd", product_dtype=None)

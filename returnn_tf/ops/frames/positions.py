@@ -6,27 +6,27 @@ import math
 from typing import Any
 
 from returnn_tf.ops.frames.shape import sizes_of
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 _MIN_TIMESCALE, _MAX_TIMESCALE = 1.0, 1e4
 
 
-def sinusoids(position: Any, channels: int) -> Any:
+def sinusoids(position: Any, channels: int, dtype: str) -> Any:
     """Return ``sin(position / s)`` for all time scales s, then ``cos(position / s)``, then a 0 if channels is odd.
 
     The time scales go from 1 to 10000, in equal ratios.
 
     :param position: int or float [...]
-    :return: floats [..., channels]
+    :param dtype: of floats, see `Semantics`
+    :return: [..., channels]
     """
     count = channels // 2
     step = math.log(_MAX_TIMESCALE / _MIN_TIMESCALE) / max(count - 1, 1)
-    rates = tf.constant([math.exp(-i * step) / _MIN_TIMESCALE for i in range(count)], float_dtype())
-    angles = tf.cast(position, float_dtype())[..., None] * rates
+    rates = tf.constant([math.exp(-i * step) / _MIN_TIMESCALE for i in range(count)], dtype)
+    angles = tf.cast(position, dtype)[..., None] * rates
     parts = [tf.sin(angles), tf.cos(angles)]
     if channels % 2:
-        parts.append(tf.zeros_like(tf.cast(position, float_dtype()))[..., None])
+        parts.append(tf.zeros_like(tf.cast(position, dtype))[..., None])
     return tf.concat(parts, axis=-1)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from returnn_tf.ops.frames.shape import expand_at, sizes_of
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -32,18 +31,18 @@ def join_segments(x: Any) -> Any:
     return tf.stack(moved, axis=2)
 
 
-def class_frequencies(classes: Any, count: int) -> Any:
-    """Return the relative frequencies of the classes up to each frame: int [n, size] -> floats [n, size, count]."""
-    frames = tf.cast(tf.range(tf.shape(classes)[1]) + 1, float_dtype())
-    return tf.cumsum(tf.one_hot(classes, count, dtype=float_dtype()), axis=1) / frames[:, None]
+def class_frequencies(classes: Any, count: int, dtype: str) -> Any:
+    """Return the relative frequencies of the classes up to each frame: int [n, size] -> ``dtype`` [n, size, count]."""
+    frames = tf.cast(tf.range(tf.shape(classes)[1]) + 1, dtype)
+    return tf.cumsum(tf.one_hot(classes, count, dtype=dtype), axis=1) / frames[:, None]
 
 
-def run_lengths(classes: Any, lens: Any) -> Any:
+def run_lengths(classes: Any, lens: Any, dtype: str) -> Any:
     """Return the lengths of the runs of equal classes, relative to that of the segment, at the last frame of each run.
 
     :param classes: int [n, size]
     :param lens: int32 [n], at least 1
-    :return: floats [n, size]; other frames are 0, the sum is 1
+    :return: ``dtype`` [n, size]; other frames are 0, the sum is 1
     """
     size = classes.shape[1]
     index = tf.range(size)
@@ -51,7 +50,7 @@ def run_lengths(classes: Any, lens: Any) -> Any:
     ends = tf.logical_and(tf.logical_or(ends, index == lens[:, None] - 1), index < lens[:, None])
     earlier = tf.where(tf.logical_and(ends[:, None], index[None] < index[:, None]), index, -1)
     lengths = index - tf.reduce_max(earlier, axis=2)
-    return tf.where(ends, tf.cast(lengths, float_dtype()), 0.0) / tf.cast(lens, float_dtype())[:, None]
+    return tf.where(ends, tf.cast(lengths, dtype), 0.0) / tf.cast(lens, dtype)[:, None]
 
 
 def run_ends(classes: Any, lens: Any) -> Any:
@@ -61,7 +60,7 @@ def run_ends(classes: Any, lens: Any) -> Any:
     return tf.logical_or(tf.not_equal(classes, following), index == lens[:, None] - 1)
 
 
-def end_weights(ends: Any, lens: Any, falloff: float, smoothing: int) -> Any:
+def end_weights(ends: Any, lens: Any, falloff: float, smoothing: int, dtype: str) -> Any:
     """Return a distribution over the frames in which a segment may end.
 
     The k-th end (from 0) has the weight ``falloff * (1 - falloff) ** k``, the last frame at least 1e-4; these are
@@ -70,12 +69,12 @@ def end_weights(ends: Any, lens: Any, falloff: float, smoothing: int) -> Any:
     :param ends: bool [n, size]
     :param lens: int32 [n], at least 1
     :param smoothing: an odd number
-    :return: floats [n, size]
+    :return: ``dtype`` [n, size]
     """
     index = tf.range(tf.shape(ends)[1])
     inside = index < lens[:, None]
     ends = tf.logical_and(ends, inside)
-    before = tf.cumsum(tf.cast(ends, float_dtype()), axis=1, exclusive=True)
+    before = tf.cumsum(tf.cast(ends, dtype), axis=1, exclusive=True)
     weights = tf.where(ends, falloff * tf.pow(tf.constant(1.0 - falloff, before.dtype), before), 0.0)
     weights = tf.where(index == lens[:, None] - 1, tf.maximum(weights, 1e-4), weights)
     if smoothing > 1:
@@ -86,13 +85,13 @@ def end_weights(ends: Any, lens: Any, falloff: float, smoothing: int) -> Any:
     return weights / tf.reduce_sum(weights, axis=1, keepdims=True)
 
 
-def first_end_labels(labels: Any, ends: Any, lens: Any, count: int) -> Any:
+def first_end_labels(labels: Any, ends: Any, lens: Any, count: int, dtype: str) -> Any:
     """Return the one-hot label at the first end of each segment.
 
     :param labels: int [n, size]
     :param ends: bool [n, size]
-    :return: floats [n, size, count]; all other frames are 0
+    :return: ``dtype`` [n, size, count]; all other frames are 0
     """
     ends = tf.logical_and(ends, tf.range(tf.shape(ends)[1]) < lens[:, None])
     first = tf.logical_and(ends, tf.equal(tf.cumsum(tf.cast(ends, tf.int32), axis=1, exclusive=True), 0))
-    return tf.one_hot(labels, count, dtype=float_dtype()) * tf.cast(expand_at(first, [2]), float_dtype())
+    return tf.one_hot(labels, count, dtype=dtype) * tf.cast(expand_at(first, [2]), dtype)

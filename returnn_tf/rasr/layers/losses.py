@@ -15,7 +15,6 @@ from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.rasr.layers.automata import acceptors_of_rasr, check_sprint_opts, text_of_tags
 from returnn_tf.rasr.processes.servers import ServerOptions, servers_for
 from returnn_tf.tensor import Data
-from returnn_tf.tensor.precision import float_dtype
 from returnn_tf.util.host_calls import host_call
 from returnn_tf.util.lazy_tf import tf
 
@@ -53,10 +52,10 @@ class RasrLoss(Loss):
         """Sum over the sequences."""
         return tf.reduce_sum(self._losses(ctx))
 
-    def unreduced_template(self, output: Data) -> Data:
+    def unreduced_template(self, output: Data, float_dtype: str) -> Data:
         """Return the template [batch]."""
         assert output.batch_axis is not None
-        return Data((output.dims[output.batch_axis],), float_dtype())
+        return Data((output.dims[output.batch_axis],), float_dtype)
 
     def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
         """Return the value of each sequence, [batch]."""
@@ -68,14 +67,14 @@ class RasrLoss(Loss):
 
     def _errors(self, ctx: LossContext) -> Any:
         if ctx.target_node is None:
-            return tf.zeros_like(ctx.lens(ctx.output), float_dtype())
+            return tf.zeros_like(ctx.lens(ctx.output), ctx.float_dtype)
         best = tf.argmax(self._scores(ctx), axis=-1, output_type=tf.int32)  # [time, batch]
         target = ctx.target
         labels = transpose(ctx.target_value, [target.time_axis, target.batch_axis])  # type: ignore[list-item]
         frames = tf.minimum(tf.shape(best)[0], tf.shape(labels)[0])
         inside = tf.transpose(tf.sequence_mask(ctx.lens(ctx.output), frames))
         wrong = tf.logical_and(inside, tf.not_equal(best[:frames], tf.cast(labels[:frames], tf.int32)))
-        return tf.reduce_sum(tf.cast(wrong, float_dtype()), axis=0)
+        return tf.reduce_sum(tf.cast(wrong, ctx.float_dtype), axis=0)
 
     def _scores(self, ctx: LossContext) -> Any:
         """Return the values before the softmax, [time, batch, classes]."""

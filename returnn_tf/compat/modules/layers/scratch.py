@@ -23,7 +23,7 @@ class ScratchGraph:
         with self.graph.as_default():
             step = tf.compat.v1.placeholder(tf.int64, [])
             # As in training, where such code has all its variables.
-            self.lowering = Lowering({}, not ctx.search, ctx.search, ctx.behavior_version, step=step)
+            self.lowering = Lowering({}, not ctx.search, ctx.search, ctx.semantics, step=step)
             self.lowering.batch_size = _placeholder("int32", [])
             if ctx.in_step:
                 self.lowering.loop_index = _placeholder("int32", [])

@@ -16,7 +16,6 @@ from returnn_tf.export.steps.parts import State, StepParts
 from returnn_tf.export.steps.values import PassedValues
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
-from returnn_tf.tensor.precision import using_precision
 from returnn_tf.util.lazy_tf import tf
 
 #: The state that holds scores where all of the step is needed for the next one.
@@ -56,7 +55,7 @@ class StepFunctions:
 
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:
-        with using_config(self._plan.config), using_precision(self._plan.float_dtype, self._plan.mixed_precision):
+        with using_config(self._plan.config):
             yield
 
     @property

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import above, at_least, between, option
-from returnn_tf.ops.cells.base import Cell, Params, State, project
+from returnn_tf.ops.cells.base import Cell, Params, State
 from returnn_tf.ops.cells.params import CellParam, input_part, whole
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.ops.cells.time_axis import zero_padding
@@ -127,7 +127,7 @@ class Lru(Cell):
         a_re, a_im, c_re, c_im = weights
         b_re, b_im, skip = self._split(z)
         (re, im), last = recurrence_of_parts((a_re, a_im), (b_re, b_im), state, lengths, reverse)
-        y = project(re, c_re) - project(im, c_im) + skip
+        y = self.project(re, c_re) - self.project(im, c_im) + skip
         return y if lengths is None else zero_padding(y, lengths), last
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import above, at_least, option
-from returnn_tf.ops.cells.base import Cell, Params, State, project
+from returnn_tf.ops.cells.base import Cell, Params, State
 from returnn_tf.ops.cells.matrix.causal_convolution import causal_convolution
 from returnn_tf.ops.cells.matrix.recent_frames import shift_in
 from returnn_tf.ops.cells.params import CellParam, input_part, taps, whole
@@ -135,8 +135,8 @@ class Mamba(Cell):
         self, x: tf.Tensor, w_x: tf.Tensor, w_dt: tf.Tensor, dt_bias: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return delta [..., E], B and C [..., N] from x [..., E]."""
-        low, b, c = tf.split(project(x, w_x), [self.rank, self.opts.d_state, self.opts.d_state], axis=-1)
-        return tf.nn.softplus(project(low, w_dt, dt_bias)), b, c
+        low, b, c = tf.split(self.project(x, w_x), [self.rank, self.opts.d_state, self.opts.d_state], axis=-1)
+        return tf.nn.softplus(self.project(low, w_dt, dt_bias)), b, c
 
     @property
     def is_parallel(self) -> bool:
@@ -155,7 +155,7 @@ class Mamba(Cell):
         delta, b, c = self._selection(x, w_x, w_dt, dt_bias)
         h0 = tf.reshape(state[0], [-1, self.opts.d_state, self.channels])
         y, h_last = selective_scan(x, delta, a, b, c, d, h0, lengths)
-        out = running_order(project(y * tf.nn.silu(gate), w_out), lengths, reverse)
+        out = running_order(self.project(y * tf.nn.silu(gate), w_out), lengths, reverse)
         return out, (tf.reshape(h_last, [-1, self.state_sizes()[0]]), last_frames)
 
 

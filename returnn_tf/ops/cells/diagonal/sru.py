@@ -10,7 +10,7 @@ from typing import Optional
 import numpy as np
 
 from returnn_tf.config.options import option
-from returnn_tf.ops.cells.base import Cell, Kernel, Params, State, project
+from returnn_tf.ops.cells.base import Cell, Kernel, Params, State
 from returnn_tf.ops.cells.diagonal.sru_loop import sru_loop
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
@@ -74,7 +74,7 @@ class Sru(Cell):
         """Return c, f, r and the input of the output [..., 4 n]; see `Cell.project_input`."""
         if not self._copies_input:
             return super().project_input(params, x)
-        return tf.concat([project(x, params["W"], self._bias(params, 1)), x], axis=-1)
+        return tf.concat([self.project(x, params["W"], self._bias(params, 1)), x], axis=-1)
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
         """Return the input weights; see `Cell.input_weights`."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from returnn_tf.config.options import at_least, option
-from returnn_tf.ops.cells.base import Params, project
+from returnn_tf.ops.cells.base import Params
 from returnn_tf.ops.cells.matrix.causal_convolution import causal_convolution
 from returnn_tf.ops.cells.matrix.chunkwise import chunk_option
 from returnn_tf.ops.cells.matrix.delta_rule import delta_rule
@@ -119,4 +119,4 @@ class DeltaNet(MatrixCell):
 
     def read(self, params: Params, y: tf.Tensor, frames: HeadFrames) -> tf.Tensor:
         """Normalise the heads and project them; see `MatrixCell.read`."""
-        return project(join_heads(normed(y, params["norm/scale"])), params["W_o"])
+        return self.project(join_heads(normed(y, params["norm/scale"])), params["W_o"])

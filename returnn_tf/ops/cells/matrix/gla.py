@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from returnn_tf.config.options import above, at_least, option
-from returnn_tf.ops.cells.base import Cell, Params, State, project
+from returnn_tf.ops.cells.base import Cell, Params, State
 from returnn_tf.ops.cells.matrix.chunkwise import chunk_option, chunkwise
 from returnn_tf.ops.cells.matrix.head_ops import join_heads, normed, one_frame, split_heads
 from returnn_tf.ops.cells.matrix.heads_cell import HeadsCell
@@ -95,7 +95,7 @@ class GatedLinearAttention(HeadsCell):
         """Return q, k, v and the log decays [..., heads, d], and the output gate [..., n]."""
         w_alpha, b_alpha, b_r = weights[:3]
         q, k, v, r, low_rank = tf.split(z, self._splits, axis=-1)
-        log_alpha = tf.math.log_sigmoid(project(low_rank, w_alpha, b_alpha)) * (1 / self.opts.gate_temperature)
+        log_alpha = tf.math.log_sigmoid(self.project(low_rank, w_alpha, b_alpha)) * (1 / self.opts.gate_temperature)
         q *= self.keys**-0.5
         q, k, v, log_alpha = (split_heads(x, self.heads) for x in (q, k, v, log_alpha))
         return q, k, v, log_alpha, tf.nn.silu(r + b_r)
@@ -103,7 +103,7 @@ class GatedLinearAttention(HeadsCell):
     def _output(self, weights: Sequence[tf.Tensor], o: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
         """Compute y [..., n] from what the heads read, o [..., heads, n / heads]."""
         *norm, w_o = weights[3:]
-        return project(gate * join_heads(normed(o, *norm)), w_o)
+        return self.project(gate * join_heads(normed(o, *norm)), w_o)
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import at_least, option
-from returnn_tf.ops.cells.base import Cell, Params, State, project
+from returnn_tf.ops.cells.base import Cell, Params, State
 from returnn_tf.ops.cells.matrix.chunkwise import chunk_option, chunkwise
 from returnn_tf.ops.cells.matrix.head_ops import join_heads, normed, one_frame, split_heads
 from returnn_tf.ops.cells.matrix.heads_cell import HeadsCell
@@ -136,7 +136,7 @@ class Mamba2(HeadsCell):
         skip, scale, out_proj = weights[4:]
         y = join_heads(o + skip[:, None] * x) * tf.nn.silu(gate)
         groups = self.opts.ngroups
-        return project(join_heads(normed(split_heads(y, groups), split_heads(scale, groups))), out_proj)
+        return self.project(join_heads(normed(split_heads(y, groups), split_heads(scale, groups))), out_proj)
 
     def _split(self, z: tf.Tensor) -> list[tf.Tensor]:
         parts: list[tf.Tensor] = tf.split(z, [self._width, self._conv_dim, self.heads], axis=-1)

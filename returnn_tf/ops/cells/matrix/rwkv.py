@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import at_least, option
-from returnn_tf.ops.cells.base import Params, project
+from returnn_tf.ops.cells.base import Params
 from returnn_tf.ops.cells.matrix.chunkwise import chunk_option
 from returnn_tf.ops.cells.matrix.head_ops import join_heads, normed, split_heads
 from returnn_tf.ops.cells.matrix.matrix_cell import MatrixCell
@@ -102,11 +102,10 @@ class Rwkv(MatrixCell):
         # Its epsilon is 1e-5 head_size.
         return join_heads(normed(y * self.values**-0.5, scale, bias))
 
+    def low_rank(self, params: Params, name: str, x: tf.Tensor, inner: Optional[Any] = None) -> tf.Tensor:
+        """Compute ``f(x A) B`` with the parameters ``<name>_A`` and ``<name>_B``.
 
-def low_rank(params: Params, name: str, x: tf.Tensor, inner: Optional[Any] = None) -> tf.Tensor:
-    """Compute ``f(x A) B`` with the parameters ``<name>_A`` and ``<name>_B``.
-
-    :param inner: f; default the identity
-    """
-    hidden = project(x, params[name + "_A"])
-    return project(hidden if inner is None else inner(hidden), params[name + "_B"])
+        :param inner: f; default the identity
+        """
+        hidden = self.project(x, params[name + "_A"])
+        return self.project(hidden if inner is None else inner(hidden), params[name + "_B"])

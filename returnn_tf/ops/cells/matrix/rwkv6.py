@@ -8,11 +8,11 @@ from typing import Any, Optional
 import numpy as np
 
 from returnn_tf.config.options import at_least, option
-from returnn_tf.ops.cells.base import Params, project
+from returnn_tf.ops.cells.base import Params
 from returnn_tf.ops.cells.matrix.chunkwise import chunkwise
 from returnn_tf.ops.cells.matrix.head_frames import HeadFrames
 from returnn_tf.ops.cells.matrix.head_ops import split_heads
-from returnn_tf.ops.cells.matrix.rwkv import Rwkv, low_rank
+from returnn_tf.ops.cells.matrix.rwkv import Rwkv
 from returnn_tf.ops.cells.params import CellParam, whole
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.tensor.parts import equal_parts
@@ -72,12 +72,12 @@ class Rwkv6(Rwkv):
         """Compute receptance, key, value, decay and gate; see `MatrixCell.head_frames`."""
         before, x = seen
         difference = before - x
-        hidden = tf.tanh(project(x + difference * params["mix_x"], params["mix_A"]))
+        hidden = tf.tanh(self.project(x + difference * params["mix_x"], params["mix_A"]))
         mixed = {}
         for i, (name, part) in enumerate(zip(_MIXED, tf.split(hidden, len(_MIXED), -1))):
-            mixed[name] = x + difference * (params["mix_" + name] + project(part, params["mix_B"][i]))
-        r, k, v, gate = (project(mixed[name], params["W_" + name]) for name in "rkvg")
-        log_decay = -tf.exp(params["decay"] + low_rank(params, "decay", mixed["w"], tf.tanh))
+            mixed[name] = x + difference * (params["mix_" + name] + self.project(part, params["mix_B"][i]))
+        r, k, v, gate = (self.project(mixed[name], params["W_" + name]) for name in "rkvg")
+        log_decay = -tf.exp(params["decay"] + self.low_rank(params, "decay", mixed["w"], tf.tanh))
         r, k, v, log_decay = (split_heads(x, self.heads) for x in (r, k, v, log_decay))
         bonus = split_heads(params["bonus"], self.heads)
         return HeadFrames(r=r, k=k, v=v, log_decay=log_decay, bonus=bonus, gate=tf.nn.silu(gate))
@@ -91,4 +91,4 @@ class Rwkv6(Rwkv):
 
     def read(self, params: Params, y: tf.Tensor, frames: HeadFrames) -> tf.Tensor:
         """Normalise the heads, gate and project them; see `MatrixCell.read`."""
-        return project(self.group_norm(params, y) * frames.gate, params["W_o"])
+        return self.project(self.group_norm(params, y) * frames.gate, params["W_o"])

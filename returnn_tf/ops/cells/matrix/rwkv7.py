@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from returnn_tf.config.options import at_least, option
-from returnn_tf.ops.cells.base import Params, project
+from returnn_tf.ops.cells.base import Params
 from returnn_tf.ops.cells.matrix.chunkwise import chunk_option
 from returnn_tf.ops.cells.matrix.delta_rule import delta_rule
 from returnn_tf.ops.cells.matrix.head_frames import HeadFrames
 from returnn_tf.ops.cells.matrix.head_ops import join_heads, split_heads
-from returnn_tf.ops.cells.matrix.rwkv import Rwkv, low_rank
+from returnn_tf.ops.cells.matrix.rwkv import Rwkv
 from returnn_tf.ops.cells.params import CellParam, whole
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
@@ -82,14 +82,14 @@ class Rwkv7(Rwkv):
         """Compute receptance, keys, value, decay and gate; see `MatrixCell.head_frames`."""
         before, x = seen
         mixed = {name: x + (before - x) * params["mix_" + name] for name in "rwkvag"}
-        r, k, v = (project(mixed[name], params["W_" + name]) for name in "rkv")
-        rate = tf.sigmoid(params["rate"] + low_rank(params, "rate", mixed["a"]))
+        r, k, v = (self.project(mixed[name], params["W_" + name]) for name in "rkv")
+        rate = tf.sigmoid(params["rate"] + self.low_rank(params, "rate", mixed["a"]))
         slow = -0.6065306597126334  # -exp(-0.5)
-        log_decay = slow * tf.sigmoid(params["decay"] + low_rank(params, "decay", mixed["w"], tf.tanh))
+        log_decay = slow * tf.sigmoid(params["decay"] + self.low_rank(params, "decay", mixed["w"], tf.tanh))
         removed = tf.math.l2_normalize(split_heads(k * params["removal"], self.heads), -1)
         k *= 1 + (rate - 1) * params["replacement"]
         r, k, v, rate, log_decay = (split_heads(x, self.heads) for x in (r, k, v, rate, log_decay))
-        gate = low_rank(params, "gate", mixed["g"], tf.sigmoid)
+        gate = self.low_rank(params, "gate", mixed["g"], tf.sigmoid)
         return HeadFrames(r=r, k=k, v=v, log_decay=log_decay, a=-removed, b=rate * removed, gate=gate)
 
     def in_chunks(
@@ -102,4 +102,4 @@ class Rwkv7(Rwkv):
         """Normalise the heads, add the bonus, gate and project; see `MatrixCell.read`."""
         bonus = split_heads(params["bonus"], self.heads)
         current = tf.reduce_sum(frames.r * bonus * frames.k, -1, keepdims=True) * frames.v
-        return project((self.group_norm(params, y) + join_heads(current)) * frames.gate, params["W_o"])
+        return self.project((self.group_norm(params, y) + join_heads(current)) * frames.gate, params["W_o"])

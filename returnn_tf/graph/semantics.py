@@ -1,0 +1,21 @@
+"""What a network means beyond its layers: the settings that change its values, whoever computes them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional
+
+
+@dataclasses.dataclass(frozen=True)
+class Semantics:
+    """The settings that a plan was made with and that its graph is emitted by.
+
+    :param float_dtype: type of floats whose type nothing else determines, e.g. of parameters: "float32" or "float64"
+    :param product_dtype: type in which products of float32 and their activations are computed, by the setting
+        ``mixed_precision``; None: float32
+    :param behavior_version: selects between old and new defaults
+    """
+
+    float_dtype: str = "float32"
+    product_dtype: Optional[str] = None
+    behavior_version: int = 0
