@@ -199,3 +199,10 @@ def test_copy_lengths_grow_with_the_epoch():
         {"class": "CopyTask", "nsymbols": 3, "minlen": 1, "maxlen_epoch_factor": 2, "num_seqs": 50}
     )
     assert {seq.lengths["data"] for seq in dataset.sequences(3)} == set(range(1, 7))
+
+
+def test_window_without_data() -> None:
+    """The option acts on "data" only; a dataset without that key ignores it."""
+    options = {"output_dim": {"x": [3, 2]}, "data_keys": ["x"], "num_seqs": 1, "window": 3}
+    dataset = Dataset.from_config({"class": "DummyDatasetMultipleDataKeys", **options})
+    assert dataset.num_outputs == {"x": (3, 2)}

@@ -52,8 +52,6 @@ class UserDataset(StreamDataset):
 
     @dataclass
     class Options(Dataset.Options):
-        """Options in the config."""
-
         user: Any = option(help="the class, or the dataset itself")
         user_options: Optional[dict[str, Any]] = option(None, help="options for the class")
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec, Example, window_spec
+from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.datasets.core.epoch import EpochReader
 from returnn_tf.datasets.core.share import Chosen, Share
 from returnn_tf.logging.log import log
@@ -128,15 +128,6 @@ class CombiningDataset(Dataset):
         self._specs: Optional[dict[str, DataSpec]] = None
         super().__init__(**given)
 
-    def inner_dataset(self, spec: Any, name: str) -> Dataset:
-        """Create an inner dataset.
-
-        :param spec: as for ``Dataset.from_config``
-        :param name: of the inner dataset, for messages
-        :raises ConfigError: begins with this dataset
-        """
-        return inner_dataset(self, spec, name)
-
     def setup(self) -> None:
         """Check the options that every combining dataset has."""
         if self.opts.shuffle_frames_of_nseqs:
@@ -144,17 +135,10 @@ class CombiningDataset(Dataset):
                 "%s: shuffle_frames_of_nseqs acts on the inner datasets; move it into them" % self._owner()
             )
 
-    def check_inner_order(self) -> None:
-        """Refuse options on the order, for datasets whose order is that of the inner ones.
-
-        :raises ConfigError: names the option
-        """
-        refuse_own_order(self)
-
     def wrap(self, spec: Any) -> None:
         """Create ``inner``, the only inner dataset, which makes the order."""
-        self.check_inner_order()
-        self.inner: Any = self.inner_dataset(spec, "%s_dataset" % self.name)
+        refuse_own_order(self)
+        self.inner: Any = inner_dataset(self, spec, "%s_dataset" % self.name)
         self.is_stream = self.inner.is_stream
         self.takes = taken_by(self.inner) if self.is_stream else self.takes
 
@@ -166,10 +150,7 @@ class CombiningDataset(Dataset):
     def data_specs(self) -> dict[str, DataSpec]:  # type: ignore[override]
         """Return the format by data key; where an inner dataset is a stream, this may read its first sequence."""
         if self._specs is None:
-            specs = dict(self.make_specs())
-            if self.opts.window > 1 and "data" in specs:
-                specs["data"] = window_spec(specs["data"], self.opts.window, self._owner())
-            self._specs = specs
+            self._specs = self.windowed(self.make_specs())
         return self._specs
 
     def check_format(self) -> None:

@@ -31,8 +31,6 @@ class ClusteringDataset(CorpusOfInner, CombiningDataset):
 
     @dataclass
     class Options(CombiningDataset.Options):
-        """Options in the config."""
-
         dataset: Any = option(help="the inner dataset")
         cluster_map_file: str = option(help='XML: <corpus-key-map> with <map-item key="tag" value="number"/>')
         n_clusters: int = option(help="number of clusters", check=at_least(1))

@@ -54,8 +54,6 @@ class CombinedDataset(StreamDataset):
 
     @dataclass
     class Options(Dataset.Options):
-        """Options in the config."""
-
         datasets: dict[str, Any] = option(help="name -> dataset")
         data_map: dict[Any, str] = option(help="(name, key of that dataset) -> key")
         sampling_sizes: Union[None, int, dict[str, Any]] = option(

@@ -20,6 +20,8 @@ from returnn_tf.datasets.combining.base import (
     FormatOfInner,
     Link,
     difference,
+    inner_dataset,
+    refuse_own_order,
 )
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
@@ -43,18 +45,16 @@ class ConcatDataset(CombiningDataset):
 
     @dataclass
     class Options(CombiningDataset.Options):
-        """Options in the config."""
-
         datasets: list[Any] = option(help="the datasets, in the order in which they are read")
 
     def setup(self) -> None:
         """Create the inner datasets, and compare their formats."""
         super().setup()
-        self.check_inner_order()
+        refuse_own_order(self)
         if not self.opts.datasets:
             raise ConfigError("%s: option 'datasets' is empty" % self._owner())
         specs = enumerate(self.opts.datasets)
-        self.parts = [self.inner_dataset(spec, "%s_%d" % (self.name, number)) for number, spec in specs]
+        self.parts = [inner_dataset(self, spec, "%s_%d" % (self.name, number)) for number, spec in specs]
         self.is_stream = any(part.is_stream for part in self.parts)
         self.takes = frozenset() if self.is_stream else self.takes
         counts = [part.num_seqs or 0 for part in self.parts]
@@ -175,8 +175,6 @@ class MultiEpochDataset(FormatOfInner, CorpusOfInner, CombiningDataset):
 
     @dataclass
     class Options(CombiningDataset.Options):
-        """Options in the config."""
-
         dataset: Union[dict[str, Any], str, Any] = option(help="the inner dataset")
         multi_epoch: int = option(help="number of its epochs in one epoch", check=at_least(1))
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import option
-from returnn_tf.datasets.combining.base import CombiningDataset, FormatOfInner, takes_tags
+from returnn_tf.datasets.combining.base import CombiningDataset, FormatOfInner, inner_dataset, takes_tags
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.datasets.core.epoch import Epoch, EpochReader
@@ -200,8 +200,6 @@ class ConcatSeqsDataset(FormatOfInner, CombiningDataset):
 
     @dataclass
     class Options(CombiningDataset.Options):
-        """Options in the config."""
-
         dataset: Union[dict[str, Any], str, Any] = option(help="the inner dataset")
         seq_list_file: str = option(help="text file (.gz allowed): one new sequence per line, as joined tags")
         seq_len_file: str = option(help="dict tag -> length, as Python literal (.gz allowed)")
@@ -226,7 +224,7 @@ class ConcatSeqsDataset(FormatOfInner, CombiningDataset):
         """Create the inner dataset, and read the lists."""
         super().setup()
         opts = self.opts
-        self.inner = self.inner_dataset(opts.dataset, "%s_dataset" % self.name)
+        self.inner = inner_dataset(self, opts.dataset, "%s_dataset" % self.name)
         self.is_stream = self.inner.is_stream
         if not takes_tags(self.inner):
             raise ConfigError("%s: the inner dataset can't read sequences by tag" % self._owner())

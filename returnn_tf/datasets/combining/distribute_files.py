@@ -17,7 +17,14 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import shown
 from returnn_tf.config.options import at_least, option
 from returnn_tf.config.user_code import result_of_config
-from returnn_tf.datasets.combining.base import ChainedEpoch, CombiningDataset, FormatOfInner, Link, difference
+from returnn_tf.datasets.combining.base import (
+    ChainedEpoch,
+    CombiningDataset,
+    FormatOfInner,
+    Link,
+    difference,
+    inner_dataset,
+)
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
@@ -43,8 +50,6 @@ class DistributeFilesDataset(FormatOfInner, CombiningDataset):
 
     @dataclass
     class Options(CombiningDataset.Options):
-        """Options in the config."""
-
         files: Any = option(
             help="list of files, or of nested lists or dicts of files which stay together; a function that returns it, "
             "or a .txt, .json or .py file with it"
@@ -161,7 +166,7 @@ class DistributeFilesDataset(FormatOfInner, CombiningDataset):
             raise ConfigError("%s: the inner dataset must name its seq_ordering, e.g. 'default' or 'random'" % where)
         if self.opts.sharding_fix is not False:
             spec = {"_num_shards": 1, "_shard_index": 0, **spec}
-        return self.inner_dataset(spec, "%s_sub_epoch" % self.name)
+        return inner_dataset(self, spec, "%s_sub_epoch" % self.name)
 
     def _key(self, epoch: int) -> int:
         """Return the epoch itself, or 1 if all epochs have the same files in the same order."""

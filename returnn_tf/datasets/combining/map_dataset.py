@@ -15,7 +15,7 @@ from returnn_tf.config.options import log_inert, option
 from returnn_tf.config.user_code import error_in_config, result_of_config
 from returnn_tf.datasets.core import seq_order as orders
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec, window_spec
+from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.share import Chosen
 from returnn_tf.datasets.core.template import specs_of_templates
@@ -95,8 +95,6 @@ class MapDatasetWrapper(Dataset):
 
     @dataclass
     class Options(Dataset.Options):
-        """Options in the config."""
-
         map_dataset: Any = option(help="the object, or a function that returns it")
 
     def setup(self) -> None:
@@ -115,9 +113,7 @@ class MapDatasetWrapper(Dataset):
         self._num_seqs = int(self._call("__len__"))
         where = "%s: map_dataset.data_types" % self._owner()
         self._declared = specs_of_templates(getattr(source, "data_types", None), where=where)
-        self.data_specs = dict(self._declared)
-        if self.opts.window > 1 and "data" in self.data_specs:
-            self.data_specs["data"] = window_spec(self.data_specs["data"], self.opts.window, self._owner())
+        self.data_specs = self.windowed(self._declared)
         self._lengths: Optional[NDArray[Any]] = None
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:

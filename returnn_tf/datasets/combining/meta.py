@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import option
-from returnn_tf.datasets.combining.base import CombiningDataset, error_of_inner, takes_tags
+from returnn_tf.datasets.combining.base import CombiningDataset, error_of_inner, inner_dataset, takes_tags
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec, Example, num_frames
@@ -43,8 +43,6 @@ class MetaDataset(CombiningDataset):
 
     @dataclass
     class Options(CombiningDataset.Options):
-        """Options in the config."""
-
         datasets: dict[str, Any] = option(help="name -> dataset")
         data_map: Union[dict[str, Any], list[Any]] = option(help="data key -> (name of a dataset, key in it)")
         seq_order_control_dataset: Optional[str] = option(None, help="the dataset that determines the order")
@@ -65,7 +63,7 @@ class MetaDataset(CombiningDataset):
         self._default = self._default_name()
         used = {name for name, _ in self._data_map.values()} | {self._default}
         self.inner: dict[str, Dataset] = {
-            name: self.inner_dataset(spec, "%s_%s" % (self.name, name))
+            name: inner_dataset(self, spec, "%s_%s" % (self.name, name))
             for name, spec in self.opts.datasets.items()
             if name in used
         }

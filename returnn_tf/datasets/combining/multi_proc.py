@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -23,7 +24,7 @@ from returnn_tf.datasets.core.seq_order import occurrences
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
 from returnn_tf.datasets.core.stream import StreamDataset
 from returnn_tf.datasets.processes.process import WorkerProcess
-from returnn_tf.datasets.processes.worker import describe_error
+from returnn_tf.datasets.processes.worker import answer
 
 #: Options of the outer dataset which act on what it gives, whoever reads it.
 _OWN = ("name", "window", "context_window", "chunking", "min_chunk_size", "chunking_variance")
@@ -53,8 +54,6 @@ class MultiProcDataset(FormatOfInner, CorpusOfInner, StreamDataset):
 
     @dataclass
     class Options(Dataset.Options):
-        """Options in the config."""
-
         dataset: Any = option(help="the dataset to read")
         num_workers: int = option(help="number of processes", check=at_least(1))
         buffer_size: int = option(help="sequences that each process may read ahead", check=at_least(1))
@@ -229,21 +228,13 @@ class ReadingService:
 
     def serve(self, connection: Connection) -> None:
         """Answer requests until the parent closes the connection."""
-        dataset: Optional[Dataset] = None
-        while True:
-            message = connection.recv()
-            if message[0] != "epoch":
-                continue  # a credit or stop that came after the end
-            request, arguments = message[1:]
-            try:
-                if dataset is None:
-                    dataset = self._make()
-                with contextlib.closing(dataset.sequences(**arguments)) as sequences:  # type: ignore[type-var]
-                    self._send(connection, request, sequences)  # type: ignore[arg-type]
-            except (ConnectionError, EOFError):
-                raise
-            except Exception as exc:
-                connection.send(("error", request, *describe_error(exc)))
+        dataset = functools.cache(self._make)
+
+        def run(request: int, arguments: dict[str, Any]) -> None:
+            with contextlib.closing(dataset().sequences(**arguments)) as sequences:  # type: ignore[type-var]
+                self._send(connection, request, sequences)  # type: ignore[arg-type]
+
+        answer(connection, connection.recv, run)
 
     def _make(self) -> Dataset:
         spec = self.spec

@@ -25,7 +25,7 @@ from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
 from returnn_tf.datasets.core.stream import StreamDataset, StreamedEpoch
 from returnn_tf.datasets.processes.process import WorkerProcess
-from returnn_tf.datasets.processes.worker import describe_error
+from returnn_tf.datasets.processes.worker import answer
 from returnn_tf.tensor import Data, Dim, batch_dim, parse_data_key
 
 
@@ -51,8 +51,6 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
 
     @dataclass
     class Options(Dataset.Options):
-        """Options in the config."""
-
         dataset: Any = option(help="the dataset to process")
         map_seq: Optional[Callable[..., Any]] = option(None, help="function of a sequence that returns it")
         map_seq_stream: Optional[Callable[..., Any]] = option(
@@ -263,20 +261,14 @@ class MapService:
 
     def serve(self, connection: Connection) -> None:
         """Answer requests until the parent closes the connection."""
-        while True:
-            message = connection.recv()
-            if message[0] != "epoch":
-                continue  # sent after the function had ended
-            request, epoch, seed = message[1:]
-            try:
-                inputs = _inputs(connection, request)
-                for sequence in self.mapper.apply(inputs, epoch, np.random.RandomState(seed)):
-                    connection.send(("sequence", request, sequence))
-                connection.send(("end", request))
-            except (ConnectionError, EOFError):
-                raise
-            except Exception as exc:
-                connection.send(("error", request, *describe_error(exc)))
+
+        def run(request: int, epoch: int, seed: int) -> None:
+            inputs = _inputs(connection, request)
+            for sequence in self.mapper.apply(inputs, epoch, np.random.RandomState(seed)):
+                connection.send(("sequence", request, sequence))
+            connection.send(("end", request))
+
+        answer(connection, connection.recv, run)
 
 
 def _inputs(connection: Connection, request: int) -> Iterator[Example]:

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.config.user_code import call_with_known, result_of_config
-from returnn_tf.datasets.combining.base import ChainedEpoch, CombiningDataset, Link, difference, inner_dataset
+from returnn_tf.datasets.combining.base import (
+    ChainedEpoch,
+    CombiningDataset,
+    Link,
+    difference,
+    inner_dataset,
+    refuse_own_order,
+)
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.epoch import EpochReader
@@ -37,8 +44,6 @@ class VariableDataset(CombiningDataset):
 
     @dataclass
     class Options(Dataset.Options):
-        """Options in the config."""
-
         get_dataset: Callable[..., Any] = option(help="function of epoch and self that returns a dataset")
         dataset_lru_cache_size: int = option(1, help="number of datasets to keep", check=at_least(1))
         always_same_tags: bool = option(False, help="the datasets of all epochs have the same sequence tags")
@@ -46,7 +51,7 @@ class VariableDataset(CombiningDataset):
     def setup(self) -> None:
         """Create the dataset of epoch 1."""
         super().setup()
-        self.check_inner_order()
+        refuse_own_order(self)
         self._cached: list[tuple[Any, Dataset]] = []  # in the order of use
         self._format: dict[str, DataSpec] = {}
         self._epoch = 1

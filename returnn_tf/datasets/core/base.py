@@ -23,7 +23,7 @@ from returnn_tf.datasets.core.batches.batch import Batch
 from returnn_tf.datasets.core.batches.batch_options import BatchOptions
 from returnn_tf.datasets.core.batches.batching import BatchStats, iterate_batches
 from returnn_tf.datasets.core.batches.slices import Cutting
-from returnn_tf.datasets.core.data_spec import DataSpec, Example, stack_frames
+from returnn_tf.datasets.core.data_spec import DataSpec, Example, stack_frames, window_spec
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.datasets.core.epoch import Epoch, EpochReader
 from returnn_tf.datasets.core.registry import DATASETS
@@ -272,6 +272,12 @@ class Dataset:
     def leaves_out(self) -> str:
         """Return the option that lets an epoch lack sequences of its order; empty: none."""
         return "skip_broken_seqs" if self.opts.skip_broken_seqs else ""
+
+    def windowed(self, specs: Mapping[str, DataSpec]) -> dict[str, DataSpec]:
+        """Return formats with the option ``window`` applied to key "data"."""
+        if self.opts.window > 1 and "data" in specs:
+            return {**specs, "data": window_spec(specs["data"], self.opts.window, self._owner())}
+        return dict(specs)
 
     def with_window(self, data: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Apply the option ``window`` to key "data"."""

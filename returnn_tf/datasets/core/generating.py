@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec, window_spec
+from returnn_tf.datasets.core.data_spec import DataSpec
 
 
 class GeneratingDataset(Dataset):
@@ -24,16 +24,12 @@ class GeneratingDataset(Dataset):
 
     @dataclass
     class Options(Dataset.Options):
-        """Options in the config."""
-
         num_seqs: Optional[float] = option(None, help="number of sequences; default: endless")
 
     def setup(self) -> None:
         """Ask the subclass for its format."""
         self._num_seqs = self._check_num_seqs()
-        self.data_specs = self.make_specs()
-        if self.opts.window > 1:
-            self.data_specs["data"] = window_spec(self.data_specs["data"], self.opts.window, self._owner())
+        self.data_specs = self.windowed(self.make_specs())
 
     @property
     def num_outputs(self) -> dict[str, Any]:

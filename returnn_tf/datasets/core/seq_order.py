@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional
 
@@ -58,13 +59,15 @@ class Ordering:
 
 def parse_ordering(text: str) -> Ordering:
     """Parse e.g. "laplace:.100:2"; ConfigError with the nearest known order for an unknown one."""
-    kind, *suffixes = str(text).split(":")
+    kind, colon, rest = str(text).partition(":")
     if kind not in _ORDERS:
         raise ConfigError("unknown seq_ordering %r. %s" % (text, did_you_mean(kind, _ORDERS, max_listed=20)))
-    try:
-        return _SUFFIXES[_ORDERS[kind].suffixes](kind, suffixes)
-    except ValueError:
-        raise ConfigError("seq_ordering %r: %s has the form %s" % (text, kind, _ORDERS[kind].form)) from None
+    form = _ORDERS[kind][1]
+    match = re.fullmatch(form, colon + rest)
+    numbers = {name: int(digits) for name, digits in match.groupdict().items() if digits} if match else {}
+    if match is None or 0 in numbers.values():
+        raise ConfigError("seq_ordering %r: %s has the form %s%s" % (text, kind, kind, _FORMS[form]))
+    return Ordering(kind, **numbers)
 
 
 def epoch_seed(
@@ -84,7 +87,7 @@ def order_sequences(ordering: Ordering, num_seqs: int, lengths: Lengths, seed: i
 
     :param lengths: called at most once
     """
-    return _ORDERS[ordering.kind].function(ordering, num_seqs, lengths, np.random.RandomState(seed))
+    return _ORDERS[ordering.kind][0](ordering, num_seqs, lengths, np.random.RandomState(seed))
 
 
 def occurrences(order: NDArray[Any]) -> NDArray[Any]:
@@ -109,34 +112,10 @@ def partition(order: NDArray[Any], *, num_parts: int, part: int) -> NDArray[Any]
     return order[start : start + size + (1 if part < longer else 0)]
 
 
-def _default(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> NDArray[Any]:
-    return np.arange(num_seqs)
-
-
 def _every_n(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> NDArray[Any]:
     count = ordering.count or 1
     rows = num_seqs // count
     return np.arange(rows * count).reshape(count, rows).T.reshape(-1)
-
-
-def _reverse(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> NDArray[Any]:
-    return np.arange(num_seqs)[::-1]
-
-
-def _sorted(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> NDArray[Any]:
-    return np.argsort(lengths(), kind="stable")
-
-
-def _sorted_reverse(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> NDArray[Any]:
-    return np.argsort(-lengths(), kind="stable")
-
-
-def _random(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> NDArray[Any]:
-    return rng.permutation(num_seqs)
-
-
-def _random_sample(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> NDArray[Any]:
-    return rng.randint(0, num_seqs, size=num_seqs)
 
 
 def _laplace(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: np.random.RandomState) -> NDArray[Any]:
@@ -169,73 +148,24 @@ def _sort_bin_shuffle(ordering: Ordering, num_seqs: int, lengths: Lengths, rng: 
     return np.concatenate(parts)
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value <= 0:
-        raise ValueError(text)
-    return value
+_N, _OPTIONAL_N = r":(?P<count>\d+)", r"(?::(?P<nth>\d+))?"
+_BINS = r"(?::(?:\.(?P<seqs_per_bin>\d+)|(?P<count>\d*)))?" + _OPTIONAL_N
+#: What follows the name of an order -> how it is displayed.
+_FORMS = {"": "", _N: ":<n>", _OPTIONAL_N: "[:<n>]", _BINS: "[:<bins>|:.<seqs per bin>][:<n>]"}
 
-
-def _no_suffix(kind: str, suffixes: list[str]) -> Ordering:
-    if suffixes:
-        raise ValueError(suffixes)
-    return Ordering(kind)
-
-
-def _count_suffix(kind: str, suffixes: list[str]) -> Ordering:
-    (count,) = suffixes
-    return Ordering(kind, count=_positive(count))
-
-
-def _nth_suffix(kind: str, suffixes: list[str]) -> Ordering:
-    if len(suffixes) > 1:
-        raise ValueError(suffixes)
-    return Ordering(kind, nth=_positive(suffixes[0]) if suffixes else 1)
-
-
-def _bins_suffix(kind: str, suffixes: list[str]) -> Ordering:
-    if len(suffixes) > 2:
-        raise ValueError(suffixes)
-    bins = suffixes[0] if suffixes else ""
-    nth = _positive(suffixes[1]) if len(suffixes) == 2 else 1
-    if bins.startswith("."):
-        return Ordering(kind, seqs_per_bin=_positive(bins[1:]), nth=nth)
-    return Ordering(kind, count=_positive(bins) if bins else None, nth=nth)
-
-
-_SUFFIXES: dict[str, Callable[[str, list[str]], Ordering]] = {
-    "": _no_suffix,
-    ":<n>": _count_suffix,
-    "[:<n>]": _nth_suffix,
-    "[:<bins>|:.<seqs per bin>][:<n>]": _bins_suffix,
+#: Name -> (function of the ordering, the number of sequences, their lengths and random numbers; form of what follows).
+_ORDERS: dict[str, tuple[Callable[[Ordering, int, Lengths, np.random.RandomState], NDArray[Any]], str]] = {
+    "default": (lambda ordering, num_seqs, lengths, rng: np.arange(num_seqs), ""),
+    "default_every_n": (_every_n, _N),
+    "reverse": (lambda ordering, num_seqs, lengths, rng: np.arange(num_seqs)[::-1], ""),
+    "sorted": (lambda ordering, num_seqs, lengths, rng: np.argsort(lengths(), kind="stable"), ""),
+    "sorted_reverse": (lambda ordering, num_seqs, lengths, rng: np.argsort(-lengths(), kind="stable"), ""),
+    "random": (lambda ordering, num_seqs, lengths, rng: rng.permutation(num_seqs), _OPTIONAL_N),
+    "random_sample": (lambda ordering, num_seqs, lengths, rng: rng.randint(0, num_seqs, size=num_seqs), _OPTIONAL_N),
+    "laplace": (_laplace, _BINS),
+    "sort_bin_shuffle": (_sort_bin_shuffle, _BINS),
+    "sort_bin_shuffle_x2": (_sort_bin_shuffle, _BINS),
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class _Order:
-    function: Callable[[Ordering, int, Lengths, np.random.RandomState], NDArray[Any]]
-    suffixes: str
-    form: str
-
-
-def _table() -> dict[str, _Order]:
-    bins = "[:<bins>|:.<seqs per bin>][:<n>]"
-    entries = [
-        ("default", _default, ""),
-        ("default_every_n", _every_n, ":<n>"),
-        ("reverse", _reverse, ""),
-        ("sorted", _sorted, ""),
-        ("sorted_reverse", _sorted_reverse, ""),
-        ("random", _random, "[:<n>]"),
-        ("random_sample", _random_sample, "[:<n>]"),
-        ("laplace", _laplace, bins),
-        ("sort_bin_shuffle", _sort_bin_shuffle, bins),
-        ("sort_bin_shuffle_x2", _sort_bin_shuffle, bins),
-    ]
-    return {name: _Order(function, suffixes, name + suffixes) for name, function, suffixes in entries}
-
-
-_ORDERS: dict[str, _Order] = _table()
 _BY_LENGTH = frozenset(("sorted", "sorted_reverse", "laplace", "sort_bin_shuffle", "sort_bin_shuffle_x2"))
 
 

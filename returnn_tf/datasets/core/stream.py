@@ -13,7 +13,7 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import shown
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec, Example, spec_of_array, window_spec
+from returnn_tf.datasets.core.data_spec import DataSpec, Example, spec_of_array
 from returnn_tf.datasets.core.epoch import EpochReader, place_of
 from returnn_tf.datasets.core.safe_files import read_seq_tags
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
@@ -85,10 +85,7 @@ class StreamDataset(Dataset):
     def data_specs(self) -> dict[str, DataSpec]:  # type: ignore[override]
         """Return the format by data key; may read the first sequence."""
         if self._specs is None:
-            specs = self.make_specs()
-            if self.opts.window > 1 and "data" in specs:
-                specs = {**specs, "data": window_spec(specs["data"], self.opts.window, self._owner())}
-            self._specs = specs
+            self._specs = self.windowed(self.make_specs())
         return self._specs
 
     def first_sequence(self) -> Example:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import window_spec
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.files import local_copy
 from returnn_tf.datasets.hdf.file import HDFFile
@@ -57,8 +56,6 @@ class HDFDataset(Dataset):
 
     @dataclass
     class Options(Dataset.Options):
-        """Options in the config."""
-
         files: Union[list[Any], str] = option(help="HDF files, a list or one name")
         use_cache_manager: bool = option(
             False, help="read copies on the local disk: `docs/data.md`, returnn-tf explain data-files"
@@ -80,9 +77,7 @@ class HDFDataset(Dataset):
         self._starts: list[int] = [0]
         for file in self.files:
             self._starts.append(self._starts[-1] + file.num_seqs)
-        self.data_specs = dict(first.specs)
-        if self.opts.window > 1 and "data" in first.specs:
-            self.data_specs["data"] = window_spec(first.specs["data"], self.opts.window, self._owner())
+        self.data_specs = self.windowed(first.specs)
         self._max_open = max_open_files()
         self._open: collections.OrderedDict[int, HDFFile] = collections.OrderedDict()
         self._cache: dict[tuple[int, str], NDArray[Any]] = {}

@@ -16,7 +16,7 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.datasets.core import seq_order as orders
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec, stack_frames, window_spec
+from returnn_tf.datasets.core.data_spec import DataSpec, stack_frames
 from returnn_tf.datasets.core.epoch import Epoch
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.safe_files import check_regular, read_text
@@ -110,8 +110,6 @@ class StereoHdfDataset(Dataset):
 
     @dataclass
     class Options(Dataset.Options):
-        """Options in the config."""
-
         hdfFile: str = option(help="HDF file, or a .bundle file that lists some, one per line")
         num_outputs: Optional[int] = option(None, help="number of labels, needed if the targets are labels")
         normalizationFile: Optional[str] = option(None, help="mean and variance, by which the frames are normalized")
@@ -183,9 +181,7 @@ class StereoHdfDataset(Dataset):
         if self._labels:
             classes = DataSpec(dim=self.opts.num_outputs, ndim=1, dtype="int32")
         data = DataSpec(dim=dims["data"], ndim=2, dtype="float32", shape=(dims["data"],))
-        if self.opts.window > 1:
-            data = window_spec(data, self.opts.window, self._owner())
-        return {"classes": classes, "data": data}
+        return self.windowed({"classes": classes, "data": data})
 
     @property
     def num_outputs(self) -> dict[str, tuple[int, int]]:
@@ -257,8 +253,6 @@ class StereoWithTimeContext(StereoHdfDataset):
 
     @dataclass
     class Options(StereoHdfDataset.Options):
-        """Options in the config."""
-
         tau: int = option(1, help="number of frames on each side", check=at_least(0))
 
     def _make_specs(self, first: dict[str, NDArray[Any]]) -> dict[str, DataSpec]:

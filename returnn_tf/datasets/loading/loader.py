@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 import os
 import threading
 import weakref
@@ -20,7 +21,7 @@ from returnn_tf.datasets.core.batches.batch import Batch, allocating
 from returnn_tf.datasets.core.batches.batching import BatchStats
 from returnn_tf.datasets.loading.shared import can_share, described, found, shared_zeros
 from returnn_tf.datasets.processes.process import ERRORS, death_notice, end_process, start_process
-from returnn_tf.datasets.processes.worker import describe_error
+from returnn_tf.datasets.processes.worker import answer
 from returnn_tf.logging.log import log
 
 _UNDER_WAY = 2
@@ -41,22 +42,14 @@ class BatchService:
 
     def serve(self, connection: Connection) -> None:
         """Answer requests until the parent closes the connection."""
-        dataset = None
+        dataset = functools.cache(self.factory)
         sender = _Sender(connection)
-        while True:
-            message = sender.receive()
-            if message[0] != "epoch":
-                continue  # a stop that came after the end, or the last batches were taken
-            _, request, arguments, shares = message
-            try:
-                if dataset is None:
-                    dataset = self.factory()
-                with allocating(shared_zeros if shares else np.zeros):
-                    _send_epoch(sender, dataset, request, arguments)
-            except (BrokenPipeError, ConnectionError, EOFError):
-                raise
-            except Exception as exc:
-                connection.send(("error", request, *describe_error(exc)))
+
+        def run(request: int, arguments: dict[str, Any], shares: bool) -> None:
+            with allocating(shared_zeros if shares else np.zeros):
+                _send_epoch(sender, dataset(), request, arguments)
+
+        answer(connection, sender.receive, run)
 
 
 class _Sender:

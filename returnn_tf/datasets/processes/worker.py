@@ -66,6 +66,23 @@ def serve(connection: Connection, make: Callable[[], Service], parent_pid: int) 
         service.serve(connection)
 
 
+def answer(connection: Connection, receive: Callable[[], tuple[Any, ...]], run: Callable[..., None]) -> None:
+    """Answer the messages ("epoch", request, ...) until the parent closes the connection; drop others, which came late.
+
+    :param receive: returns the next message
+    :param run: function of the rest of a message; what it raises is sent to the parent
+    """
+    while True:
+        kind, *content = receive()
+        if kind == "epoch":
+            try:
+                run(*content)
+            except (ConnectionError, EOFError):
+                raise
+            except Exception as exc:
+                connection.send(("error", content[0], *describe_error(exc)))
+
+
 class _ToParent(Connection):
     """The connection to the parent, on which several threads may send: those that copy files write to the log."""
 

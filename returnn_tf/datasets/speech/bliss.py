@@ -49,8 +49,6 @@ class BlissDataset(IndexedUtterances["_Index"]):
 
     @dataclass
     class Options(UtteranceDataset.Options):
-        """Options in the config."""
-
         path: str = option(help="corpus file, .gz allowed")
         vocab_file: Optional[str] = option(None, help="file of the vocabulary", old="targets={'vocab_file': ...}")
         bpe_file: Optional[str] = option(None, help="codes of a BPE vocabulary", old="targets={'bpe_file': ...}")

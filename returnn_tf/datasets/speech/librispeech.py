@@ -291,8 +291,6 @@ class LibriSpeechCorpus(UtterancesInFiles[LibriSpeechIndex]):
 
     @dataclass
     class Options(UtteranceDataset.Options):
-        """Options in the config."""
-
         path: str = option(help="directory of the corpus; train-clean-100 must be there")
         prefix: str = option(help="parts to read, by the beginning of their names: 'train', 'dev', 'test-other', ...")
         audio: Optional[dict[str, Any]] = option(

@@ -282,8 +282,6 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
 
     @dataclass
     class Options(UtteranceDataset.Options):
-        """Options in the config."""
-
         path: Union[str, list[Any]] = option(
             help="NAME.zip, a list of these and of texts NAME.txt.gz beside them, or a directory beside its text"
         )

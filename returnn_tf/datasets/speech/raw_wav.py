@@ -15,7 +15,7 @@ from returnn_tf.config.options import at_least, option
 from returnn_tf.datasets.audio.decode import missing_wav_bytes
 from returnn_tf.datasets.audio.packages import optional_package
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec, window_spec
+from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.safe_files import check_regular, open_regular, read_text
 
@@ -26,8 +26,6 @@ class RawWavDataset(Dataset):
 
     @dataclass
     class Options(Dataset.Options):
-        """Options in the config."""
-
         listFile: str = option(help="text file with one wav file per line")
         frameLength: int = option(help="samples per frame", check=at_least(1))
         frameShift: int = option(help="samples from the begin of a frame to that of the next", check=at_least(1))
@@ -41,9 +39,7 @@ class RawWavDataset(Dataset):
         self._files = [line if os.path.exists(line) else os.path.join(folder, line) for line in lines]
         dim = self.opts.frameLength
         spec = DataSpec(dim=dim, ndim=2, dtype="float32", shape=(dim,))
-        self.data_specs = {
-            "data": spec if self.opts.window == 1 else window_spec(spec, self.opts.window, self._owner())
-        }
+        self.data_specs = self.windowed({"data": spec})
 
     @property
     def num_outputs(self) -> dict[str, tuple[int, int]]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.audio import AudioFeatures
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec, window_spec
+from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.read_ahead import ReadAheadOptions
 from returnn_tf.datasets.core.safe_files import read_lines
 from returnn_tf.datasets.vocabulary import make_vocabulary
@@ -55,8 +55,7 @@ class UtteranceDataset(Dataset):
     def feature_spec(self) -> DataSpec:
         """Return the format of the features, with the option ``window``."""
         assert self.features is not None
-        spec = self.features.spec
-        return spec if self.opts.window == 1 else window_spec(spec, self.opts.window, self._owner())
+        return self.windowed({"data": self.features.spec})["data"]
 
     def target_spec(self) -> DataSpec:
         """Return the format of the labels."""

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import window_spec
 from returnn_tf.datasets.core.epoch import Epoch
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.share import ALL, Chosen
@@ -31,8 +30,6 @@ class AnythingDataset(Dataset):
 
     @dataclass
     class Options(Dataset.Options):
-        """Options in the config."""
-
         data_keys: dict[str, Any] = option(
             help="data key -> options as in extern_data; the first one is the input. Axes of size None have one entry"
         )
@@ -44,9 +41,7 @@ class AnythingDataset(Dataset):
         for key, spec in specs.items():
             shape = ((1,) if spec.ndim else ()) + tuple(n or 1 for n in spec.shape)
             self._zeros[key] = np.full(shape, "", object) if spec.dtype == "object" else np.zeros(shape, spec.dtype)
-        if self.opts.window > 1 and "data" in specs:
-            specs["data"] = window_spec(specs["data"], self.opts.window, self._owner())
-        self.data_specs = specs
+        self.data_specs = self.windowed(specs)
 
     @property
     def num_seqs(self) -> None:

@@ -24,8 +24,6 @@ class _CounterDataset(GeneratingDataset):
 
     @dataclass
     class Options(GeneratingDataset.Options):
-        """Options in the config."""
-
         input_max_value: float = option(10.0, help="the counter of the input wraps here")
         input_shift: Optional[float] = option(None, help="added to the wrapped counter; default -input_max_value / 2")
         input_scale: Optional[float] = option(None, help="factor of the shifted counter; default 1 / input_max_value")
@@ -73,8 +71,6 @@ class DummyDataset(_CounterDataset):
 
     @dataclass
     class Options(_CounterDataset.Options):
-        """Options in the config."""
-
         input_dim: int = option(help="feature dimension")
         output_dim: Union[int, list[Any]] = option(help="number of classes")
         seq_len: int = option(2, help="frames of every sequence")
@@ -98,8 +94,6 @@ class DummyDatasetMultipleSequenceLength(DummyDataset):
 
     @dataclass
     class Options(DummyDataset.Options):
-        """Options in the config."""
-
         seq_len: Annotated[Any, Written(Union[None, int, dict[str, int]])] = option(
             None, help="frames by key; default 10 for data, 20 for classes"
         )
@@ -121,8 +115,6 @@ class DummyDatasetMultipleDataKeys(_CounterDataset):
 
     @dataclass
     class Options(_CounterDataset.Options):
-        """Options in the config."""
-
         output_dim: dict[str, Any] = option(help="key -> [dim, ndim], ndim 2 = dense, 1 = sparse")
         input_dim: Optional[int] = option(None, help="feature dimension", inert="output_dim has the dims of all keys")
         seq_len: Union[int, dict[str, Any]] = option(20, help="frames, for all keys or by key")
@@ -163,8 +155,6 @@ class DummyGenericDataset(GeneratingDataset):
 
     @dataclass
     class Options(GeneratingDataset.Options):
-        """Options in the config."""
-
         data_template: dict[str, Any] = option(help="data key -> options as in extern_data")
         seq_lens: Union[None, int, list[Any], dict[str, Any]] = option(
             None, help="frames: a number, (least, most), or these by data key; default (1, 10)"

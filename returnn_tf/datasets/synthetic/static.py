@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, DataError, did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec, num_frames, spec_of_array, window_spec
+from returnn_tf.datasets.core.data_spec import DataSpec, num_frames, spec_of_array
 from returnn_tf.datasets.core.generating import dim_and_ndim
 from returnn_tf.datasets.core.per_key import reference_key
 from returnn_tf.datasets.core.registry import register_dataset
@@ -37,8 +37,6 @@ class StaticDataset(Dataset):
 
     @dataclass
     class Options(Dataset.Options):
-        """Options in the config."""
-
         data: list[Any] = option(help="list of dicts, data key -> array [time, ...]")
         target_list: Optional[list[str]] = option(None, help="keys which are targets; default all but 'data'")
         input_dim: Optional[int] = option(None, help="dim of 'data'; default from the first sequence")
@@ -50,7 +48,8 @@ class StaticDataset(Dataset):
         """Take over the arrays, and derive the formats."""
         self._data: list[dict[str, NDArray[Any]]] = [self._arrays(i, seq) for i, seq in enumerate(self.opts.data)]
         first = self._data[0] if self._data else {}
-        self.data_specs = {key: self._spec(key, value) for key, value in sorted(first.items(), key=_data_first)}
+        specs = {key: self._spec(key, value) for key, value in sorted(first.items(), key=_data_first)}
+        self.data_specs = self.windowed(specs)
         for index, seq in enumerate(self._data):
             if set(seq) != set(first):
                 raise DataError(
@@ -84,10 +83,7 @@ class StaticDataset(Dataset):
         spec = spec_of_array(value, dim)
         shapes = {seq[key].shape[1:] for seq in self._data if key in seq and seq[key].ndim == value.ndim}
         fixed = [len({shape[axis] for shape in shapes}) == 1 for axis in range(len(spec.shape))]
-        spec = dataclasses.replace(spec, shape=tuple(n if same else None for n, same in zip(spec.shape, fixed)))
-        if key == "data" and self.opts.window > 1:
-            return window_spec(spec, self.opts.window, self._owner())
-        return spec
+        return dataclasses.replace(spec, shape=tuple(n if same else None for n, same in zip(spec.shape, fixed)))
 
     @property
     def num_seqs(self) -> int:

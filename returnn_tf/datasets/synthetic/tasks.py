@@ -50,8 +50,6 @@ class CopyTaskDataset(GeneratingDataset):
 
     @dataclass
     class Options(GeneratingDataset.Options):
-        """Options in the config."""
-
         nsymbols: int = option(help="number of different symbols, at most 128")
         minlen: int = option(0, help="shortest length")
         maxlen: int = option(0, help="longest length")
@@ -89,8 +87,6 @@ class TaskNumberBaseConvertDataset(GeneratingDataset):
 
     @dataclass
     class Options(GeneratingDataset.Options):
-        """Options in the config."""
-
         input_base: int = option(8, help="base of the input")
         output_base: int = option(2, help="base of the target")
         min_input_seq_len: int = option(1, help="minimum number of digits")
@@ -189,8 +185,6 @@ class TaskXmlModelingDataset(SymbolTask):
 
     @dataclass
     class Options(SymbolTask.Options):
-        """Options in the config."""
-
         limit_stack_depth: int = option(4, help="deepest nesting of tags", check=at_least(1))
 
     def make_input(self, rng: np.random.RandomState) -> str:

@@ -38,8 +38,6 @@ class Enwik8Corpus(Dataset):
 
     @dataclass
     class Options(Dataset.Options):
-        """Options in the config."""
-
         path: Union[str, os.PathLike[str]] = option(help="folder with enwik8.zip or enwik8")
         subset: str = option(help="part of the text", choices=_PARTS)
         seq_len: int = option(help="bytes of a window", check=at_least(1))

@@ -34,8 +34,6 @@ class TextDictDataset(Dataset):
 
     @dataclass
     class Options(Dataset.Options):
-        """Options in the config."""
-
         filename: str = option(help="the dict as Python literal; .gz allowed")
         item_format: str = option(
             "list_with_scores", help="what the dict has for a tag", choices=("list_with_scores", "single")

@@ -138,8 +138,6 @@ class TranslationDataset(Dataset):
 
     @dataclass
     class Options(Dataset.Options):
-        """Options in the config."""
-
         path: Union[str, os.PathLike[str]] = option(help="folder of the texts and vocabularies")
         file_postfix: str = option(help="end of the names of the texts, e.g. 'train'; .gz allowed")
         source_postfix: str = option("", help="text appended to each source line, e.g. ' </S>'")
@@ -267,8 +265,6 @@ class TranslationFactorsDataset(TranslationDataset):
 
     @dataclass
     class Options(TranslationDataset.Options):
-        """Options in the config."""
-
         source_factors: Optional[list[str]] = option(None, help="names of the factors after each source word")
         target_factors: Optional[list[str]] = option(None, help="names of the factors after each target word")
         factor_separator: str = option("|", help="sign between a word and its factors")
@@ -315,8 +311,6 @@ class ConfusionNetworkDataset(TranslationDataset):
 
     @dataclass
     class Options(TranslationDataset.Options):
-        """Options in the config."""
-
         max_density: int = option(20, help="the most alternatives of a slot", check=at_least(1))
 
     keys = {SOURCE: "sparse_inputs", TARGET: "classes"}

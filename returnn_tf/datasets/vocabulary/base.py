@@ -67,8 +67,6 @@ class Vocabulary:
 
     @dataclass
     class Options(SharedOptions):
-        """Options in the config."""
-
         single_whitespace_split: bool = option(
             False, help="labels may contain blanks; a text is the labels joined by one blank each"
         )

@@ -224,8 +224,6 @@ class BytePairEncoding(Vocabulary):
 
     @dataclass
     class Options(SharedOptions):
-        """Options in the config."""
-
         bpe_file: Path = option(help="the merges, in the format of subword-nmt (versions 0.1 and 0.2; .gz allowed)")
 
     positional = ("vocab_file", "bpe_file", "seq_postfix")
@@ -275,8 +273,6 @@ class SamplingBytePairEncoding(Vocabulary):
 
     @dataclass
     class Options(SharedOptions):
-        """Options in the config."""
-
         breadth_prob: float = option(help="probability of ending a piece where both is possible", check=probability)
         label_postfix_merge_symbol: Optional[str] = option(
             None, help="mark of a piece that does not end its word; default @@, if there is no word_prefix_symbol"

@@ -23,8 +23,6 @@ class CharacterTargets(Vocabulary):
 
     @dataclass
     class Options(SharedOptions):
-        """Options in the config."""
-
         unknown_label: Special = option(
             "@",
             help="label or id of characters that are not in the vocabulary; None or -1: such a character is an error",
@@ -46,8 +44,6 @@ class Utf8ByteTargets(Vocabulary):
 
     @dataclass
     class Options:
-        """Options in the config."""
-
         seq_postfix: Optional[list[int]] = option(None, help="ids appended to every sequence")
         unknown_label: None = option(None, help="there are no unknown bytes")
         bos_label: Special = option(None, help="label or id of the beginning of a sequence")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import from_options, option
 from returnn_tf.datasets.core.base import Dataset
-from returnn_tf.datasets.core.data_spec import DataSpec, window_spec
+from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.safe_files import wanted_by
 from returnn_tf.rasr.datasets.allophones import AllophoneLabeling
@@ -107,8 +107,6 @@ class SprintCacheDataset(Dataset):
 
     @dataclass
     class Options(Dataset.Options):
-        """Options in the config."""
-
         data: dict[str, Any] = option(help="key -> {'filename': .., 'data_type': .., 'allophone_labeling': ..}")
 
     def setup(self) -> None:
@@ -118,9 +116,7 @@ class SprintCacheDataset(Dataset):
         self._streams = {key: _Stream(key, given, self._owner()) for key, given in self.opts.data.items()}
         self._names = self._streams["data"].names
         self._check_names()
-        self.data_specs = {key: stream.spec for key, stream in self._streams.items()}
-        if self.opts.window > 1:
-            self.data_specs["data"] = window_spec(self.data_specs["data"], self.opts.window, self._owner())
+        self.data_specs = self.windowed({key: stream.spec for key, stream in self._streams.items()})
 
     def _check_names(self) -> None:
         first = self._streams["data"]

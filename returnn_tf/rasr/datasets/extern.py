@@ -50,8 +50,6 @@ class ExternSprintDataset(StreamDataset):
 
     @dataclass
     class Options(SentOptions):
-        """Options in the config."""
-
         sprintTrainerExecPath: Union[str, list[str]] = option(
             help="the program of RASR, or a list of it and its first arguments"
         )

@@ -33,8 +33,6 @@ class FedDataset(StreamDataset):
 
     @dataclass
     class Options(SentOptions):
-        """Options in the config."""
-
         suppress_load_seqs_print: bool = option(False, help="log less", inert="loading is not logged anyway")
         input_dim: int = option(help="features")
         output_dim: int = option(0, help="number of classes, 0 = no alignment")
