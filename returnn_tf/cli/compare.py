@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.runs.differences import differing_layers, differing_settings, folder_of_config, without_folders
-from returnn_tf.cli.runs.naming import short_names, split_name, table
 from returnn_tf.cli.runs.run import Run, find_run
 from returnn_tf.cli.runs.scores import effort_rows, score_rows
 from returnn_tf.cli.shared.parser import CommandParser
@@ -26,18 +26,15 @@ A run is a folder or prefix of checkpoints, a learning-rate file, or a config. S
 the run was trained (recorded beside its checkpoints), or those of the config that is named.
 """
 _DEFAULT = "compare.png"
-
-
-def help_text(_: list[str]) -> str:
-    """Return the text of ``--help``."""
-    return _parser().format_help()
+Row = tuple[str, Sequence[str]]
+_WIDEST = 44  # characters of a value; the rest is cut, unless all is asked for
 
 
 @register_command(
     "compare",
     "RUN RUN ... [--output OUT.png] [--no-plot] [--full] [--force]",
     "compare runs: curves in one picture, scores, and settings that differ",
-    own_help=help_text,
+    own_help=lambda _: _parser().format_help(),
     group="look",
 )
 def run(args: list[str]) -> int:
@@ -134,3 +131,42 @@ def _of_part(part: str, title: str, names: list[str], runs: list[Run], *, full: 
         if moved:
             text += "\nthe same below the folder of each config: %s" % ", ".join(moved)
     return "\n".join([text] * bool(text) + unknown)
+
+
+def split_name(argument: str) -> tuple[str, str]:
+    """Split ``NAME=PATH``; the name is "" if there is none, or if a file has that whole name."""
+    name, equals, path = argument.partition("=")
+    if not equals or os.path.exists(argument):
+        return "", argument
+    if not name or not path:
+        raise ConfigError("%r: expected RUN or NAME=RUN" % argument)
+    return name, path
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """Return what distinguishes the paths: their parts without the common first and last ones."""
+    parts = [os.path.normpath(path).split(os.sep) for path in paths]
+    while len(parts) > 1 and all(len(each) > 1 for each in parts) and len({each[0] for each in parts}) == 1:
+        parts = [each[1:] for each in parts]
+    while len(parts) > 1 and all(len(each) > 1 for each in parts) and len({each[-1] for each in parts}) == 1:
+        parts = [each[:-1] for each in parts]
+    names = [os.sep.join(each) for each in parts] if len(paths) > 1 else [parts[0][-1]]
+    return names if len(set(names)) == len(names) else ["%d %s" % each for each in enumerate(names, 1)]
+
+
+def table(header: Sequence[str], rows: Sequence[Row], *, full: bool = False) -> str:
+    """Return an aligned table.
+
+    :param header: title of the first column, then the names of the runs
+    :param rows: (first cell, those of the runs)
+    :param full: whether long cells are shown in full
+    """
+    cells = [list(header), *([name, *(_cut(value, full) for value in values)] for name, values in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in cells]
+    return "\n".join([lines[0], "-" * min(sum(widths) + 2 * (len(widths) - 1), 120), *lines[1:]])
+
+
+def _cut(value: str, full: bool) -> str:
+    value = value.replace("\n", " ")
+    return value if full or len(value) <= _WIDEST else value[: _WIDEST - 3] + "..."

@@ -9,6 +9,7 @@ from typing import Any, Optional
 
 import pytest
 
+from returnn_tf.cli.compare import short_names, table
 from returnn_tf.cli.main import main
 from returnn_tf.cli.runs.differences import (
     differing_layers,
@@ -16,7 +17,6 @@ from returnn_tf.cli.runs.differences import (
     folder_of_config,
     without_folders,
 )
-from returnn_tf.cli.runs.naming import short_names, table
 from returnn_tf.cli.runs.run import find_run
 from returnn_tf.config import Config
 from returnn_tf.engine.learning_rate.file import EpochData, format_epochs, update_file

@@ -13,7 +13,7 @@ import pytest
 import returnn_tf
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.export.tflite.conversion import flex_ops
-from returnn_tf.export.tflite.interpreter import run_model
+from returnn_tf.export.tflite.exporter import run_model
 from returnn_tf.util.lazy_tf import tf
 from tests.export.small_nets import DECODER, NETS, network
 

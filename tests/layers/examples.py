@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from returnn_tf.cli.shared import layer_docs
+from returnn_tf.cli import layers
 from returnn_tf.config import Config
 from returnn_tf.graph.registry import LAYERS, LOSSES
 
@@ -29,7 +29,7 @@ def example_settings(name: str) -> dict[str, Any]:
 
     :param name: a key of `CLASSES`
     """
-    settings = layer_docs.example_settings(CLASSES[name])
+    settings = layers.example_settings(CLASSES[name])
     for layer in settings["network"].values():
         options = (layer.get("loss_opts") or {}).get("sprint_opts")
         if options:  # a stand-in for RASR

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from returnn_tf.cli.shared.layer_docs import example_of
+from returnn_tf.cli.layers import example_of
 from returnn_tf.compiler.describe import show_axes
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config

@@ -324,7 +324,7 @@ def _damaged(rng: random.Random, good: bytes, pieces: list[bytes]) -> bytes:
 
 #: what may execute text or unpickle, and where; a new place has to be judged by somebody who reads this
 _EXECUTES = {
-    "cli/shared/layer_docs.py": "examples in the docstrings of classes",
+    "cli/layers.py": "examples in the docstrings of classes",
     "config/config.py": "++key value: what the user typed",
     "config/loading.py": "configs are programs",
     "datasets/processes/worker.py": "its own parent process, over a pipe",

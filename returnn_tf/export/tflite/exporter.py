@@ -20,12 +20,11 @@ from returnn_tf.export.layers_of_ops import check_assignments, layers_of_ops
 from returnn_tf.export.saved_model.exporter import save
 from returnn_tf.export.streaming_exporter import StreamingExporter
 from returnn_tf.export.tensor_info import TensorInfo
-from returnn_tf.export.tflite.conversion import QUANTIZE, ConversionError, convert
-from returnn_tf.export.tflite.interpreter import run_model, tensor_names
-from returnn_tf.export.tflite.refusals import no_form, ops_of_kernel, refused
+from returnn_tf.export.tflite.conversion import QUANTIZE, ConversionError, convert, no_form, ops_of_kernel, refused
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.ops.cells.fused_lstm import TFLITE_LSTM, fused_lstm_ops
 from returnn_tf.util.lazy_tf import tf
+from returnn_tf.util.quiet import stderr_to_log
 
 FILE = "model.tflite"
 #: Largest difference with quantised weights, relative to the largest value of an output (at least 1).
@@ -122,3 +121,28 @@ class TFLiteExporter(StreamingExporter):
             value = value[(slice(None),) * info.axes.index("B") + (rows,)]
         more = [(self.frames or size) - size if axis == "T" else 0 for axis, size in zip(info.axes, value.shape)]
         return np.pad(value, [(0, max(n, 0)) for n in more])
+
+
+def run_model(path: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Run the signature of a TFLite file.
+
+    :param feed: arrays by input name; inputs that the file does not have are ignored
+    :return: arrays by output name
+    :raises DataError: the interpreter can't run the file, e.g. as it has no Flex delegate
+    """
+    try:
+        with stderr_to_log():
+            runner = tf.lite.Interpreter(model_path=path).get_signature_runner()
+            return dict(runner(**{name: feed[name] for name in runner.get_input_details()}))
+    except (RuntimeError, ValueError) as exc:
+        reason = str(exc).strip().splitlines()[0]
+        raise DataError("TFLite's interpreter can't run %s: %s" % (os.path.basename(path), reason)) from exc
+
+
+def tensor_names(path: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the names of the tensors in a TFLite file by the names of its inputs and outputs."""
+    with stderr_to_log():
+        runner = tf.lite.Interpreter(model_path=path).get_signature_runner()
+    parts = (runner.get_input_details(), runner.get_output_details())
+    inputs, outputs = ({name: info["name"] for name, info in details.items()} for details in parts)
+    return inputs, outputs

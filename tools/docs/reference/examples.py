@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from returnn_tf.cli.shared.layer_docs import example_of, example_settings
+from returnn_tf.cli.layers import example_of, example_settings
 from returnn_tf.compiler.describe import describe_plan
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.plan import Plan
