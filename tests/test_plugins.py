@@ -205,8 +205,8 @@ PLUGINS = {
         """,
         """
         from returnn_tf import Config
-        from returnn_tf.tasks.registry import run_task
-        run_task(Config({"task": "plug_task", "x": 3}))
+        from returnn_tf.tasks.registry import find_task
+        find_task("plug_task")(Config({"x": 3}))
         """,
         "task with 3",
     ),

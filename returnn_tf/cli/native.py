@@ -32,16 +32,11 @@ graph with large LSTMs that was saved on a CPU on which product is used needs ls
 _ACTIONS = ("build", "list", "clean")
 
 
-def help_text(_: list[str]) -> str:
-    """Return the text of ``--help``."""
-    return _parser().format_help()
-
-
 @register_command(
     "native",
     "build OP --output FILE | list | clean",
     "compile native ops ahead of time, list them, or empty their cache",
-    own_help=help_text,
+    own_help=lambda _: _parser().format_help(),
     group="use",
 )
 def run(args: list[str]) -> int:

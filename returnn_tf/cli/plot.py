@@ -25,16 +25,11 @@ epochs, if the first ones would leave no room for it. Several runs in one pictur
 _COMMON = ("learning_rates", "model", "network", "out", "output")
 
 
-def help_text(_: list[str]) -> str:
-    """Return the text of ``--help``."""
-    return _parser().format_help()
-
-
 @register_command(
     "plot",
     "LEARNING_RATE_FILE OUT.png [--log | --linear] [--keys A,B] [--smooth N] [--title TEXT]",
     "plot scores and learning rates",
-    own_help=help_text,
+    own_help=lambda _: _parser().format_help(),
     group="look",
 )
 def run(args: list[str]) -> int:

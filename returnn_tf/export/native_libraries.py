@@ -15,6 +15,8 @@ from returnn_tf.native.toolchain import cpu_features
 from returnn_tf.ops.cells.fused_lstm import BLOCK_LSTM, fused_lstm_ops
 from returnn_tf.util.lazy_tf import tf
 
+#: Help text of the option of exporters to which `maybe_portable` belongs.
+PORTABLE = "no native ops: the graph needs no library and runs on other machines, but recurrent layers are slower"
 #: Folder of the libraries, within that of the export.
 FOLDER = "native"
 

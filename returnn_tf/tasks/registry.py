@@ -6,8 +6,6 @@ from typing import Callable
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.registry import Registry
-from returnn_tf.config.settings.tasks import TaskSettings
-from returnn_tf.tasks.setting_checks import check_all_settings
 
 Task = Callable[[Config], int]
 
@@ -43,9 +41,3 @@ def find_task(name: str) -> Task:
     if task is None:
         raise ConfigError(TASKS.unknown(name))
     return task
-
-
-def run_task(config: Config) -> int:
-    """Run the task of the setting ``task`` ("train" by default), and return the exit code."""
-    check_all_settings(config)
-    return find_task(TaskSettings(config).task)(config)

@@ -29,8 +29,8 @@ from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.update.optimizers import optimizers_by_switch
-from returnn_tf.tasks.registry import run_task
 from returnn_tf.tasks.setting_checks import check_all_settings
+from tests.run_tasks import run_task
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BY_NAME = {"value", "describe_source", "is_set", "is_given"}  # methods of a group

@@ -13,7 +13,7 @@ from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets import Dataset, HDFDataset
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.engine.data.data_source import DataSource
-from returnn_tf.engine.distributed.world import alone
+from returnn_tf.engine.distributed.world import World
 from returnn_tf.tensor.extern_data import parse_data_key
 
 LABELS = {"dim": 4, "sparse": True}
@@ -143,7 +143,7 @@ def write_hdf(path: pathlib.Path, targets: Any, *, dim: int, ndim: int = 1) -> N
 def source(path: pathlib.Path, options: Any) -> DataSource:
     extern_data = {"data": {"dim": 2}, "classes": options}
     config = Config({"train": HDFDataset(files=[str(path)], name="train"), "batch_size": 100})
-    return DataSource(config, "train", {key: parse_data_key(key, value) for key, value in extern_data.items()}, alone())
+    return DataSource(config, "train", {key: parse_data_key(key, value) for key, value in extern_data.items()}, World())
 
 
 @pytest.mark.parametrize(
@@ -225,10 +225,10 @@ def test_numbers_that_are_not_finite(tmp_path: pathlib.Path, bad: float, whole: 
         file["seqTags"] = np.array([b"a", b"b"])
     config = Config({"forward_data": {"class": "HDFDataset", "files": [str(tmp_path / "a.hdf")]}, "batch_size": 100})
     used = {"data": parse_data_key("data", {"dim": 2})}
-    assert len(list(DataSource(config, "forward_data", used, alone()).batches(1))) == 1
+    assert len(list(DataSource(config, "forward_data", used, World()).batches(1))) == 1
     changes = {} if whole else {"chunking": "2:2"}
     with pytest.raises(DataError) as info:
-        list(DataSource(config, "forward_data", used, alone(), finite=True).batches(1, **changes))
+        list(DataSource(config, "forward_data", used, World(), finite=True).batches(1, **changes))
     text = "a.hdf', sequence 'b' (position 1 of epoch 1): data key 'data': frame 1, entry 1 is %s (1 of " % bad
     assert text in str(info.value)
 

@@ -12,7 +12,7 @@ import pytest
 from returnn_tf.compiler.feed_function import FeedFunction
 from returnn_tf.config import DataError
 from returnn_tf.datasets.core.batches.batch import Batch
-from returnn_tf.engine.distributed.world import alone
+from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes import ranks_report
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, batch_sizes
 from returnn_tf.engine.passes.progress import PassState
@@ -95,7 +95,7 @@ def test_leaving_a_pass_stops_reading_ahead() -> None:
 
 
 def test_the_watchdog_sees_the_steps() -> None:
-    world = alone()
+    world = World()
     notes = []
     for _ in a_pass(world=world).steps(batches(), PassState()):
         notes.append((world.heartbeat.phase, world.heartbeat.step, world.heartbeat.long))

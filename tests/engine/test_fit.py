@@ -16,7 +16,7 @@ from returnn_tf.engine.learning_rate.file import EpochData
 from returnn_tf.engine.training.callbacks import Callback, EarlyStopping, TrainedEpoch, TrainedStep, callbacks_of
 from returnn_tf.engine.training.history import History
 from returnn_tf.engine.training.trainer import Trainer
-from returnn_tf.tasks.registry import run_task
+from tests.run_tasks import run_task
 
 SETTINGS: dict[str, Any] = {
     "behavior_version": 21,

@@ -20,7 +20,7 @@ from returnn_tf.engine.passes.forwarder import Forwarder
 from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.search.searcher import Searcher
 from returnn_tf.engine.training.load_model import load_network
-from returnn_tf.tasks.registry import run_task
+from tests.run_tasks import run_task
 
 STEPS = 10
 FEED = {

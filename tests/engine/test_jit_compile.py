@@ -12,7 +12,7 @@ import pytest
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.engine.distributed.world import alone
+from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes.evaluator import Evaluator
 from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.ops.xla import keep_compiled
@@ -84,7 +84,7 @@ def test_what_xla_cannot_compile(network: dict[str, Any], message: str) -> None:
 def test_not_with_several_processes(monkeypatch: Any) -> None:
     given = config({"output": {**OUTPUT, "from": "data"}}, jit_compile=True)
     net = Network.from_config(given, train=True)
-    world = alone()
+    world = World()
     monkeypatch.setattr(type(world), "size", 2, raising=False)
     monkeypatch.setattr("returnn_tf.engine.passes.step_trainer.ranks_for", lambda *_: None)
     with pytest.raises(ConfigError, match="jit_compile: XLA can't exchange gradients between processes"):

@@ -6,11 +6,25 @@ import os
 import pytest
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.engine.checkpoints.selection import ModelChoice, choose_model, epoch_of_path, find_checkpoints
+from returnn_tf.config.settings.checkpoints import CheckpointSettings
+from returnn_tf.engine.checkpoints.selection import (
+    ModelChoice,
+    checkpoint_exists,
+    epoch_of_path,
+    find_checkpoints,
+    find_step_checkpoints,
+    select_model,
+)
 
 DATA = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data", "config")
 with open(os.path.join(DATA, "model_selection.json"), encoding="utf8") as _f:
     CASES = json.load(_f)["cases"]
+
+
+def choose_model(config):
+    """Return the choice among the existing checkpoints."""
+    model = CheckpointSettings(config).model
+    return select_model(config, find_checkpoints(model), checkpoint_exists, find_step_checkpoints(model))
 
 
 def config_for(folder, options):

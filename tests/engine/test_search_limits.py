@@ -12,7 +12,7 @@ import pytest
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.search.beam import with_beam_size
-from returnn_tf.tasks.registry import run_task
+from tests.run_tasks import run_task
 from tests.tasks.test_search import REFERENCE, SETTINGS
 
 

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from returnn_tf.config import Config
-from returnn_tf.engine.distributed.world import alone
+from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.monitoring.run_status import RunStatus
 from returnn_tf.engine.monitoring.status_file import StatusFile, end_for_another, read_status
 from returnn_tf.engine.passes.progress import Progress
@@ -44,7 +44,7 @@ def test_a_command_line_that_is_no_text(tmp_path: pathlib.Path) -> None:
 
 def test_the_speed_is_that_of_the_steps_without_compiling(tmp_path: pathlib.Path) -> None:
     """It is not known before there is one; then it says how long the rest will take."""
-    status = RunStatus(Config({"model": str(tmp_path / "net")}), alone(), StopRequest())
+    status = RunStatus(Config({"model": str(tmp_path / "net")}), World(), StopRequest())
     first = PassResult(steps=1, frames=50, seconds=60.0, setup_steps=1, setup_frames=50, setup_seconds=60.0)
     status.between(Progress(epoch=1, first_step=0), first)
     path = str(tmp_path / ".net.status.json")

@@ -19,8 +19,8 @@ from returnn_tf.engine.monitoring import reproducer
 from returnn_tf.engine.passes.forward_pass import in_order
 from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
-from returnn_tf.tasks.registry import run_task
 from tests.reliability import toy
+from tests.run_tasks import run_task
 
 STEPS = 12
 FOLDER = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")

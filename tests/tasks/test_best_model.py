@@ -14,7 +14,7 @@ from returnn_tf.datasets.config import batch_options_from_config
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.learning_rate.file import read_file
 from returnn_tf.engine.training.engine import Engine
-from returnn_tf.tasks.registry import run_task
+from tests.run_tasks import run_task
 
 OUTPUT = {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}
 SETTINGS: dict[str, Any] = {

@@ -13,7 +13,7 @@ import pytest
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.engine.passes.forward_pass import Rows
-from returnn_tf.tasks.registry import run_task
+from tests.run_tasks import run_task
 
 DATA = [
     {"data": np.random.RandomState(i).normal(size=(n, 4)).astype("float32"), "classes": np.arange(n) % 3}

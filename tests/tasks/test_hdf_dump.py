@@ -16,9 +16,9 @@ from returnn_tf.datasets import HDFDataset
 from returnn_tf.engine.monitoring.status_file import path_of, read_status
 from returnn_tf.engine.training.engine import Engine
 from returnn_tf.graph.after_step.sinks import RunInfo
-from returnn_tf.tasks.registry import run_task
 from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
 from tests.layers.nets import fails, feed, net_of
+from tests.run_tasks import run_task
 
 LENS = (3, 5, 2, 4)
 DATA = [

@@ -17,7 +17,7 @@ from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.selection import find_checkpoints
 from returnn_tf.engine.learning_rate.file import read_file
 from returnn_tf.engine.training.engine import Engine
-from returnn_tf.tasks.registry import run_task
+from tests.run_tasks import run_task
 
 TEXT = """#!returnn
 from Pretrain import WrapEpochValue

@@ -12,7 +12,7 @@ import pytest
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.datasets import Dataset
-from returnn_tf.tasks.registry import run_task
+from tests.run_tasks import run_task
 
 DATA = pathlib.Path(__file__).parent.parent / "data"
 RUN = DATA / "tasks/reference_run"

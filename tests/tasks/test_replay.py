@@ -14,7 +14,7 @@ from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets import Dataset
 from returnn_tf.engine.monitoring import reproducer
 from returnn_tf.engine.support.nonfinite import NonFiniteError
-from returnn_tf.tasks.registry import run_task
+from tests.run_tasks import run_task
 
 BAD_STEP = 2
 

@@ -20,8 +20,8 @@ from returnn_tf.engine.search.end_labels import end_labels
 from returnn_tf.engine.search.from_python import search
 from returnn_tf.engine.search.labels import labels_of
 from returnn_tf.engine.training.load_model import load_network
-from returnn_tf.tasks.registry import run_task
 from returnn_tf.tensor import extern_data_options, parse_extern_data
+from tests.run_tasks import run_task
 
 REFERENCE = pathlib.Path(__file__).parent.parent / "data/outputs/search"
 BEAMS: dict[str, list[Any]] = ast.literal_eval((REFERENCE / "search_beam_py.txt").read_text())

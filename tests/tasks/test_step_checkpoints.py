@@ -15,7 +15,7 @@ from returnn_tf.datasets import Dataset
 from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
 from returnn_tf.engine.support.signals import Stopped, StopRequest
 from returnn_tf.engine.training.engine import Engine
-from returnn_tf.tasks.registry import run_task
+from tests.run_tasks import run_task
 
 DATA = {"class": "Task12AXDataset", "num_seqs": 3, "fixed_random_seed": 1}
 OPTIONS: dict[str, Any] = {

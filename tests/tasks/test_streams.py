@@ -14,8 +14,8 @@ from returnn_tf.datasets import Dataset
 from returnn_tf.engine.data.data_source import DataSource
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.search.search_pass import searched
-from returnn_tf.tasks.registry import run_task
 from returnn_tf.tensor import parse_data_key
+from tests.run_tasks import run_task
 from tests.tasks import test_forward_forms as forwarding
 from tests.tasks import test_search as searching
 from tests.tasks.test_search import with_the_trained_model  # noqa: F401  for all tests here

@@ -21,9 +21,9 @@ from returnn_tf.engine.checkpoints.selection import find_checkpoints
 from returnn_tf.engine.learning_rate.file import read_file
 from returnn_tf.engine.monitoring import run_settings
 from returnn_tf.engine.support.nonfinite import NonFiniteError
-from returnn_tf.tasks.registry import run_task
 from returnn_tf.util.lazy_tf import tf
 from tests.results import reproducible
+from tests.run_tasks import run_task
 
 EXTERN_DATA: dict[str, Any] = {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}}
 TEXT = """

@@ -11,7 +11,7 @@ import pytest
 from returnn_tf.config import Config, DataError
 from returnn_tf.engine.checkpoints.selection import find_checkpoints
 from returnn_tf.engine.learning_rate.file import read_file
-from returnn_tf.tasks.registry import run_task
+from tests.run_tasks import run_task
 
 
 def dataset(frames: int = 4, *, nan_in: int = -1) -> dict[str, Any]:

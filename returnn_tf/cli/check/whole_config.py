@@ -233,6 +233,6 @@ class ConfigCheck:
     def _open(self, name: str, needed: Mapping[str, Data]) -> None:
         """Open a dataset, and compare it with the data keys that the networks need, if these are known."""
         if needed:
-            DataSource(self.config, name, needed, world.alone()).close()
+            DataSource(self.config, name, needed, world.World()).close()
         elif dataset_from_config(self.config, name) is None:
             raise ConfigError("The config has no dataset %r; add %s = {'class': ...}." % (name, name))

@@ -38,16 +38,11 @@ _NO_MODEL = "--no-model"
 _WITHOUT_MODEL = "To report on the records only, without loading the network: %s" % _NO_MODEL
 
 
-def help_text(_: list[str]) -> str:
-    """Return the text of ``--help``."""
-    return _parser().format_help()
-
-
 @register_command(
     "report",
     "RUN [--output OUT.html] [--data NAME] [--num_seqs N] [--epoch N] [--no-model] [--force] [++key value ...]",
     "write one HTML file about a run: curves, alignments, worst sequences, confusions, settings",
-    own_help=help_text,
+    own_help=lambda _: _parser().format_help(),
     group="look",
 )
 def run(args: list[str]) -> int:

@@ -27,16 +27,11 @@ its time limit saves, is requeued and resumes. More: returnn-tf explain clusters
 """
 
 
-def help_text(_: list[str]) -> str:
-    """Return the text of ``--help``."""
-    return _parser().format_help()
-
-
 @register_command(
     "submit",
     "CONFIG ... [--time T --gpus N ...]",
     "write a job for Slurm or SGE and submit it",
-    own_help=help_text,
+    own_help=lambda _: _parser().format_help(),
     group="train",
 )
 def run(args: list[str]) -> int:

@@ -50,7 +50,7 @@ def prefix_of_step(model: str, epoch: int, step: int) -> str:
 
 
 def choose_intact(config: Config, on_defect: Callable[[str, str], None]) -> ModelChoice:
-    """Return the choice of `choose_model`, but skip damaged own checkpoints in favour of the newest intact one.
+    """Return the choice of `select_model`, but skip damaged own checkpoints in favour of the newest intact one.
 
     A run may write or delete checkpoints at the same time.
 

@@ -34,15 +34,6 @@ class ModelChoice:
     step: Optional[int] = None
 
 
-def choose_model(config: Config) -> ModelChoice:
-    """Return the choice among the existing checkpoints.
-
-    :raises ConfigError: the config selects a checkpoint which does not exist
-    """
-    model = CheckpointSettings(config).model
-    return select_model(config, find_checkpoints(model), checkpoint_exists, find_step_checkpoints(model))
-
-
 def select_model(
     config: Config, own: Mapping[int, str], exists: Callable[[str], bool], steps: Steps = types.MappingProxyType({})
 ) -> ModelChoice:

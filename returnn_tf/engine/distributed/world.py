@@ -237,11 +237,6 @@ class HorovodWorld(World):
             self.hvd.broadcast_variables(variables, root_rank=0)
 
 
-def alone() -> World:
-    """Return a world of one process."""
-    return World()
-
-
 _started: list[World] = []  # the world of this process; empty before `start`
 
 
@@ -255,7 +250,7 @@ def start(config: Config) -> World:
     """
     if not HorovodSettings(config).use_horovod:
         _warn_of_others()
-        return alone()
+        return World()
     if not _started or not isinstance(_started[0], HorovodWorld):
         timeout = HorovodOptions.from_config(config).timeout
         world = HorovodWorld(library.load(timeout))
@@ -276,7 +271,7 @@ def _warn_of_others() -> None:
             "%s = %d processes were started, but use_horovod is not set: each of them runs on its own."
             % (launcher, number)
         )
-        _started.append(alone())
+        _started.append(World())
 
 
 def of_process() -> Optional[tuple[int, int, int, int]]:

@@ -10,7 +10,7 @@ from typing import Any, Callable, Generic, NamedTuple, Optional, TypeVar
 
 from returnn_tf.compiler.feed_function import FeedFunction
 from returnn_tf.datasets import Dataset
-from returnn_tf.engine.distributed.world import World, alone
+from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes.dump import Dump
 from returnn_tf.engine.passes.progress import PassState
 from returnn_tf.engine.support.prefetch import Prefetcher
@@ -50,7 +50,7 @@ class DatasetPass(Generic[Result]):
     phase: str
     convert: Callable[[Mapping[str, Any]], Any]
     step: Callable[[Any, Any], Result]
-    world: World = field(default_factory=alone)
+    world: World = field(default_factory=World)
     join: Callable[[Iterable[Converted]], Iterable[Converted]] = iter
     dump: Optional[Dump] = None
     shows_progress: bool = True

@@ -9,7 +9,7 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.config.settings.training import TrainingSettings
-from returnn_tf.engine.distributed.world import World, alone
+from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes.dump import dump_of
 from returnn_tf.engine.passes.loss_positions import LossPositions
 from returnn_tf.engine.passes.scored_pass import PassResult, ScoredPass
@@ -78,7 +78,7 @@ class Evaluator:
             with_exp=TrainingSettings(self._config).calculate_exp_loss,
             log_batch_size=LoggingSettings(self._config).log_batch_size,
             log_memory_usage=LoggingSettings(self._config).tf_log_memory_usage,
-            world=alone() if world is None else world,
+            world=World() if world is None else world,
             on_step=on_step,
             between=between,
             dump=dump_of(self.net, name, epoch, world),

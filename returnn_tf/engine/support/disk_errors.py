@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Sequence
 from typing import Callable, Union
 
 from returnn_tf.config import ConfigError, DataError
@@ -37,13 +36,12 @@ def not_writable(
     return kind("%s%s." % (text, fix), topic=topic)
 
 
-def retried(job: Callable[[], None], waits: Sequence[float] = RETRY_WAITS) -> None:
-    """Run a job that writes; retry a few times after an error that may be transient.
+def retried(job: Callable[[], None]) -> None:
+    """Run a job that writes; retry it after an error that may be transient, see `RETRY_WAITS`.
 
-    :param waits: seconds to wait before each further attempt
     :raises OSError: the last error of the job
     """
-    for wait in waits:
+    for wait in RETRY_WAITS:
         try:
             job()
             return

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable
 
+_DEPTH = 2  # batches ready in advance
 _POLL_SECONDS = 0.1
 
 
@@ -18,14 +19,13 @@ class Prefetcher:
 
     :param batches: read in the thread
     :param convert: called with each batch in the thread
-    :param depth: maximum number of batches ready in advance
     """
 
-    def __init__(self, batches: Iterable[Any], convert: Callable[[Any], Any], *, depth: int = 2) -> None:
+    def __init__(self, batches: Iterable[Any], convert: Callable[[Any], Any]) -> None:
         self.wait_seconds = 0.0
         self._batches = batches
         self._convert = convert
-        self._queue: queue.Queue[tuple[str, Any, Any]] = queue.Queue(maxsize=depth)
+        self._queue: queue.Queue[tuple[str, Any, Any]] = queue.Queue(maxsize=_DEPTH)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="prefetch", daemon=True)
         self._thread.start()

@@ -17,7 +17,7 @@ from returnn_tf.export.meta import names
 from returnn_tf.export.meta.graph_builder import GraphBuilder
 from returnn_tf.export.meta.graph_files import graph_content, lines
 from returnn_tf.export.meta.names import named
-from returnn_tf.export.native_libraries import copy_libraries
+from returnn_tf.export.native_libraries import PORTABLE, copy_libraries
 from returnn_tf.export.saved_model.run import run_in_process
 
 #: Prefix of the checkpoint, and of the graph: ``graph.meta``, ``graph.index``, ``graph.data-00000-of-00001``.
@@ -29,10 +29,7 @@ _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "process.py"
 class MetaExporter(Exporter):
     """A meta graph with a checkpoint: names and collections as decoders such as RASR know them from RETURNN."""
 
-    portable: bool = option(
-        False,
-        help="no native ops: the graph needs no library and runs on other machines, but recurrent layers are slower",
-    )
+    portable: bool = option(False, help=PORTABLE)
 
     def write(self, model: InferenceModel, folder: str) -> None:
         """Write graph, checkpoint, the libraries of native ops, and lists of the parameters and state variables."""

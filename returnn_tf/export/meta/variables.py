@@ -23,9 +23,9 @@ from returnn_tf.util.lazy_tf import tf
 _MAX_EMBEDDED = 1024
 
 
-def small_initial_values(plan: Plan, seed: int = DEFAULT_SEED) -> dict[str, NDArray[Any]]:
+def small_initial_values(plan: Plan) -> dict[str, NDArray[Any]]:
     """Return the initial values of small parameters, to be embedded in the graph; call it outside of any graph."""
-    values = InitialValues(plan, seed)
+    values = InitialValues(plan, DEFAULT_SEED)
     return {name: values.array(spec) for name, spec in plan.params.items() if spec.size <= _MAX_EMBEDDED}
 
 

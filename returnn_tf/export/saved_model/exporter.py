@@ -12,7 +12,7 @@ from returnn_tf.config.options import option
 from returnn_tf.export.exporters import register_exporter
 from returnn_tf.export.graph_ops import check_ops, op_types
 from returnn_tf.export.inference import InferenceModel
-from returnn_tf.export.native_libraries import copy_libraries, maybe_portable
+from returnn_tf.export.native_libraries import PORTABLE, copy_libraries, maybe_portable
 from returnn_tf.export.saved_model.run import run_in_process
 from returnn_tf.export.streaming_exporter import StreamingExporter
 from returnn_tf.util.lazy_tf import tf
@@ -26,10 +26,7 @@ class SavedModelExporter(StreamingExporter):
 
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {"": {}, "--portable": {"portable": True}}
 
-    portable: bool = option(
-        False,
-        help="no native ops: the graph needs no library and runs on other machines, but recurrent layers are slower",
-    )
+    portable: bool = option(False, help=PORTABLE)
 
     def write(self, model: InferenceModel, folder: str) -> None:
         """Write the SavedModel and the libraries of native ops."""

@@ -18,7 +18,7 @@ from returnn_tf.export.meta.exporter import input_tensors
 from returnn_tf.export.meta.graph_builder import GraphBuilder
 from returnn_tf.export.meta.graph_files import graph_content, lines
 from returnn_tf.export.meta.names import STATE_VARS
-from returnn_tf.export.native_libraries import copy_libraries
+from returnn_tf.export.native_libraries import PORTABLE, copy_libraries
 from returnn_tf.export.side_file import read_side_file
 from returnn_tf.export.steps.check import StepCheck, network_with_params
 from returnn_tf.export.steps.client import StepDecoder
@@ -42,10 +42,7 @@ class StepsExporter(Exporter):
         help="who counts the steps: graph or decoder; default: the decoder if steps are frames, else the graph",
         choices=(None, GRAPH, DECODER),
     )
-    portable: bool = option(
-        False,
-        help="no native ops: the graph needs no library and runs on other machines, but recurrent layers are slower",
-    )
+    portable: bool = option(False, help=PORTABLE)
 
     @property
     def searches(self) -> bool:

@@ -178,8 +178,8 @@ class StepParts:
         name = self._name(node, "extra/%s" % node.layer.state_name(key))
         return State(name, (node, key), node.loop_states[key][0], None, node in self._dependent)
 
-    def _name(self, node: Node, part: str, kind: Optional[str] = None) -> str:
-        kind = kind or ("state_delayed" if node in self._dependent else "state")
+    def _name(self, node: Node, part: str) -> str:
+        kind = "state_delayed" if node in self._dependent else "state"
         return op_name("%s/%s/%s" % (kind, self.step.name_of(node), part))
 
     def _sources(self, states: Iterable[State]) -> list[Node]:

@@ -15,7 +15,7 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.selection import find_checkpoints
-from returnn_tf.tasks.registry import run_task
+from tests.run_tasks import run_task
 
 DATA = {"class": "Task12AXDataset", "num_seqs": 6, "fixed_random_seed": 1}
 SETTINGS: dict[str, Any] = {
