@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import returnn_tf
-from returnn_tf.layers.attention import in_place_step
+from returnn_tf.layers.attention import self_attention
 from returnn_tf.loops import packed
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.ops.sequence import best_labels
@@ -41,7 +41,7 @@ def _called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return run
 
     monkeypatch.setattr(packed, "_LEAST_SIZE", 0)
-    native = ((in_place_step, "native_beam_attention"), (best_labels, "native_best_labels"), (packed, "pack"))
+    native = ((self_attention, "native_beam_attention"), (best_labels, "native_best_labels"), (packed, "pack"))
     for module, name in native:
         monkeypatch.setattr(module, name, counted(getattr(module, name)))
     return names

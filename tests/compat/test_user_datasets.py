@@ -316,7 +316,7 @@ checks = [isinstance(found, Dataset), isinstance(found.dataset, Dataset), isinst
 
 def test_a_dataset_seq():
     """Arrays or dicts, with default names."""
-    from returnn_tf.compat.user_datasets.dataset_seq import DatasetSeq
+    from returnn_tf.compat.user_datasets.cached import DatasetSeq
 
     seq = DatasetSeq(3, np.zeros((2, 1)), targets={"a": [1, 2, 3]})
     assert (seq.seq_tag, seq.num_frames, seq.get_data_keys()) == ("seq-3", {"data": 2, "a": 3}, ["data", "a"])

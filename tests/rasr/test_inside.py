@@ -15,7 +15,7 @@ import pytest
 import returnn_tf.rasr as package
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.rasr import interface
-from returnn_tf.rasr.inside.setup import parse_pairs, read_config
+from returnn_tf.rasr.interface import parse_pairs, read_config
 from tests.waiting import LONG
 
 NAMES = Path(package.__file__).parent / "names"

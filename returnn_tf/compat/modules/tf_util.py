@@ -21,7 +21,7 @@ from returnn_tf.compat.modules.tensors import (
     batch_dim,
     single_step_dim,
 )
-from returnn_tf.compat.views.output_view import OutputWithActivation
+from returnn_tf.compat.views.layer_view import OutputWithActivation
 
 register_compat(__name__, "returnn.tf.util.basic", "TFUtil")
 

@@ -18,9 +18,8 @@ from returnn_tf.compat.tool.shared.arguments import (
     natural,
     parse,
 )
-from returnn_tf.compat.tool.shared.datasets import OpenDataset, dataset_of_options, of_config
+from returnn_tf.compat.tool.shared.datasets import OpenDataset, dataset_of_options, of_config, texts_of
 from returnn_tf.compat.tool.shared.text_files import write_file
-from returnn_tf.compat.tool.shared.texts import texts_of
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.tasks import TaskSettings

@@ -12,9 +12,8 @@ from returnn_tf.compat.tool.shared.arguments import (
     natural,
     parse,
 )
-from returnn_tf.compat.tool.shared.datasets import dataset_of_options
+from returnn_tf.compat.tool.shared.datasets import dataset_of_options, texts_of
 from returnn_tf.compat.tool.shared.text_files import check_is_new, write_file
-from returnn_tf.compat.tool.shared.texts import texts_of
 from returnn_tf.config import DataError
 from returnn_tf.engine.search.output import as_python_dict
 

@@ -32,7 +32,7 @@ class UserDataset(StreamDataset):
 
     >>> from returnn_tf.datasets import Dataset
     >>> from returnn_tf.compat.user_datasets.cached import CachedDataset2
-    >>> from returnn_tf.compat.user_datasets.dataset_seq import DatasetSeq
+    >>> from returnn_tf.compat.user_datasets.cached import DatasetSeq
     >>> class Squares(CachedDataset2):
     ...     def __init__(self, count, **kwargs):
     ...         super().__init__(**kwargs)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from returnn_tf.compat.views import size_tags
-from returnn_tf.compat.views.lengths import LengthsOf, dim_of_lengths, lengths_with_dim
+from returnn_tf.compat.views.size_tags import LengthsOf, dim_of_lengths, lengths_with_dim
 from returnn_tf.compat.views.template_view import TemplateView
 from returnn_tf.tensor import Dim, resolve_axes, resolve_axis
 from returnn_tf.util.lazy_tf import tf

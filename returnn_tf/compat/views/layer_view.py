@@ -7,7 +7,6 @@ from typing import Any, Optional
 
 from returnn_tf.compat.views.data_view import DataView
 from returnn_tf.compat.views.network_view import NetworkView
-from returnn_tf.compat.views.output_view import OutputWithActivation
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.option_values import map_values
 from returnn_tf.config.options import declared_options
@@ -16,6 +15,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.hidden_state import HIDDEN_STATE, hidden_state_of, recurrent_node
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.param_spec import ParamSpec
+from returnn_tf.ops.activations import clipped_log, get_activation
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -175,3 +175,28 @@ class SearchChoices:
     def beam_size(self) -> Any:
         """Return the number of hypotheses per sequence."""
         return self.beam_scores.shape[1]
+
+
+class OutputWithActivation:
+    """``x``, the values before an activation, and ``y``, those after it.
+
+    :param act_func: name or function of the activation, or None
+    :param y: the values after the activation, if these are known
+    """
+
+    def __init__(self, x: Any, act_func: Any = None, y: Optional[Any] = None) -> None:
+        self.x = x
+        self.act_func = act_func
+        self.y = (get_activation(act_func)(x) if act_func else x) if y is None else y
+
+    def is_softmax_act_func(self) -> bool:
+        """Return whether the activation is a softmax."""
+        return self.act_func == "softmax" or self.act_func is tf.nn.softmax
+
+    def get_logits(self) -> Any:
+        """Return values whose softmax is the output."""
+        return self.x if self.is_softmax_act_func() else clipped_log(self.y)
+
+    def get_log_output(self) -> Any:
+        """Return the log of the output."""
+        return tf.nn.log_softmax(self.x) if self.is_softmax_act_func() else clipped_log(self.y)

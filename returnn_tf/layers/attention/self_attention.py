@@ -10,22 +10,24 @@ from typing import Any, Callable, Optional, Union
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import OptionalLayerRef, dropout_rate, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer import Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.attention.history import count_step, extended, history_mask
-from returnn_tf.layers.attention.in_place_step import attended_in_place, first_in_place, stays_in_place
+from returnn_tf.layers.attention.history import count_step, extended, history_mask, picked_before, shift_of_picked
 from returnn_tf.layers.attention.kept_history import KeptHistory, kept_history, streamed_history
-from returnn_tf.layers.attention.key_shift import check_shift, shift_energy, shift_table
-from returnn_tf.layers.attention.projection import projected
+from returnn_tf.layers.attention.relative_positional_encoding import TABLE
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.layers.shared.loop_axis import check_lengths_of, frames_of
-from returnn_tf.loops.hypotheses import InPlace
+from returnn_tf.layers.shared.loop_axis import check_lengths_of, frames_of, with_frames
+from returnn_tf.loops.hypotheses import InPlace, empty_in_place
+from returnn_tf.loops.packed import product_with_packed
 from returnn_tf.native.attention import attention_ops, native_attention
+from returnn_tf.native.decoding.search import native_beam_attention, search_ops
+from returnn_tf.native.product import product_of_frames
 from returnn_tf.ops.dense.attention import empty_history, growing, left_only_mask
-from returnn_tf.ops.frames.shape import expand_at
+from returnn_tf.ops.frames.positions import by_distance
+from returnn_tf.ops.frames.shape import expand_at, transpose
 from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.ops.softmax import masked_softmax
 from returnn_tf.tensor import Data, Dim
@@ -367,3 +369,122 @@ def _history(ctx: PlanContext, rows: Sequence[Dim], heads: int, size: int) -> Da
     """
     history, head = ctx.new_spatial(None, "history"), ctx.new_spatial(heads, "heads")
     return Data((*rows, history, head, ctx.new_feature(size)), ctx.float_dtype, feature_axis=len(rows) + 2)
+
+
+def check_shift(ctx: PlanContext, shift: Data, key: int, rows: Data, *, in_step: bool) -> None:
+    """Check for [time, time, key] or [batch, time, time, key]; in a step without the first time axis.
+
+    :param shift: template of the vectors
+    :param key: size of the keys of a head
+    :param rows: template of the frames without features
+    """
+    rank = shift.rank - (0 if shift.batch_axis is None else 1)
+    if rank != (2 if in_step else 3) or shift.dims[-1].size != key:
+        raise ctx.error(
+            "key_shift is %s, but it must be [%s, key=%d], like a relative_positional_encoding with n_out %d."
+            % (shift, "time" if in_step else "time, time", key, key)
+        )
+    if shift.batch_axis not in (None, 0) or (shift.batch_axis == 0 and rows.rank != rank - 1):
+        raise ctx.error("key_shift is %s; its batch axis must be the first, with no axes but those of time." % shift)
+
+
+def shift_table(ctx: EmitContext, shift_layer: Node, queries: Dim) -> Optional[Any]:
+    """Return the vectors by clipped distance, [2 clipping + 1, key]; None if they are not given so.
+
+    :param shift_layer: gives the vectors
+    :param queries: the dim of the frames that attend
+    """
+    return ctx.aux(shift_layer, TABLE) if shift_layer.output.dims[0] is queries else None
+
+
+def shift_energy(ctx: EmitContext, shift_layer: Node, q: Any, keys: Any, table: Optional[Any], *, in_step: bool) -> Any:
+    """Compute the energies of the key shift, [..., head, queries, keys].
+
+    :param shift_layer: gives the vectors
+    :param q: [..., queries, head, key]
+    :param keys: their number
+    :param table: see `shift_table`
+    """
+    if table is not None:
+        layer: Any = shift_layer.layer
+        return by_distance(tf.einsum("...thd,cd->...htc", q, table), keys, layer.clipping)
+    before = picked_before(ctx) if in_step else None
+    if before is not None:
+        return shift_of_picked(ctx, shift_layer, q, before, keys)
+    shift = ctx.value(shift_layer)
+    if in_step:
+        shift = tf.expand_dims(shift, -3)[..., :keys, :]
+    if shift_layer.output.batch_axis is None:
+        return tf.einsum("...thd,tsd->...hts", q, shift)
+    return tf.einsum("bthd,btsd->bhts", q, shift)
+
+
+def projected(ctx: EmitContext, layer: ConcatInputLayer, frames: Data, perm: Sequence[int], param: str) -> Any:
+    """Return the product with a parameter [in, out], for all frames that are not padding if the source has packed ones.
+
+    :param frames: template of the input, in a loop with the axis of the steps
+    :param perm: the order of its axes, with the features last
+    :param param: its name
+    """
+    packing = None
+    if frames is layer.input and list(perm) == [0, 1, 2] and not layer.dropout and len(layer.sources) == 1:
+        packing = ctx.lowering.packing_of(layer.source)
+    if packing is not None:
+        packed = ctx.lowering.packed_value(layer.source, packing)
+        return packing.unpack(_product(ctx, packed, ctx.param(param)))
+    x = transpose(with_frames(ctx, layer.emit_input(ctx), layer.input, frames), perm)
+    y = product_with_packed(ctx, param, x)
+    if y is not None:
+        return y
+    low = ctx.product_dtype
+    return full(_product(ctx, reduced(x, low), reduced(ctx.param(param), low)), low)
+
+
+def _product(ctx: EmitContext, x: Any, weights: Any) -> Any:
+    y = product_of_frames(x, weights) if ctx.train else None
+    return tf.tensordot(x, weights, [[-1], [0]]) if y is None else y
+
+
+def stays_in_place(ctx: EmitContext, layer: Any) -> bool:
+    """Return whether the keys and values of a layer are an `InPlace` state in the loop that begins here.
+
+    :param layer: the `SelfAttentionLayer`
+    """
+    return (
+        ctx.lowering.in_place
+        and (layer.key_shift is None or layer.key_shift.output.batch_axis is None)
+        and not ctx.node.kept
+        and not ctx.node.history_masks
+        and [dim.is_batch for dim in ctx.output.dims] == [True, False]
+        and ctx.float_dtype == "float32"
+        and ctx.product_dtype is None
+        and search_ops() is not None
+    )
+
+
+def first_in_place(ctx: EmitContext, heads: int, key: int, value: int, *, keys: bool) -> InPlace:
+    """Return the state of a layer before the first step: that of the keys has the values too.
+
+    :param key: size of the keys of a head; ``value`` likewise
+    """
+    if not keys:
+        return InPlace((), ())
+    return empty_in_place([heads * key, heads * value], ctx.size(ctx.output.dims[0]))
+
+
+def attended_in_place(ctx: EmitContext, qkv: Any, layer: Any, names: Sequence[str]) -> Any:
+    """Return the output of a step, and carry its keys and values on.
+
+    :param qkv: [batch * beam, heads * (2 * key + value)]
+    :param layer: the `SelfAttentionLayer`
+    :param names: of the states of keys and values
+    """
+    (keys, values), (rows,) = ctx.loop_state(names[0])
+    shift = None if layer.key_shift is None else ctx.value(layer.key_shift)
+    y, keys, values, rows = native_beam_attention(
+        search_ops(), qkv, keys, values, rows, heads=layer.num_heads, shift=shift
+    )
+    ctx.set_loop_state(names[0], InPlace((keys, values), (rows,)))
+    ctx.set_loop_state(names[1], ctx.loop_state(names[1]))
+    y.set_shape(ctx.output.static_shape)
+    return y

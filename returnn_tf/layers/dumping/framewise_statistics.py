@@ -17,7 +17,7 @@ from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.loss import LossContext, LossNode, LossPlanContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import LOSSES, register_layer
-from returnn_tf.layers.dumping.loops import refuse_in_step
+from returnn_tf.layers.shared.loop_axis import refuse_in_step
 from returnn_tf.logging.levels import STEP_LEVEL
 from returnn_tf.logging.log import log
 from returnn_tf.tensor import Data

@@ -1,4 +1,4 @@
-"""The output of a layer that holds its last value before there is one: the option ``initial_output``."""
+"""The value that a layer holds while a mask is false: before the first frame, and from block to block of a stream."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from returnn_tf.graph.block_end import at_block_end
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.plan_context import PlanContext
@@ -13,7 +14,7 @@ from returnn_tf.layers.masked.unit_on_zeros import UnitOnZeros
 from returnn_tf.layers.nested.subnetwork import SubnetworkLayer
 from returnn_tf.layers.shared.initial_value import INITIAL_KEYWORDS, InitialValue, plan_initial_value
 from returnn_tf.ops.frames.shape import to_layout
-from returnn_tf.tensor import Data
+from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
 #: Values of the option that do not name a layer.
@@ -91,3 +92,25 @@ def _recurrent(node: Optional[Node]) -> Optional[Node]:
     while node is not None and isinstance(node.layer, SubnetworkLayer):
         node = node.passes_on  # None while the layers of a loop are still guessed
     return node if node is not None and node.layer.gives_initial_output() else None
+
+
+def held_in_stream(ctx: EmitContext, data: Data, frames: Dim, initial: Any) -> Any:
+    """Return the value that is held before the first frame of this batch; in a stream, that after the last block.
+
+    :param initial: before the first frame of a sequence; broadcasts against ``data``
+    """
+    axis = data.dims.index(frames)
+    if not ctx.continues:
+        return initial
+    frame = data.without_axes([axis])
+    first = tf.squeeze(initial, axis) if initial.shape.rank else initial
+    first = tf.broadcast_to(tf.cast(first, data.dtype), tf.stack(ctx.shape(frame)))
+    return tf.expand_dims(ctx.state_before("held", frame, first), axis)
+
+
+def pass_on_held(ctx: EmitContext, data: Data, frames: Dim, initial: Any, y: Any) -> None:
+    """Pass the value that is held after the last frame on to the next block of a stream, see `held_in_stream`."""
+    axis = data.dims.index(frames)
+    if ctx.continues:
+        first = tf.squeeze(initial, axis)
+        ctx.state_after("held", data.without_axes([axis]), at_block_end(ctx, data, axis, first, y))

@@ -14,9 +14,7 @@ from returnn_tf.graph.option_types import InitialOutput
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.history import mask_history
-from returnn_tf.layers.masked.frames import own_frames, time_of_source
-from returnn_tf.layers.masked.held_in_stream import held_in_stream, pass_on_held
-from returnn_tf.layers.masked.held_initial import KEYWORDS, HeldInitial, plan_held_initial
+from returnn_tf.layers.masked.held_initial import KEYWORDS, HeldInitial, held_in_stream, pass_on_held, plan_held_initial
 from returnn_tf.layers.masked.pack import (
     PackLayer,
     PickedIndexLayer,
@@ -28,6 +26,7 @@ from returnn_tf.layers.masked.pack import (
 )
 from returnn_tf.layers.masked.unit_on_zeros import UnitOnZeros
 from returnn_tf.layers.nested.unit_network import unit_network, unit_references
+from returnn_tf.layers.shared.loop_axis import means_steps
 from returnn_tf.ops.frames.masking import last_picked, spread
 from returnn_tf.tensor import Data, Dim, DimKind
 from returnn_tf.util.lazy_tf import tf
@@ -281,3 +280,33 @@ def initial_in_layout(ctx: EmitContext, initial: HeldInitial, data: Data, frames
 def _key(name: str) -> str:
     """Return the data key inside the unit for a layer of the loop whose selected frames it gets."""
     return "masked " + name
+
+
+def own_frames(ctx: PlanContext, layer: Any) -> Optional[Dim]:
+    """Return the dim that in_spatial_dim names; None if it means the steps of a loop, or is not given.
+
+    :raises ConfigError: only one of in_spatial_dim and out_spatial_dim is given
+    """
+    dim: Optional[Dim] = layer.in_spatial_dim
+    if (dim is None) != (layer.out_spatial_dim is None) and layer.masked_from is None:
+        raise ctx.error(
+            "in_spatial_dim and out_spatial_dim belong together: the axis with the frames, and the new dim of the "
+            "selected ones. Give both."
+        )
+    mask = layer.mask.output if isinstance(layer.mask, Node) else None
+    if dim is None or mask is None or means_steps(ctx, mask, dim):
+        return None
+    return dim
+
+
+def time_of_source(ctx: PlanContext) -> Dim:
+    """Return the time dim of the source.
+
+    :raises ConfigError: there is none
+    """
+    if not ctx.node.sources:
+        raise ctx.error("without a source it needs in_spatial_dim and out_spatial_dim here, outside of loops.")
+    frames = ctx.single_source().time_dim
+    if frames is None:
+        raise ctx.error("the source %s has no time axis with frames to select." % ctx.single_source())
+    return frames

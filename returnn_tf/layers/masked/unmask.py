@@ -12,8 +12,7 @@ from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import InitialOutput
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.masked.held_in_stream import held_in_stream, pass_on_held
-from returnn_tf.layers.masked.held_initial import KEYWORDS, HeldInitial, plan_held_initial
+from returnn_tf.layers.masked.held_initial import KEYWORDS, HeldInitial, held_in_stream, pass_on_held, plan_held_initial
 from returnn_tf.layers.masked.masked_computation import MaskedComputationLayer, MaskedPlan, initial_in_layout
 from returnn_tf.layers.masked.pack import batch_of, check_mask, in_full_layout, leading, picked
 from returnn_tf.ops.frames.masking import last_picked, spread

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
@@ -18,19 +18,8 @@ from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Activation, Code, Number, OutType, OutTypeOptions
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.layers.math.binary import (
-    COMPARISONS,
-    KINDS,
-    binary,
-    is_associative,
-    is_logical,
-    result_dtype,
-    takes_any,
-    takes_ints,
-)
 from returnn_tf.layers.math.eval_code import compile_code, run_code, true_labels_of_code
-from returnn_tf.layers.shared.out_type import apply_out_type, whole_out_type
-from returnn_tf.layers.shared.out_type_function import out_type_of_function
+from returnn_tf.layers.shared.out_type import apply_out_type, out_type_of_function, whole_out_type
 from returnn_tf.ops.activations import check_activation, get_activation, is_named
 from returnn_tf.ops.after_product import add
 from returnn_tf.tensor import Data
@@ -297,3 +286,90 @@ class CompareLayer(ElementwiseLayer):
             values.append(tf.cast(self.value, values[0].dtype))
         results = [COMPARISONS[self.kind](a, b) for a, b in zip(values, values[1:])]
         return reduce(tf.logical_and, results)
+
+
+Binary = Callable[[Any, Any], Any]
+
+#: Comparisons by name: their result is bool.
+COMPARISONS: Mapping[str, Binary] = {
+    "equal": lambda a, b: tf.equal(a, b),
+    "not_equal": lambda a, b: tf.not_equal(a, b),
+    "less": lambda a, b: a < b,
+    "less_equal": lambda a, b: a <= b,
+    "greater": lambda a, b: a > b,
+    "greater_equal": lambda a, b: a >= b,
+}
+
+_OWN: dict[str, Binary] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "truediv": lambda a, b: a / b,
+    "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: tf.math.floormod(a, b),
+    "pow": lambda a, b: a**b,
+    "maximum": lambda a, b: tf.maximum(a, b),
+    "minimum": lambda a, b: tf.minimum(a, b),
+    "logical_and": lambda a, b: tf.logical_and(a, b),
+    "logical_or": lambda a, b: tf.logical_or(a, b),
+    "squared_difference": lambda a, b: tf.math.squared_difference(a, b),
+    "logaddexp": lambda a, b: tf.maximum(a, b) + tf.math.log1p(tf.exp(-tf.abs(a - b))),
+    "average": lambda a, b: a + b,
+    "div": lambda a, b: a // b if a.dtype.is_integer else a / b,
+}
+_SIGNS = {"+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow"}
+#: Functions of two tensors in ``tf.math``, ``tf`` or ``tf.compat.v1``.
+_OF_TF = (
+    "subtract", "multiply", "divide", "realdiv", "truncatediv", "floor_div", "divide_no_nan", "div_no_nan",
+    "multiply_no_nan", "floormod", "truncatemod", "atan2", "xdivy", "xlogy", "xlog1py", "igamma", "igammac", "zeta",
+    "polygamma", "nextafter", "complex", "logical_xor",
+)  # fmt: skip
+
+#: Of floats only: TensorFlow refuses integers, or gives floats for them.
+_OF_FLOATS = frozenset((
+    "truediv", "/", "divide", "realdiv", "average", "logaddexp", "divide_no_nan", "div_no_nan", "multiply_no_nan",
+    "atan2", "xdivy", "xlogy", "xlog1py", "igamma", "igammac", "zeta", "polygamma", "nextafter", "complex",
+))  # fmt: skip
+
+#: What these names mean where they are the kind of a `combine` layer.
+KINDS = (*_OWN, *_SIGNS, *COMPARISONS, *_OF_TF)
+
+
+def is_logical(kind: str) -> bool:
+    """Return whether an operation needs bool operands."""
+    return kind.startswith("logical_")
+
+
+def takes_any(kind: str) -> bool:
+    """Return whether an operation takes bool operands as well as numbers."""
+    return kind in ("equal", "not_equal")
+
+
+def takes_ints(kind: str) -> bool:
+    """Return whether the result of integers is of integers."""
+    return kind not in _OF_FLOATS
+
+
+def result_dtype(kind: str, dtype: str) -> str:
+    """Return the dtype of the result for operands of a dtype."""
+    if kind in COMPARISONS:
+        return "bool"
+    if kind == "complex":
+        return "complex128" if dtype == "float64" else "complex64"
+    return dtype
+
+
+def is_associative(kind: str) -> bool:
+    """Return whether the result can be an operand again, so that there may be more than two."""
+    return result_dtype(kind, "float32") == "float32"
+
+
+def binary(kind: str) -> Binary:
+    """Return the operation."""
+    kind = _SIGNS.get(kind, kind)
+    found = _OWN.get(kind) or COMPARISONS.get(kind)
+    if found is not None:
+        return found
+    homes = (tf.math, tf, tf.compat.v1)
+    function: Binary = next(getattr(home, kind) for home in homes if hasattr(home, kind))
+    return function

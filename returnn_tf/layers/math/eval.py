@@ -14,7 +14,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.combine import ElementwiseLayer, ElementwisePlan
 from returnn_tf.layers.math.eval_code import compile_code, run_code, true_labels_of_code
-from returnn_tf.layers.shared.out_type_function import out_type_of_function
+from returnn_tf.layers.shared.out_type import out_type_of_function
 from returnn_tf.ops.activations import check_activation, get_activation
 from returnn_tf.tensor import Data
 

@@ -7,6 +7,7 @@ trusted like any program that the user runs.
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 from collections.abc import Mapping, Sequence
 from types import CodeType
@@ -14,14 +15,13 @@ from typing import Any, Optional
 
 import numpy as np
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import ConfigError, nearest_name
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.semantics import Semantics
 from returnn_tf.graph.user_views import user_views
-from returnn_tf.layers.shared.eval_checks import check_names, check_sources
 from returnn_tf.ops.frames.shape import moved_axis_perm, to_layout, transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -180,3 +180,57 @@ class SourceFunction:
                     ", ".join("source(%d), i.e. %r" % (i, self._nodes[i].path) for i in unused),
                 )
             )
+
+
+def check_names(ctx: PlanContext, tree: ast.AST, known: Sequence[str], more: Optional[Mapping[str, Any]]) -> None:
+    """Check that the code uses known names only.
+
+    :param known: the names that every such code sees
+    :param more: the option eval_locals
+    :raises ConfigError: with the nearest known name
+    """
+    bound = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    bound |= {node.id for node in names if isinstance(node.ctx, ast.Store)} | set(known) | set(more or {})
+    for node in names:
+        if node.id not in bound and not hasattr(builtins, node.id):
+            near = nearest_name(node.id, sorted(bound))
+            hint = "" if near is None else "Did you mean %r? " % near
+            raise ctx.error(
+                "the eval code uses the unknown name %r. %sGive names of your own by eval_locals." % (node.id, hint)
+            )
+
+
+def check_sources(ctx: PlanContext, tree: ast.AST) -> None:
+    """Check that all ``source(i)`` exist, and that each source is used, where the code has numbers for them.
+
+    :raises ConfigError: names the sources
+    """
+    sources: list[Node] = ctx.node.sources
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and _is_source(n.func)]
+    used = [index for index in map(_index, calls) if index is not None]
+    for index in used:
+        if not isinstance(index, int) or not 0 <= index < len(sources):
+            there = "are %d sources" % len(sources) if len(sources) != 1 else "is only source(0)"
+            raise ctx.error("the eval code has source(%r), but there %s." % (index, there))
+    if len(used) != sum(_is_source(node) for node in ast.walk(tree)):
+        return  # sources may be found otherwise
+    unused = [i for i in range(len(sources)) if i not in used]
+    if unused:
+        raise ctx.error(
+            "the eval code does not use %s. Remove what it does not need from 'from'."
+            % ", ".join("source(%d), i.e. %r" % (i, sources[i].path) for i in unused)
+        )
+
+
+def _index(call: ast.Call) -> Any:
+    """Return the number of the source as it is written; None if it is computed."""
+    node = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "i"), None)
+    try:
+        return None if node is None else ast.literal_eval(node)
+    except ValueError:
+        return None
+
+
+def _is_source(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "source"

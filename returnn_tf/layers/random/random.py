@@ -1,23 +1,93 @@
-"""`random`: random numbers."""
+"""`random`, `rand_int` and `random_state_init`: random numbers, and the state of their generator."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
+
+import numpy as np
 
 from returnn_tf.config.options import LayerOrNumber, LayerRefs, OptionalLayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer
+from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.graph.option_types import Shape
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.variable import VariableLayer
-from returnn_tf.layers.random.state import ALGORITHMS, check_seed, constant_state, initial_state
-from returnn_tf.layers.shared.random_shape import check_scalar, random_dims, scalar, sizes, with_steps
 from returnn_tf.ops import philox
-from returnn_tf.tensor import Data, Dim
+from returnn_tf.ops.initializers import Initializer
+from returnn_tf.ops.philox import STATE_SIZE, random_state, state_of_seed
+from returnn_tf.tensor import Data, Dim, DimKind
 from returnn_tf.util.lazy_tf import tf
+
+ALGORITHMS = (None, "philox")
+Seed = Union[None, int, list[int]]
+
+
+def check_seed(seed: Any) -> Optional[str]:
+    """Check that a seed is None, a number or a list of one to three numbers."""
+    if isinstance(seed, (list, tuple)) and not 0 < len(seed) <= STATE_SIZE:
+        return "must be a number or a list of one to three numbers"
+    return None
+
+
+def initial_state(seed: Seed) -> Initializer:
+    """Return the initialiser of a parameter that holds the state for a seed; without a seed it is drawn."""
+    return lambda shape, rng: random_state(rng) if seed is None else state_of_seed(seed)
+
+
+def constant_state(ctx: EmitContext, seed: Seed) -> Any:
+    """Return the state for a seed, int64 [3]; without a seed it follows from that of the network and the layer."""
+    if seed is None:
+        rng = np.random.default_rng([ctx.lowering.seed, zlib.crc32(ctx.node.path.encode("utf8"))])
+        return tf.constant(random_state(rng))
+    return tf.constant(state_of_seed(seed))
+
+
+@register_layer("random_state_init")
+class RandomStateInitLayer(Layer):
+    """The state of a random number generator for a seed: int64 [3], the counter (two words) and the key of Philox.
+
+    For `explicit_state` of `random`, or `init_by_layer` of a `variable`, which then can be advanced.
+    Lengths: none.
+
+    Example::
+
+        network = {
+            "state": {"class": "random_state_init", "seed": 42},
+            "feature": {"class": "random", "shape": (), "distribution": "uniform", "dtype": "int32", "maxval": 4,
+                "explicit_state": "state"},
+            "output": {"class": "gather", "position": "feature", "axis": "F", "from": "data"}}
+    """
+
+    needs_sources = False
+    algorithm: Optional[str] = option(
+        None, choices=ALGORITHMS, help="the generator", inert="philox is the only one, and the default"
+    )
+    seed: Union[None, int, list[int]] = option(
+        None, check=check_seed, help="number or list of up to three; default: derived from the seed of the network"
+    )
+
+    @property
+    def initializer(self) -> Initializer:
+        """Return what fills a variable with this state."""
+        return initial_state(self.seed)
+
+    def template(self, ctx: PlanContext) -> Data:
+        """Infer the output: a vector."""
+        if self.sources:
+            raise ctx.error("takes no sources: 'from' must be [].")
+        dim = Dim(DimKind.FEATURE, STATE_SIZE, "%s:state" % self.node.path, auto=True)
+        if self.n_out not in (None, STATE_SIZE):
+            raise ctx.error("the state has %d numbers, so n_out can't be %s." % (STATE_SIZE, self.n_out))
+        return Data((ctx.bind(self.out_dim, dim),), "int64", feature_axis=0)
+
+    def emit(self, ctx: EmitContext) -> Any:
+        """Emit a constant."""
+        return constant_state(ctx, self.seed)
+
 
 _FLOATS = ("float16", "float32", "float64")
 _INTS = ("int32", "int64")
@@ -209,3 +279,111 @@ class RandomLayer(Layer):
 
 def _and(names: list[str]) -> str:
     return " and ".join(names)
+
+
+@register_layer("rand_int")
+class RandIntLayer(Layer):
+    """Whole numbers from ``minval`` to below ``maxval``, all equally probable; others in each step of the training.
+
+    In a loop, each step has numbers of its own.
+    Parameters: none. Lengths: those of the dims in ``shape``.
+
+    Example::
+
+        network = {
+            "feature": {"class": "rand_int", "shape": (), "minval": 1, "maxval": 2, "seed": 1},
+            "output": {"class": "gather", "position": "feature", "axis": "F", "from": "data"}}
+    """
+
+    needs_sources = False
+    has_memory = True  # in the step of a loop: the step decides about the numbers
+    computes_all_steps = True
+
+    shape: Shape = option(help="dims, or sizes of new axes, of which the last is the feature axis")
+    maxval: LayerOrNumber = option(help="number or scalar layer, excluded", refs=True)
+    minval: LayerOrNumber = option(0, help="number or scalar layer", refs=True)
+    dtype: str = option("int32", choices=("int32", "int64"), help="dtype of the numbers")
+    sparse_dim: Optional[Dim] = option(None, help="the numbers are indices of these labels")
+    seed: Optional[int] = option(None, help="for other numbers")
+
+    @classmethod
+    def varies_by_step(cls, options: Mapping[str, Any]) -> bool:
+        """Return True: each step of a loop has numbers of its own."""
+        return True
+
+    def template(self, ctx: PlanContext) -> Data:
+        """Infer the output: the dims of the shape; in a loop, the steps in front."""
+        for name in ("minval", "maxval"):
+            value = getattr(self, name)
+            check_scalar(ctx, name, value)
+            if isinstance(value, float) and not value.is_integer():
+                raise ctx.error("%s is %s, but the numbers are %s." % (name, value, self.dtype))
+        numbers = isinstance(self.minval, (int, float)) and isinstance(self.maxval, (int, float))
+        if numbers and self.minval >= self.maxval:
+            raise ctx.error(
+                "there is no number from minval %s to maxval %s, which is excluded." % (self.minval, self.maxval)
+            )
+        dims = random_dims(ctx, self.shape, last_is_feature=self.sparse_dim is None)
+        return with_steps(ctx, Data.from_dims(dims, dtype=self.dtype, sparse_dim=self.sparse_dim))
+
+    def emit(self, ctx: EmitContext) -> Any:
+        """Emit the numbers."""
+        name = "" if self.seed is None else "seed %d" % self.seed
+        low, high = (scalar(ctx, value, self.dtype) for value in (self.minval, self.maxval))
+        return tf.random.stateless_uniform(sizes(ctx), ctx.seed(name), low, high, self.dtype)
+
+
+def random_dims(ctx: PlanContext, shape: Sequence[Any], *, last_is_feature: bool) -> list[Dim]:
+    """Return the dims of a shape, whose sizes are then available while the layer is emitted.
+
+    :param shape: dims, and sizes of new static axes
+    :param last_is_feature: whether a size at the end is of feature kind
+    """
+    dims = []
+    for i, entry in enumerate(shape):
+        if not isinstance(entry, Dim):
+            if entry < 0:
+                raise ctx.error("shape must hold dims and sizes of at least 0, got %d." % entry)
+            kind = DimKind.FEATURE if last_is_feature and i == len(shape) - 1 else DimKind.SPATIAL
+            entry = Dim(kind, entry, "%s:static%d" % (ctx.node.path, i), auto=True)
+        if entry in dims:
+            raise ctx.error("shape has the dim %s twice." % entry)
+        ctx.depend_on_dim(entry)
+        dims.append(entry)
+    return dims
+
+
+def with_steps(ctx: PlanContext, data: Data) -> Data:
+    """Return the template with the steps of a loop in front, for numbers that are drawn for all steps at once."""
+    if ctx.loop_dim is None or ctx.in_step or ctx.loop_dim in data.dims:
+        return data
+    return data.with_axis(0, ctx.loop_dim)
+
+
+def sizes(ctx: EmitContext) -> Any:
+    """Return the shape of the output as a tensor, int32 [rank]."""
+    data = ctx.output
+    return tf.stack([tf.cast(size, tf.int32) for size in ctx.shape(data)]) if data.rank else tf.zeros([0], tf.int32)
+
+
+def check_scalar(ctx: PlanContext, name: str, node: Optional[Any]) -> None:
+    """Check that the value of an option is a number, or a layer with a single number.
+
+    :raises ConfigError: a layer with axes, or with labels or texts
+    """
+    if not isinstance(node, Node):
+        return
+    data = node.output
+    if data.unknown:
+        return
+    if data.rank or data.dtype in ("bool", "string"):
+        raise ctx.error(
+            "%s is the layer %r with the output %s, but it must be a number or a layer with a single number. Reduce it "
+            "first, and scale the random numbers by combine or eval if each frame has a value of its own."
+            % (name, node.path, data)
+        )
+
+
+def scalar(ctx: EmitContext, value: Any, dtype: str) -> Any:
+    """Return the value of an option, a number or a layer, as a scalar tensor."""
+    return tf.cast(ctx.value(value), dtype) if isinstance(value, Node) else tf.constant(np.asarray(value, dtype))

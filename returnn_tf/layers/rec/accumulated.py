@@ -13,7 +13,7 @@ from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.rec.rec import RecLayer
-from returnn_tf.layers.shared.last_frame import last_frame
+from returnn_tf.layers.rec.state import last_frame
 
 ERROR_TOPIC = "loops"
 

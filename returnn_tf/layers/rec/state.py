@@ -9,7 +9,6 @@ from returnn_tf.graph.hidden_state import HIDDEN_STATE, hidden_state_of, recurre
 from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.graph.layer_plan import HiddenState
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.layers.shared.last_frame import last_frame
 from returnn_tf.ops.frames.shape import expand_at, to_layout
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -90,3 +89,24 @@ class LastStateLayer(Layer):
         data = self.node.output
         assert data.feature_axis is not None
         return data.with_dim(data.feature_axis, part.dims[part.feature_axis or 0])
+
+
+def last_frame(ctx: EmitContext, node: Node) -> Any:
+    """Return the value of a node at the last frame of each sequence, 0 (false) for empty ones; without the time axis.
+
+    Implemented as a sum over frames of which all but one are zero, so that empty sequences need no special case.
+    """
+    data = node.output
+    x = ctx.value(node)
+    axis = data.time_axis
+    if axis is None:
+        return x
+    dim = data.dims[axis]
+    last = ctx.lens(dim) - 1
+    frames = expand_at(tf.range(ctx.size(dim)), [i for i in range(data.rank) if i != axis])
+    if last.shape.rank:
+        last = expand_at(last, [i for i in range(data.rank) if i != data.batch_axis])
+    is_last = tf.broadcast_to(tf.equal(frames, last), tf.shape(x))
+    if x.dtype.is_bool:
+        return tf.reduce_any(tf.logical_and(is_last, x), axis=axis)
+    return tf.reduce_sum(tf.where(is_last, x, tf.zeros([], x.dtype)), axis=axis)

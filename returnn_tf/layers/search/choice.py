@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
-from returnn_tf.config.options import LayerRef, LayerRefs, OptionError, option
+from returnn_tf.config.options import LayerRef, LayerRefs, OptionError, option, probability
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
@@ -16,9 +16,36 @@ from returnn_tf.graph.same_labels import SameLabels, same_labels
 from returnn_tf.layers.search.choice_scores import log_probs_of
 from returnn_tf.layers.search.choice_step import ChoiceStep
 from returnn_tf.layers.search.choice_truth import true_label
-from returnn_tf.layers.search.sampling import SamplingOptions, gold_probability
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingOptions:
+    """The options of ``scheduled_sampling``."""
+
+    enable: bool = option(True, help="draw labels in training")
+    gold_mixin_prob: Optional[float] = option(0.0, help="probability of taking the target instead", check=probability)
+
+
+def gold_probability(given: Any) -> float:
+    """Return the option ``scheduled_sampling`` as the probability of the target.
+
+    :raises OptionError: neither a bool, a probability nor a dict, or not from 0 to 1
+    """
+    if isinstance(given, Mapping):
+        opts = SamplingOptions(**given)
+        gold = opts.gold_mixin_prob or 0.0 if opts.enable else 1.0
+    elif isinstance(given, (bool, int, float)):
+        gold = 1.0 - float(given)
+    else:
+        gold = -1.0
+    if not 0.0 <= gold <= 1.0:
+        raise OptionError(
+            "scheduled_sampling must be True, a probability, or {'gold_mixin_prob': probability}, not %r." % (given,)
+        )
+    return gold
+
 
 _INPUT_TYPES = ("prob", "log_prob", "logits", "regression")
 _RECOMBINE = (None, "max", "sum")

@@ -1,4 +1,4 @@
-"""`decide`: the best hypothesis of a search."""
+"""`decide`: the best hypothesis of a search; `decide_keep_beam`: all of them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Optional
 from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import Aux, first_axis
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Node, Planned
+from returnn_tf.graph.layer import Layer, Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.tensor import Dim
+from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
 #: Of a decision: float [batch], the score of the chosen hypothesis.
@@ -115,3 +115,26 @@ class DecideLayer(Planned[DecidePlan]):
         size = tf.reduce_max(tf.concat([lens, [0]], axis=0))
         ctx.define_lens(ctx.output.dims[source.time_axis], lens, size)
         return tf.gather(y, tf.range(size), axis=source.time_axis)
+
+
+@register_layer("decide_keep_beam")
+class DecideKeepBeamLayer(Layer):
+    """``y = x``, with all hypotheses of a search and their scores; `decide` keeps only the best one.
+
+    Lengths: unchanged.
+
+    Example::
+
+        network = {"output": {"class": "decide_keep_beam", "from": "data"}}
+    """
+
+    keeps_features = True
+
+    def template(self, ctx: PlanContext) -> Data:
+        """Return the template of the source."""
+        return ctx.single_source()
+
+    def emit(self, ctx: EmitContext) -> Any:
+        """Emit the source."""
+        ctx.forward_aux()
+        return ctx.source()

@@ -1,4 +1,4 @@
-"""The frame axis of a layer with memory: a time axis, all steps of a loop at once, or a single step."""
+"""The frame axis of layers that need all frames: a time axis, all steps of a loop at once, or a single step."""
 
 from __future__ import annotations
 
@@ -76,3 +76,16 @@ def _dims_by_sequence(ctx: PlanContext) -> set[Dim]:
     """Return the dynamic axes of the data keys that the layer depends on."""
     inputs = [node.output for node in ctx.node.all_deps() if node.extern_key is not None]
     return {dim for data in inputs if data.batch_axis is not None for dim in data.dims if dim.is_dynamic}
+
+
+def refuse_in_step(ctx: PlanContext) -> None:
+    """Check that the layer is computed once for each batch, on all steps of the loops around it.
+
+    :raises ConfigError: it is in the step of a loop
+    """
+    if ctx.in_step:
+        raise ctx.error(
+            "can't run step by step in a loop, as it takes the values of all steps at once. Let no 'prev:' depend on "
+            "it, and no optimize_move_layers_out = False keep it in the loop; or put it outside, on the output of the "
+            "loop or a part of it."
+        )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from returnn_tf.layers.losses import many_labels
+from returnn_tf.layers.losses import cross_entropy
 from returnn_tf.native.portable import portable_ops
 from tests.layers.losses.single import feed_of, linear, network_of
 from tests.layers.losses.test_cross_entropy import OPTIONS
@@ -19,13 +19,13 @@ FUSED = [opts for opts in OPTIONS if "use_fused" not in opts]
 def fused(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Treat three labels as many; the list gets an entry for each loss computed so."""
     calls: list[int] = []
-    sums = many_labels.sums_over_frames
+    sums = cross_entropy.sums_over_frames
 
     def counted(*args: Any) -> Any:
         calls.append(1)
         return sums(*args)
 
-    monkeypatch.setattr(many_labels, "MIN_LABELS", 3)
+    monkeypatch.setattr(cross_entropy, "MIN_LABELS", 3)
     monkeypatch.setattr("returnn_tf.layers.losses.cross_entropy.sums_over_frames", counted)
     return calls
 
@@ -59,7 +59,7 @@ def test_same_as_from_the_values(opts: dict[str, Any], native: bool, fused: list
         with portable_ops():
             got = run(layer, True, feed)
     assert fused
-    monkeypatch.setattr(many_labels, "MIN_LABELS", 4)
+    monkeypatch.setattr(cross_entropy, "MIN_LABELS", 4)
     feed["data"][1, 3:] = 0.0
     assert_same(got, run(layer, True, feed))
     assert len(fused) == 1
@@ -70,7 +70,7 @@ def test_gradient_outside_of_training(fused: list[int], monkeypatch: Any) -> Non
     layer = linear("ce", activation="log_softmax", loss_scale=0.3)
     got = run(layer, False)
     assert fused
-    monkeypatch.setattr(many_labels, "MIN_LABELS", 4)
+    monkeypatch.setattr(cross_entropy, "MIN_LABELS", 4)
     assert_same(got, run(layer, False))
 
 
@@ -79,7 +79,7 @@ def test_logits_and_a_time_major_layer(fused: list[int], monkeypatch: Any) -> No
     layer = linear("ce", loss_opts={"input_type": "logits"}, **{"from": "first"})
     got = run(layer, True, others=others)
     assert fused
-    monkeypatch.setattr(many_labels, "MIN_LABELS", 4)
+    monkeypatch.setattr(cross_entropy, "MIN_LABELS", 4)
     assert_same(got, run(layer, True, others=others))
 
 
@@ -95,7 +95,7 @@ def test_layer_of_a_loop(fused: list[int], monkeypatch: Any) -> None:
     layer = {"class": "rec", "unit": unit, "target": "classes"}
     got = run(layer, True)
     assert fused
-    monkeypatch.setattr(many_labels, "MIN_LABELS", 4)
+    monkeypatch.setattr(cross_entropy, "MIN_LABELS", 4)
     expected = run(layer, True)
     np.testing.assert_allclose(got.losses["output/prob"], expected.losses["output/prob"], rtol=1e-5)
     for name, grad in expected.grads.items():
@@ -125,6 +125,6 @@ def test_where_the_values_are_needed(layer: dict[str, Any], settings: dict[str, 
 
 
 def test_few_labels_as_before(fused: list[int], monkeypatch: Any) -> None:
-    monkeypatch.setattr(many_labels, "MIN_LABELS", 1000)
+    monkeypatch.setattr(cross_entropy, "MIN_LABELS", 1000)
     run(linear("ce", activation="softmax"), True)
     assert not fused

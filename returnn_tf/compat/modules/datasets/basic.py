@@ -7,7 +7,7 @@ from typing import Any, Optional, Union
 from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.compat.modules.datasets.view import DatasetView
 from returnn_tf.compat.user_datasets.base import UserDatasetBase
-from returnn_tf.compat.user_datasets.dataset_seq import DatasetSeq
+from returnn_tf.compat.user_datasets.cached import DatasetSeq
 from returnn_tf.compat.user_datasets.reader import UserDataset
 from returnn_tf.datasets.core.base import Dataset as _Dataset
 from returnn_tf.datasets.core.registry import DATASETS

@@ -10,8 +10,7 @@ from typing import Any, Callable, ClassVar, Optional
 
 from returnn_tf.compat.modules.layers.host import Host
 from returnn_tf.compat.modules.layers.layer_base import LayerBase
-from returnn_tf.compat.modules.layers.scratch import ScratchGraph
-from returnn_tf.compat.modules.layers.variables import VariableRecorder
+from returnn_tf.compat.modules.layers.scratch import ScratchGraph, VariableRecorder
 from returnn_tf.compat.views import size_tags
 from returnn_tf.compat.views.data_view import DataView
 from returnn_tf.compat.views.layer_view import LayerView

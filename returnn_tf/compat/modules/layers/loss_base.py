@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from returnn_tf.compat.views.output_view import OutputWithActivation
+from returnn_tf.compat.views.layer_view import OutputWithActivation
 from returnn_tf.config import ConfigError
 from returnn_tf.util.lazy_tf import tf
 

@@ -1,10 +1,15 @@
-"""A graph that is thrown away: it has placeholders for the layers that a layer of a config depends on."""
+"""The scratch graph in which a layer class of a config is planned, and the variables that its code creates there."""
 
 from __future__ import annotations
 
+import dataclasses
 import types
-from typing import Any
+from typing import Any, Optional
 
+import numpy as np
+
+from returnn_tf.compat.modules.initializers import NamedInitializer
+from returnn_tf.config import ConfigError
 from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
@@ -70,3 +75,91 @@ class ScratchGraph:
 
 def _placeholder(dtype: str, shape: Any) -> Any:
     return tf.compat.v1.placeholder(dtype, list(shape))
+
+
+@dataclasses.dataclass(frozen=True)
+class FoundVariable:
+    """A variable that the code asked for.
+
+    :param init: function (shape, numpy Generator) -> array, or a name
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    init: Any
+    trainable: bool
+
+
+class VariableRecorder:
+    """Records the variables that code creates in a scratch graph."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, FoundVariable] = {}
+
+    def __call__(
+        self,
+        name: str,
+        *,
+        getter: Any,
+        shape: Any = None,
+        dtype: Any = None,
+        initializer: Any = None,
+        trainable: Optional[bool] = None,
+        **others: Any,
+    ) -> Any:
+        """Return a variable of the scratch graph.
+
+        :raises ConfigError: the shape depends on the data
+        """
+        del others
+        dtype = tf.as_dtype(dtype or tf.float32).name
+        array = _constant_of(initializer)
+        if shape is None and array is not None:
+            shape = array.shape
+        try:
+            sizes = tuple(int(size) for size in tf.TensorShape(shape).as_list())
+        except (TypeError, ValueError):
+            raise ConfigError(
+                "the shape of the variable %r is not known while the network is planned: %s. Use sizes that are "
+                "numbers, such as self.input_data.dim." % (name, shape)
+            ) from None
+        init = _values_of(initializer, dtype) if array is None else _same(array)
+        self.found[name] = FoundVariable(name, sizes, dtype, init, trainable is not False)
+        zeros = tf.compat.v1.zeros_initializer()
+        return getter(name, shape=sizes, dtype=dtype, initializer=zeros, trainable=False, use_resource=True)
+
+
+def _constant_of(initializer: Any) -> Optional[Any]:
+    """Return the array that a variable begins with, if it is given as such."""
+    if isinstance(initializer, (int, float, list, tuple, np.ndarray, np.generic)):
+        return np.asarray(initializer)
+    if tf.is_tensor(initializer):
+        value = tf.get_static_value(initializer)
+        if value is None:
+            raise ConfigError("get_variable: the initial value %s is no constant. Give an initialiser." % initializer)
+        return np.asarray(value)
+    return None
+
+
+def _same(array: Any) -> Any:
+    return lambda shape, rng: np.broadcast_to(array, shape)
+
+
+def _values_of(initializer: Any, dtype: str) -> Any:
+    """Return an initialiser of TensorFlow as a function (shape, numpy Generator) -> array."""
+    if initializer is None:
+        return "glorot_uniform" if dtype.startswith(("float", "bfloat")) else 0.0
+    if isinstance(initializer, NamedInitializer):
+        return initializer.values
+    made = initializer() if isinstance(initializer, type) else initializer
+
+    def values(shape: Any, rng: Any) -> Any:
+        seeded = made
+        options = made.get_config() if hasattr(made, "get_config") else {}
+        if "seed" in options and options["seed"] is None:  # the values depend on the seed of the network alone
+            seeded = type(made).from_config({**options, "seed": int(rng.integers(2**31 - 1))})
+        with tf.init_scope():
+            return np.asarray(seeded(tuple(shape), dtype=tf.as_dtype(dtype)))
+
+    return values
