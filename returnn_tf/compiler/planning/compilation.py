@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable, Optional
 
-from returnn_tf.compiler.planning.loop_memory import RememberedLoop
+from returnn_tf.compiler.planning.loop_memory import LoopMemory
 from returnn_tf.compiler.planning.losses import plan_loss
 from returnn_tf.compiler.planning.parse import LayerSpec, parse_network
 from returnn_tf.compiler.planning.results import Results
@@ -64,8 +64,7 @@ class Compilation:
         self.inner: dict[Node, NetworkPlanner] = {}
         #: Layers whose parameters must exist though nothing may need the layer: (user, function that plans the layer).
         self.late_owners: list[tuple[Node, Callable[[], Optional[Node]]]] = []
-        #: Loops within the steps of other loops, by path and identity of the unit.
-        self.loops: dict[tuple[str, int], list[RememberedLoop]] = {}
+        self.loops = LoopMemory()
         #: The layers in loops whose losses are not computed in this mode; an ordered set.
         self.omitted_losses: dict[str, None] = {}
         self._empty_data_keys = dict(empty_data_keys or {})

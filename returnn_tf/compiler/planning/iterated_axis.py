@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Optional
 
 from returnn_tf.compiler.planning.parse import LayerSpec
-from returnn_tf.compiler.planning.step_layers import StepLayers
+from returnn_tf.compiler.planning.step_layers import StepLayers, rec_layer
 from returnn_tf.config.option_values import map_values
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.network_planner import NetworkPlanner
 from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.layers.rec.unstack import RecUnstackLayer, unstacked_axis
 from returnn_tf.tensor import Dim
 
@@ -36,7 +37,7 @@ class IteratedAxis:
 
 def knows_axis(owner: Node, parent: NetworkPlanner, specs: Mapping[str, LayerSpec]) -> bool:
     """Return whether the option ``axis`` of a loop names an axis with known lengths, so that nothing else ends it."""
-    layer: Any = owner.layer  # a RecLayer
+    layer = rec_layer(owner)
     dim = layer.axis
     if not isinstance(dim, Dim):
         return dim is not None
@@ -57,7 +58,7 @@ def iterated_axis(owner: Node, parent: NetworkPlanner, layers: StepLayers) -> It
     :param layers: the layers of the step network
     :raises LayerError: nothing determines the number of steps
     """
-    layer: Any = owner.layer  # a RecLayer
+    layer = rec_layer(owner)
     ctx = PlanContext(owner, parent)
     source_axis, source_dim = _axis_of_source(ctx, layer)
     new = layer.axis if isinstance(layer.axis, Dim) and not layers.knows_axis else None
@@ -81,7 +82,7 @@ def iterated_axis(owner: Node, parent: NetworkPlanner, layers: StepLayers) -> It
     )
 
 
-def _axis_of_source(ctx: PlanContext, layer: Any) -> tuple[Optional[int], Optional[Dim]]:
+def _axis_of_source(ctx: PlanContext, layer: RecLayer) -> tuple[Optional[int], Optional[Dim]]:
     """Return the axis of the source with a frame for each step, and its dim; None without a source."""
     if not ctx.node.sources:
         return None, None
@@ -96,7 +97,7 @@ def _axis_of_source(ctx: PlanContext, layer: Any) -> tuple[Optional[int], Option
 
 def _dim_of_target(ctx: PlanContext, layers: StepLayers) -> Optional[Dim]:
     """Return the time dim of size_target, else of the target, if there is one in this mode."""
-    layer: Any = ctx.node.layer
+    layer = rec_layer(ctx.node)
     for name in [layer.size_target, *layer.target_names]:
         data = None if name is None else ctx.planner.target_data(ctx.node, name)
         if data is not None and data.time_dim is not None:

@@ -1,12 +1,16 @@
-"""Loops that were planned in a round of a loop around them, for further rounds in which nothing changes for them."""
+"""Loops that were planned in a round of a loop around them, for further rounds in which nothing changes for them.
+
+A loop in the step of another one is planned once for what it can see of the network around. `LoopInputs` records that
+while the loop is planned, `RememberedLoop` is what became of it, and `LoopMemory` finds it again.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
-from returnn_tf.compiler.planning.rounds import Guess, RoundResult
+from returnn_tf.compiler.planning.rounds import Guess, Round, RoundResult
 from returnn_tf.config import ConfigError
 from returnn_tf.graph.hidden_state import hidden_state_of
 from returnn_tf.graph.layer import Layer, Node
@@ -119,3 +123,83 @@ class RememberedLoop:
         used = max((i + 1 for i, guesses in enumerate(self.guesses) if guesses), default=0)
         same = list(tolerance[:used]) == list(self.tolerance[:used])
         return same and (self.error is None or all(a <= b for a, b in zip(tolerance[used:], self.tolerance[used:])))
+
+    def repeat(self, owner: Node, rounds: Sequence[Round]) -> Node:
+        """Let the loop be as it was in an earlier round; its nodes are of no further use, as those of this round.
+
+        :param rounds: the rounds of the loops around, the innermost first
+        :return: the output for all steps
+        :raises ConfigError: it can't be planned
+        """
+        for a_round, guesses in zip(rounds, self.guesses):
+            for a_guess in guesses:
+                a_round.add(a_guess)
+        if self.error is not None:
+            raise self.error
+        rounds[0].reuses_loops = True
+        for dep in self.deps:
+            owner.depend(dep)
+        owner.replaced_dims.update(self.replaced_dims)
+        owner.exits.update(self.exits)
+        owner.passes_on = self.exits["output"]
+        return self.exits["output"]
+
+
+class LoopMemory:
+    """The loops in the steps of other loops that were planned so far."""
+
+    def __init__(self) -> None:
+        #: By path and identity of the unit.
+        self._loops: dict[tuple[str, int], list[RememberedLoop]] = {}
+
+    def find(
+        self, owner: Node, unit: Any, rounds: Sequence[Round], ask: Callable[[Question], Answer]
+    ) -> Optional[RememberedLoop]:
+        """Return what became of the same loop in an earlier round around it, if nothing has changed for it since.
+
+        :param rounds: the rounds of the loops around, the innermost first
+        :param ask: answers a question about the network around
+        """
+        tolerance = [a_round.tolerance for a_round in rounds]
+        for known in self._loops.get((owner.path, id(unit)), ()):
+            if known.holds_for(tolerance) and known.inputs.agree_on_deps(owner):
+                if all(same_answer(answer, ask(question)) for question, answer in known.inputs.answers.items()):
+                    return known
+        return None
+
+    def plan(
+        self,
+        owner: Node,
+        unit: Any,
+        rounds: Sequence[Round],
+        inputs: LoopInputs,
+        plan: Callable[[], RoundResult],
+    ) -> None:
+        """Plan a loop and remember what becomes of it, also if that fails.
+
+        :param rounds: the rounds of the loops around, the innermost first
+        :param inputs: what the loop learns of the network around meanwhile
+        :param plan: plans the loop, and returns the templates of its ``prev:`` values
+        """
+        tolerance = [a_round.tolerance for a_round in rounds]
+        counts = [len(a_round.guesses) for a_round in rounds]
+        found, error = RoundResult(), None
+        try:
+            found = plan()
+        except ConfigError as exc:
+            error = exc
+            raise
+        finally:
+            guesses = [a_round.guesses[count:] for a_round, count in zip(rounds, counts)]
+            loop = RememberedLoop(
+                unit,
+                inputs,
+                tolerance,
+                guesses,
+                error,
+                found,
+                dict(owner.exits),
+                list(owner.deps),
+                dict(owner.replaced_dims),
+            )
+            self._loops.setdefault((owner.path, id(unit)), []).append(loop)

@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.compiler.planning.checks import LayerError
 from returnn_tf.compiler.planning.iterated_axis import IteratedAxis
-from returnn_tf.compiler.planning.step_layers import StepLayers
+from returnn_tf.compiler.planning.step_layers import StepLayers, rec_layer
 from returnn_tf.compiler.planning.zones import reachable
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.graph.layer import Node
@@ -75,8 +75,7 @@ class LoopTermination:
         :param inner: the layers of the step
         :raises LayerError: "end" has another shape, does not know the hypotheses, or the loop may never end
         """
-        layer: Any = self._owner.layer  # a RecLayer
-        include_eos = bool(layer.include_eos)
+        include_eos = bool(rec_layer(self._owner).include_eos)
         if end is None:
             return Ending(None, include_eos, None, None)
         if end.output.dtype != "bool" or end.output.rank > (0 if end.output.batch_axis is None else 1):
@@ -123,7 +122,7 @@ def _plan_limit(owner: Node, find_outer: Callable[[str, str], Node]) -> Optional
     :param find_outer: returns the layer outside of the loop that a name means; the second argument begins an error
     :raises ConfigError: both are given, or one is wrong
     """
-    layer: Any = owner.layer
+    layer = rec_layer(owner)
     where = "Layer %r" % owner.path
     if layer.max_seq_len_via is not None:
         if layer.max_seq_len is not None:

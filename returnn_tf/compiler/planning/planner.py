@@ -22,7 +22,7 @@ from returnn_tf.compiler.planning.loop_checks import (
     constrained_nodes,
     warn_of_loop,
 )
-from returnn_tf.compiler.planning.loop_memory import Answer, Facts, LoopInputs, Question, RememberedLoop, same_answer
+from returnn_tf.compiler.planning.loop_memory import Answer, Facts, LoopInputs, Question
 from returnn_tf.compiler.planning.loop_termination import LoopTermination
 from returnn_tf.compiler.planning.losses import plan_loss
 from returnn_tf.compiler.planning.parse import (
@@ -37,7 +37,7 @@ from returnn_tf.compiler.planning.parse import (
 from returnn_tf.compiler.planning.results import Result, Results
 from returnn_tf.compiler.planning.rounds import MAX_ROUNDS, Round, RoundResult, guess
 from returnn_tf.compiler.planning.scope import ExtraScope, Scope
-from returnn_tf.compiler.planning.step_layers import StepLayers
+from returnn_tf.compiler.planning.step_layers import StepLayers, rec_layer
 from returnn_tf.compiler.planning.sub_output import SubOutputLayer
 from returnn_tf.compiler.planning.zone_transfer import ZoneTransfer
 from returnn_tf.compiler.planning.zones import Zone
@@ -581,76 +581,25 @@ class Planner(NetworkPlanner):
 
     def step_network(self, owner: Node) -> Node:
         """Plan the network that is the unit of a `rec` layer and return its output for all steps."""
-        rounds = self.place.rounds
+        rounds, memory, unit = self.place.rounds, self.compilation.loops, rec_layer(owner).unit
         if not rounds:
             return LoopPlanner(owner, self).plan(RoundResult())
-        known = self._remembered_loop(owner)
+        known = memory.find(owner, unit, rounds, functools.partial(self._answer, owner))
         if known is not None and (known.error is not None or not all(a_round.whole for a_round in rounds)):
-            return self._repeat(owner, known)
-        return self._plan_and_remember(owner, RoundResult() if known is None else known.found)
-
-    def _remembered_loop(self, owner: Node) -> Optional[RememberedLoop]:
-        """Return what became of the same loop in an earlier round around it, if nothing has changed for it since."""
-        layer: Any = owner.layer  # a RecLayer
-        tolerance = [a_round.tolerance for a_round in self.place.rounds]
-        for known in self.compilation.loops.get((owner.path, id(layer.unit)), ()):
-            answers = known.inputs.answers.items()
-            if known.holds_for(tolerance) and known.inputs.agree_on_deps(owner):
-                if all(same_answer(answer, self._answer(owner, question)) for question, answer in answers):
-                    return known
-        return None
-
-    def _repeat(self, owner: Node, known: RememberedLoop) -> Node:
-        """Let a loop be as it was in an earlier round; its nodes are of no further use, as those of this round."""
-        for a_round, guesses in zip(self.place.rounds, known.guesses):
-            for a_guess in guesses:
-                a_round.add(a_guess)
-        if known.error is not None:
-            raise known.error
-        self.place.rounds[0].reuses_loops = True
-        for dep in known.deps:
-            owner.depend(dep)
-        owner.replaced_dims.update(known.replaced_dims)
-        owner.exits.update(known.exits)
-        owner.passes_on = known.exits["output"]
-        return known.exits["output"]
-
-    def _plan_and_remember(self, owner: Node, known: RoundResult) -> Node:
-        """Plan a loop within the step of another one.
-
-        :param known: the templates of its ``prev:`` values if an earlier round around it has found them
-        """
-        layer: Any = owner.layer  # a RecLayer
-        rounds = self.place.rounds
-        tolerance = [a_round.tolerance for a_round in rounds]
-        counts = [len(a_round.guesses) for a_round in rounds]
+            return known.repeat(owner, rounds)
         inputs = LoopInputs(owner)
         self._loop_inputs.append(inputs)
-        found, error = RoundResult(), None
         try:
-            loop = LoopPlanner(owner, self)
-            node = loop.plan(known)
-            found = loop.found
-        except ConfigError as exc:
-            error = exc
-            raise
+            found = RoundResult() if known is None else known.found
+            memory.plan(owner, unit, rounds, inputs, functools.partial(self._plan_loop, owner, found))
         finally:
             self._loop_inputs.remove(inputs)
-            guesses = [a_round.guesses[count:] for a_round, count in zip(rounds, counts)]
-            self.compilation.loops.setdefault((owner.path, id(layer.unit)), []).append(
-                RememberedLoop(
-                    layer.unit,
-                    inputs,
-                    tolerance,
-                    guesses,
-                    error,
-                    found,
-                    dict(owner.exits),
-                    list(owner.deps),
-                    dict(owner.replaced_dims),
-                )
-            )
-        return node
+        return owner.exits["output"]
+
+    def _plan_loop(self, owner: Node, known: RoundResult) -> RoundResult:
+        loop = LoopPlanner(owner, self)
+        loop.plan(known)
+        return loop.found
 
     def nested_node(self, owner: Node, name: str) -> Optional[Node]:
         """Return a layer of the nested network of ``owner``."""
@@ -742,10 +691,9 @@ class LoopPlanner:
     def __init__(self, owner: Node, parent: Planner) -> None:
         self._owner = owner
         self._parent = parent
-        layer: Any = owner.layer  # a RecLayer
-        self._layer = layer
+        self._layer = rec_layer(owner)
         compilation = parent.compilation
-        specs = compilation.parse(layer.unit, owner.path)
+        specs = compilation.parse(self._layer.unit, owner.path)
         if "output" not in specs:
             raise LayerError(
                 "Layer %r: the unit has no layer 'output'. %s" % (owner.path, did_you_mean("output", specs)),

@@ -7,9 +7,17 @@ from typing import Any, Optional
 
 from returnn_tf.compiler.planning.parse import LayerSpec, has_loss
 from returnn_tf.compiler.planning.zones import Links, Zone, Zones, find_zones, reachable, varying_layers
+from returnn_tf.graph.layer import Node
 from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer, asks_for_state
+from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.layers.rec.unstack import RecUnstackLayer
 from returnn_tf.layers.shared.nested import has_inner_prev
+
+
+def rec_layer(owner: Node) -> RecLayer:
+    """Return the layer of a node that is a loop."""
+    assert isinstance(owner.layer, RecLayer)
+    return owner.layer
 
 
 class StepLayers:
@@ -25,7 +33,7 @@ class StepLayers:
 
     def __init__(
         self,
-        layer: Any,
+        layer: RecLayer,
         has_source: bool,
         specs: Mapping[str, LayerSpec],
         *,
@@ -40,7 +48,8 @@ class StepLayers:
         self._losses, self.knows_axis = losses, knows_axis
         self.search = search
         self.target: Any = layer.target
-        self.network: dict[str, Any] = layer.unit
+        assert isinstance(layer.unit, dict)
+        self.network = layer.unit
         self.specs = specs
         #: The references of each layer.
         self.links: dict[str, Links] = {name: self._links(spec) for name, spec in specs.items()}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Optional
 
 from returnn_tf.compiler.planning.checks import LayerError
 from returnn_tf.compiler.planning.initial_outputs import plan_initial_output
 from returnn_tf.compiler.planning.iterated_axis import IteratedAxis
 from returnn_tf.compiler.planning.rounds import Round, RoundResult
 from returnn_tf.compiler.planning.scope import Scope
-from returnn_tf.compiler.planning.step_layers import StepLayers
+from returnn_tf.compiler.planning.step_layers import StepLayers, rec_layer
 from returnn_tf.compiler.planning.sub_output import SubOutputLayer
 from returnn_tf.compiler.planning.zones import Zone
 from returnn_tf.config import did_you_mean
@@ -90,8 +90,7 @@ class ZoneTransfer:
         if axis is None or dim is None:
             raise LayerError("%s: the loop has no source, so there is no 'data:source'." % where)
         if self._entered is None:
-            layer: Any = self._owner.layer  # a RecLayer
-            source = layer.input_node(PlanContext(self._owner, self._parent))
+            source = rec_layer(self._owner).input_node(PlanContext(self._owner, self._parent))
             loop_dim = loop_dim_for(dim) if self._layers.has_end else self.loop_dim
             self._entered = self._add(self._parent, "source", EnterLayer(axis, loop_dim), source)
         return self.transfer(self._entered, Zone.BEFORE, to)
