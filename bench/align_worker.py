@@ -12,9 +12,9 @@ from typing import Any, Callable
 from align_rows import CHUNKS, JOINT_BATCH, ROWS
 from workers import serve
 
-from returnn_tf.layers.sequence import alignments
 from returnn_tf.native.chunk import chunk_ops, native_chunk, native_unchunk
 from returnn_tf.ops.frames.chunks import chunk, unchunk
+from returnn_tf.ops.sequence import alignments
 from returnn_tf.ops.sequence.fast_bw import ctc_topology
 from returnn_tf.ops.sequence.fsa import Acceptors
 from returnn_tf.util.lazy_tf import tf

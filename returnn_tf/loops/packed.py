@@ -6,11 +6,10 @@ few rows of a search.
 
 from __future__ import annotations
 
-from typing import Any, Optional
-
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.params.reuse import LayerAsParam
 from returnn_tf.native.decoding.search import pack, search_ops
+from returnn_tf.ops.product import Matrix
 from returnn_tf.util.lazy_tf import tf
 
 #: Smaller matrices stay in the cache in any order.
@@ -32,12 +31,10 @@ def pack_factors(ctx: EmitContext) -> None:
                 ctx.lowering.packed[provider, transposed] = pack(ops, w, transposed=transposed)
 
 
-def product_with_packed(ctx: EmitContext, name: str, x: Any, bias: Optional[Any] = None) -> Optional[Any]:
-    """Compute ``x W + bias``, or return None if the matrix is not packed here.
+def matrix(ctx: EmitContext, name: str) -> Matrix:
+    """Return a parameter of a layer as a matrix, packed if it was packed before the loop.
 
     :param name: of the parameter, a key of `factors`
-    :param x: [rows, depth]; other ranks give None
-    :param bias: [columns]
     """
-    matrix = ctx.lowering.packed.get((ctx.node.params[name], ctx.node.layer.factors()[name]))
-    return None if matrix is None or x.shape.rank != 2 else matrix.product(x, bias)
+    transposed = ctx.node.layer.factors()[name]
+    return Matrix(ctx.param(name), transposed, ctx.lowering.packed.get((ctx.node.params[name], transposed)))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare
+from returnn_tf.native.dispatch import form
 from returnn_tf.native.library import c_library, native_op
 from returnn_tf.native.sources import register_op
 from returnn_tf.native.toolchain import cpu_features
@@ -85,18 +86,23 @@ def _library_has(form: _Form) -> bool:
     return bool(getattr(c_library("product"), form.function)())
 
 
-def product_of_frames(x: tf.Tensor, weights: tf.Tensor, *, transposed: bool = False) -> Optional[tf.Tensor]:
-    """Compute ``x W`` over the last axis by the native op, or return None if it is not faster.
+def ops_for_frames(x: tf.Tensor, weights: tf.Tensor) -> Optional[Any]:
+    """Return the ops if they are faster for a product over the last axis.
 
-    :param x: [..., frames, in]; of a lower rank it has too few rows: None
+    :param x: [..., frames, in]; of a lower rank it has too few rows
+    :param weights: [in, out] or [out, in]
+    """
+    is_large = x.shape.rank is not None and x.shape.rank >= 3 and _is_large([None, *weights.shape])
+    return product_ops(x.dtype) if is_large else None
+
+
+def product_of_frames(ops: Any, x: tf.Tensor, weights: tf.Tensor, *, transposed: bool) -> tf.Tensor:
+    """Compute ``x W`` over the last axis.
+
+    :param ops: what `ops_for_frames` returned
+    :param x: [..., frames, in]
     :param weights: [in, out], or [out, in] if ``transposed``
     """
-    rank = x.shape.rank
-    if rank is None or rank < 3 or not _is_large([None, *weights.shape]):
-        return None
-    ops = product_ops(x.dtype)
-    if ops is None:
-        return None
     rows = tf.reshape(x, [-1, x.shape[-1] or tf.shape(x)[-1]])
     y = native_matmul(ops, rows, weights, None, transpose_a=False, transpose_b=transposed)
     width = weights.shape[0 if transposed else 1]
@@ -105,34 +111,21 @@ def product_of_frames(x: tf.Tensor, weights: tf.Tensor, *, transposed: bool = Fa
     return y
 
 
-def matmul(
+def _large_ops(
+    a: tf.Tensor, b: tf.Tensor, *_: Any, transpose_a: bool = False, transpose_b: bool = False
+) -> Optional[Any]:
+    depth, rows = a.shape if transpose_a else reversed(a.shape)
+    return product_ops(a.dtype) if _is_large([rows, depth, b.shape[0 if transpose_b else 1]]) else None
+
+
+def native_matmul(
+    ops: Any,
     a: tf.Tensor,
     b: tf.Tensor,
     bias: Optional[tf.Tensor] = None,
     *,
     transpose_a: bool = False,
     transpose_b: bool = False,
-) -> tf.Tensor:
-    """Compute ``a b + bias`` by the native op if it is faster, else by `tf.matmul` and `tf.nn.bias_add`.
-
-    The native op is faster for many rows and a large enough matrix: see `_is_large`. It turns infinity into NaN, and is
-    less precise for numbers below about 1e-33 (``native_ops/common/tiles.h``).
-
-    :param a: [rows, depth], or transposed
-    :param b: [depth, columns], or transposed
-    :param bias: [columns]
-    :return: [rows, columns]
-    """
-    depth, rows = a.shape if transpose_a else reversed(a.shape)
-    ops = product_ops(a.dtype) if _is_large([rows, depth, b.shape[0 if transpose_b else 1]]) else None
-    if ops is not None:
-        return native_matmul(ops, a, b, bias, transpose_a=transpose_a, transpose_b=transpose_b)
-    y = tf.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
-    return y if bias is None else tf.nn.bias_add(y, bias)
-
-
-def native_matmul(
-    ops: Any, a: tf.Tensor, b: tf.Tensor, bias: Optional[tf.Tensor], *, transpose_a: bool, transpose_b: bool
 ) -> tf.Tensor:
     """Compute `matmul` by the native op, as precisely as in float32, bit-identical for any number of threads.
 
@@ -158,6 +151,29 @@ def native_matmul(
         return y, gradient
 
     return run(a, b, bias if has_bias else tf.zeros([0], a.dtype))
+
+
+@form(native_matmul, where=_large_ops)
+def matmul(
+    a: tf.Tensor,
+    b: tf.Tensor,
+    bias: Optional[tf.Tensor] = None,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+) -> tf.Tensor:
+    """Compute ``a b + bias`` by the native op if it is faster: for many rows and a large enough matrix.
+
+    The native op turns infinity into NaN, and is less precise for numbers below about 1e-33
+    (``native_ops/common/tiles.h``).
+
+    :param a: [rows, depth], or transposed
+    :param b: [depth, columns], or transposed
+    :param bias: [columns]
+    :return: [rows, columns]
+    """
+    y = tf.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+    return y if bias is None else tf.nn.bias_add(y, bias)
 
 
 @register_op(

@@ -9,15 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from returnn_tf.native.dispatch import form
 from returnn_tf.native.fused.activate import FUNCTIONS, Dropout, activate_ops, native_activate, native_gate
 from returnn_tf.native.fused.activate_gradients import Call
-from returnn_tf.ops.activations import get_activation
+from returnn_tf.ops.activations import get_activation, may_reduce
+from returnn_tf.ops.mixed_precision import full
 from returnn_tf.util.lazy_tf import tf
 
 #: Below it, a network is so small that compiling the op takes longer than it ever saves.
 _LEAST_WIDTH = 128
 
 
+@form(
+    lambda ops, x, bias, activation: native_activate(ops, x, function=_native_function(activation) or "", bias=bias),
+    where=lambda x, bias, activation: (
+        _native_function(activation) not in (None, "identity") and _fits(x) and activate_ops()
+    ),
+)
 def bias_and_activation(x: Any, bias: Optional[Any], activation: Any) -> Any:
     """Compute ``activation(x + bias)``, in the same way as `get_activation` to 1e-5.
 
@@ -25,30 +33,66 @@ def bias_and_activation(x: Any, bias: Optional[Any], activation: Any) -> Any:
     :param bias: [width]
     :param activation: see `returnn_tf.ops.activations.check_activation`
     """
-    function = _native_function(activation)
-    ops = activate_ops() if function not in (None, "identity") and _fits(x) else None
-    if ops is not None and function is not None:
-        return native_activate(ops, x, function=function, bias=bias)
     if bias is not None:
         x = tf.nn.bias_add(x, bias) if x.shape.rank is not None and x.shape.rank > 1 else x + bias
     return get_activation(activation)(x)
 
 
-def gated(x: Any, axis: int, activation: Any, gate_activation: Any) -> Optional[Any]:
-    """Compute ``activation(a) * gate_activation(b)`` of the halves of the last axis by the native op.
-
-    :return: None if it cannot
-    """
-    value, gate = _native_function(activation), _native_function(gate_activation)
-    if value is None or gate is None or not _fits(x) or axis != x.shape.rank - 1:
-        return None
-    ops = activate_ops()
-    return None if ops is None else native_gate(ops, x, value, gate)
+def _gate_ops(x: Any, axis: int, activation: Any, gate_activation: Any, *, train: bool, **_: Any) -> Any:
+    known = _native_function(activation) is not None and _native_function(gate_activation) is not None
+    return train and known and _fits(x) and axis == x.shape.rank - 1 and activate_ops()
 
 
-def dropout(
-    x: Any, rate: float, seed: Any, noise_shape: Optional[Sequence[Any]] = None, rows: Optional[Any] = None
+def _native_gate(ops: Any, x: Any, axis: int, activation: Any, gate_activation: Any, **_: Any) -> Any:
+    return native_gate(ops, x, _native_function(activation) or "", _native_function(gate_activation) or "")
+
+
+@form(_native_gate, where=_gate_ops)
+def gated(
+    x: Any, axis: int, activation: Any, gate_activation: Any, *, train: bool, product_dtype: Optional[str]
 ) -> Any:
+    """Compute ``activation(a) * gate_activation(b)`` of the halves of an axis.
+
+    :param train: else the graph may be exported, and needs no library for this
+    :param product_dtype: see `Semantics`
+    """
+    a, b = tf.split(x, 2, axis=axis)
+    if not (may_reduce(activation) and may_reduce(gate_activation)):
+        a, b = full(a, product_dtype), full(b, product_dtype)
+    return get_activation(activation)(a) * get_activation(gate_activation)(b)
+
+
+NoiseShape = Optional[Sequence[Any]]
+
+
+def _drop_entries(
+    ops: Any, x: Any, rate: float, seed: Any, noise_shape: NoiseShape = None, rows: Optional[Any] = None
+) -> Any:
+    """Compute `dropout` where each entry has its own number, together with what made x."""
+    function, x, bias, factors = _before(x)
+    return native_activate(ops, x, function=function, bias=bias, factors=factors, dropout=Dropout(rate, seed, rows))
+
+
+def _drop_columns(
+    ops: Any, x: Any, rate: float, seed: Any, noise_shape: NoiseShape = None, rows: Optional[Any] = None
+) -> Any:
+    """Compute `dropout` where each column has one number, together with what made x."""
+    mask = tf.reshape(_mask(x, rate, seed, noise_shape, rows), [-1])
+    function, x, bias, factors = _before(x)
+    return native_activate(ops, x, function=function, bias=bias, factors=mask if factors is None else mask * factors)
+
+
+@form(
+    _drop_entries,
+    where=lambda x, rate, seed, noise_shape=None, rows=None: noise_shape is None and _fits(x) and activate_ops(),
+)
+@form(
+    _drop_columns,
+    where=lambda x, rate, seed, noise_shape=None, rows=None: (
+        _is_of_columns(noise_shape, x) and _fits(x) and activate_ops()
+    ),
+)
+def dropout(x: Any, rate: float, seed: Any, noise_shape: NoiseShape = None, rows: Optional[Any] = None) -> Any:
     """Set entries to zero with the probability ``rate``, below 1, and scale the others by ``1 / (1 - rate)``.
 
     The numbers are those of `tf.random.stateless_uniform` in every form.
@@ -57,19 +101,14 @@ def dropout(
     :param noise_shape: sizes of the mask, 1 where it is shared; None: each entry has its own number
     :param rows: numbers of the rows, ascending, if they are some of a larger tensor, int64 [rows]; without noise_shape
     """
-    ops = activate_ops() if _fits(x) and (noise_shape is None or _is_of_columns(noise_shape, x)) else None
-    if ops is not None and noise_shape is None:
-        function, x, bias, factors = _before(x)
-        return native_activate(ops, x, function=function, bias=bias, factors=factors, dropout=Dropout(rate, seed, rows))
+    return x * _mask(x, rate, seed, noise_shape, rows)
+
+
+def _mask(x: Any, rate: float, seed: Any, noise_shape: NoiseShape, rows: Optional[Any]) -> Any:
     shape = tf.shape(x) if noise_shape is None else tf.stack([tf.cast(size, tf.int32) for size in noise_shape])
     numbers = tf.random.stateless_uniform(shape, seed) if rows is None else _of_rows(rows, seed, shape)
     # The same mask in any precision; numbers of few digits would round the rate.
-    mask = tf.cast(numbers >= rate, x.dtype) * (1.0 / (1.0 - rate))
-    if ops is None:
-        return x * mask
-    mask = tf.reshape(mask, [-1])
-    function, x, bias, factors = _before(x)
-    return native_activate(ops, x, function=function, bias=bias, factors=mask if factors is None else mask * factors)
+    return tf.cast(numbers >= rate, x.dtype) * (1.0 / (1.0 - rate))
 
 
 def add(a: Any, b: Any) -> Any:
@@ -109,10 +148,14 @@ def _fits(x: Any) -> bool:
     return bool(x.dtype == tf.float32 and x.shape.rank and (x.shape[-1] or _LEAST_WIDTH) >= _LEAST_WIDTH)
 
 
-def _is_of_columns(noise_shape: Sequence[Any], x: Any) -> bool:
+def _is_of_columns(noise_shape: NoiseShape, x: Any) -> bool:
     """Return whether a mask has one number for each entry of the last axis."""
-    sizes = list(noise_shape)
-    return all(isinstance(size, int) for size in sizes) and sizes == [1] * (x.shape.rank - 1) + [x.shape[-1]]
+    sizes = list(noise_shape or ())
+    return (
+        x.shape.rank is not None
+        and all(isinstance(size, int) for size in sizes)
+        and sizes == [1] * (x.shape.rank - 1) + [x.shape[-1]]
+    )
 
 
 def _origin(x: Any) -> Optional[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, Optional
 
+from returnn_tf.native.dispatch import form
 from returnn_tf.native.product import matmul
 from returnn_tf.native.softmax import native_softmax_ce, softmax_ops
 from returnn_tf.util.custom_gradient import custom_gradient
@@ -95,7 +96,7 @@ class _Sums:
 
 def _block(x: Any, weights: Any, bias: Any, labels: Any, spec: TargetSpec, transposed: bool, gradient: bool) -> _Sums:
     z = _wide(matmul(x, weights, transpose_b=transposed))
-    values, errors, dz = _frames(z, _wide(bias), labels, spec, gradient)
+    values, errors, dz = cross_entropy_of_frames(z, _wide(bias), labels, spec, with_gradient=gradient)
     sums = tf.reduce_sum(values), tf.reduce_sum(errors)
     if not gradient:
         none = tf.zeros([0], z.dtype)
@@ -131,17 +132,18 @@ def _over_blocks(step: Callable[[Any, Any], _Sums], frames: Any, size: int) -> _
     return _Sums(value, errors, dx, dw, db)
 
 
-def _frames(z: Any, bias: Any, labels: Any, spec: TargetSpec, gradient: bool) -> tuple[Any, Any, Any]:
-    """Return values and errors [frames], and the gradient of the values by z."""
-    ops = softmax_ops(z.dtype)
-    if ops is None:
-        return plain_frames(z, bias, labels, spec)
-    found = native_softmax_ce(ops, z, bias, labels, with_gradient=gradient, **dataclasses.asdict(spec))
+def _native(
+    ops: Any, z: Any, bias: Any, labels: Any, spec: TargetSpec, *, with_gradient: bool = True
+) -> tuple[Any, Any, Any]:
+    found = native_softmax_ce(ops, z, bias, labels, with_gradient=with_gradient, **dataclasses.asdict(spec))
     return found.values, found.errors, found.gradient
 
 
-def plain_frames(z: Any, bias: Any, labels: Any, spec: TargetSpec) -> tuple[Any, Any, Any]:
-    """Compute `native_softmax_ce` in plain TensorFlow.
+@form(_native, where=lambda z, *_, **__: softmax_ops(z.dtype))
+def cross_entropy_of_frames(
+    z: Any, bias: Any, labels: Any, spec: TargetSpec, *, with_gradient: bool = True
+) -> tuple[Any, Any, Any]:
+    """Return values and errors [frames], and the gradient of the values by z, which may be empty without gradient.
 
     :param z: [frames, labels]
     """

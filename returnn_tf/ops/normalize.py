@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from returnn_tf.native.dispatch import form
 from returnn_tf.native.fused.norm import native_norm, norm_ops
 from returnn_tf.ops.frames.reduce import fill_masked, masked_count
 from returnn_tf.util.lazy_tf import tf
@@ -39,13 +40,14 @@ def normalize(x: Any, mean: Any, variance: Any, epsilon: float, scale: Optional[
     return x * tf.cast(factor, x.dtype) + tf.cast(offset, x.dtype)
 
 
+def _is_wide(x: Any) -> bool:
+    return bool(x.dtype == tf.float32 and x.shape.rank and (x.shape[-1] or 0) >= _LEAST_WIDTH)
+
+
+@form(native_norm, where=lambda x, *_: _is_wide(x) and norm_ops())
 def layer_norm(x: Any, scale: Optional[Any], shift: Optional[Any], epsilon: float) -> Any:
-    """Compute `normalize` by mean and variance over the last axis, in one op if a native one can.
+    """Compute `normalize` by mean and variance over the last axis.
 
     :param scale: of the size of the last axis, or None; so is ``shift``
     """
-    wide = x.shape.rank and (x.shape[-1] or 0) >= _LEAST_WIDTH
-    ops = norm_ops() if wide and x.dtype == tf.float32 else None
-    if ops is not None:
-        return native_norm(ops, x, scale, shift, epsilon)
     return normalize(x, *moments(x, [x.shape.rank - 1]), epsilon, scale, shift)

@@ -5,7 +5,7 @@ import pytest
 
 from returnn_tf.compat.modules import native_op
 from returnn_tf.config.user_files import resolving_imports
-from returnn_tf.layers.sequence import alignments
+from returnn_tf.ops.sequence import alignments
 from returnn_tf.ops.sequence.fast_bw import ctc_topology
 from returnn_tf.util.lazy_tf import tf
 

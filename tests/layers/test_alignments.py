@@ -5,7 +5,7 @@ import pytest
 
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import ConfigError
-from returnn_tf.layers.sequence import alignments
+from returnn_tf.ops.sequence import alignments
 from tests.layers.nets import config_of, feed, net_of
 from tests.native import align_reference as reference
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from returnn_tf.native import mdlstm_ops, native_mdlstm
+from returnn_tf.native import mdlstm_ops, native_mdlstm, portable_ops
 from returnn_tf.ops.dense import twod_lstm
 from returnn_tf.util.lazy_tf import tf
 
@@ -45,7 +45,8 @@ def expected(arrays, lens, pooling):
 
 def grid(arrays, lens, pooling):
     z_source, z_target, left, up = arrays
-    return twod_lstm.pooled_grid(z_source, z_target, lens, twod_lstm.TwoDLstmWeights(left, up), pooling)
+    with portable_ops():
+        return twod_lstm.pooled_grid(z_source, z_target, lens, twod_lstm.TwoDLstmWeights(left, up), pooling)
 
 
 def by_rows(arrays, lens, pooling):

@@ -52,7 +52,7 @@ INNER_FLOORS: dict[str, list[list[str]]] = {
         ],
         ["initializers"],
         ["after_product", "cross_entropy", "dense", "many_labels", "normalize", "sampled_loss", "signal"],
-        ["sequence"],
+        ["product", "sequence"],
         ["cells"],
     ],
     "layers": [

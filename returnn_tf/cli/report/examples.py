@@ -25,7 +25,7 @@ from returnn_tf.cli.report.page import Section, figure, heading, tiles
 from returnn_tf.cli.report.weights import MOST_HEAD_PIXELS, MOST_PIXELS, SeqWeights, WeightsFunction, WeightsLayer
 from returnn_tf.engine.search.labels import labels_of
 from returnn_tf.graph.loss import LossNode
-from returnn_tf.layers.sequence.alignments import best_alignment
+from returnn_tf.ops.sequence.alignments import best_alignment
 from returnn_tf.ops.sequence.fast_bw import ctc_topology
 from returnn_tf.tensor import Dim
 from returnn_tf.util.html import Html, folded, paragraph, shortened

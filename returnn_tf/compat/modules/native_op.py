@@ -1,6 +1,6 @@
 """``from returnn.tf.native_op import ...`` (once TFNativeOp): alignments for the functions of configs.
 
-They run as native ops if these are available (see `returnn_tf.layers.sequence.alignments`).
+They run as native ops if these are available (see `returnn_tf.ops.sequence.alignments`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from returnn_tf.compat.imports.stand_ins import register_compat
-from returnn_tf.layers.sequence.alignments import acceptor_alignment, acceptor_path, ctc
+from returnn_tf.ops.sequence.alignments import acceptor_alignment, acceptor_path, ctc
 from returnn_tf.ops.sequence.ctc_variants import softmax_gradient
 from returnn_tf.ops.sequence.edge_lists import acceptors_of_edge_list, ctc_edge_list
 from returnn_tf.util.lazy_tf import tf

@@ -1,6 +1,6 @@
 """Full-sum losses of transducers under the names that configs import them by: HawkAaron's warp-transducer, and rnnt_tf.
 
-They run as a native op if it is available (see `returnn_tf.layers.sequence.alignments`).
+They run as a native op if it is available (see `returnn_tf.ops.sequence.alignments`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from returnn_tf.compat.imports.stand_ins import FALLBACK, register_compat
-from returnn_tf.layers.sequence.alignments import transducer
+from returnn_tf.ops.sequence.alignments import transducer
 from returnn_tf.util.lazy_tf import tf
 
 register_compat(__name__, "returnn.extern.HawkAaronWarpTransducer")

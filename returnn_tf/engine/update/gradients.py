@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from returnn_tf.engine.update.options import UpdateOptions
+from returnn_tf.native.dispatch import form
 from returnn_tf.native.fused.update import native_global_norm, update_ops
 from returnn_tf.util.lazy_tf import tf
 
@@ -46,11 +47,15 @@ def global_norm(grads: Sequence[Any]) -> Any:
     return tf.sqrt(2.0 * tf.add_n([tf.cast(square, "float32") for square in squares]))
 
 
+def _is_large(grads: Sequence[Any]) -> bool:
+    size = sum(grad.shape.num_elements() or 0 for grad in grads)
+    return size >= _LEAST_SIZE and all(grad.dtype == tf.float32 for grad in grads)
+
+
+@form(native_global_norm, where=lambda grads: _is_large(grads) and update_ops())
 def fused_global_norm(grads: Sequence[Any]) -> Any:
     """Return `global_norm`, by one op if a native one can; it has no gradient."""
-    large = grads and sum(grad.shape.num_elements() or 0 for grad in grads) >= _LEAST_SIZE
-    ops = update_ops() if large and all(grad.dtype == tf.float32 for grad in grads) else None
-    return global_norm(grads) if ops is None else native_global_norm(ops, grads)
+    return global_norm(grads)
 
 
 def process(grad: Any, options: UpdateOptions, *, name: str, norm: Any, clip_norm: Optional[Any], seed: Any) -> Any:

@@ -21,14 +21,15 @@ from returnn_tf.layers.attention.relative_positional_encoding import TABLE
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.loop_axis import check_lengths_of, frames_of, with_frames
 from returnn_tf.loops.hypotheses import InPlace, empty_in_place
-from returnn_tf.loops.packed import product_with_packed
+from returnn_tf.loops.packed import matrix
 from returnn_tf.native.attention import attention_ops, native_attention
 from returnn_tf.native.decoding.search import native_beam_attention, search_ops
-from returnn_tf.native.product import product_of_frames
+from returnn_tf.native.dispatch import form
 from returnn_tf.ops.dense.attention import empty_history, growing, left_only_mask
 from returnn_tf.ops.frames.positions import by_distance
 from returnn_tf.ops.frames.shape import expand_at, transpose
 from returnn_tf.ops.mixed_precision import full, reduced
+from returnn_tf.ops.product import product
 from returnn_tf.ops.softmax import masked_softmax
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.parts import Part, Parts, equal_parts
@@ -63,6 +64,19 @@ class SelfAttentionPlan(LayerPlan):
     heads: Dim
     kept: Optional[KeptHistory]
     streamed: Optional[KeptHistory]
+
+
+def _in_blocks(ops: Any, layer: SelfAttentionLayer, ctx: EmitContext, qkv: Any, table: Optional[Any]) -> Any:
+    """Emit the native op, which computes the same as `SelfAttentionLayer._attend`."""
+    plan, lens = layer.plan, None
+    dim, causal = plan.rows.dims[-1], layer.attention_left_only or plan.in_loop
+    if dim.is_dynamic and not causal:
+        lens = tf.broadcast_to(tf.clip_by_value(ctx.lens(dim), 0, tf.shape(qkv)[1]), tf.shape(qkv)[:1])
+    return native_attention(
+        ops, [qkv], plan.key, scale=plan.key**-0.5, lengths=lens, causal=causal, table=table,
+        dropout=layer.attention_dropout if ctx.train else 0.0, seed=ctx.seed("attention"),
+        form=lambda parts, table: layer._attend(ctx, parts[0], table),
+    )  # fmt: skip
 
 
 @register_layer("self_attention")
@@ -229,11 +243,13 @@ class SelfAttentionLayer(ConcatInputLayer, Planned[SelfAttentionPlan]):
             return attended_in_place(ctx, qkv, self, _PARTS)
         qkv = self._by_head(ctx, qkv)
         table = self._table(ctx)
-        ops = attention_ops() if self._fits_blocks(ctx, qkv, table) else None
-        y = self._attend(ctx, qkv, table) if ops is None else self._in_blocks(ctx, ops, qkv, table)
-        y = tf.reshape(y, tf.stack(ctx.shape(ctx.output)))
+        y = tf.reshape(self._attention(ctx, qkv, table), tf.stack(ctx.shape(ctx.output)))
         y.set_shape(ctx.output.static_shape)
         return y
+
+    @form(_in_blocks, where=lambda self, *args: self._fits_blocks(*args) and attention_ops())
+    def _attention(self, ctx: EmitContext, qkv: Any, table: Optional[Any]) -> Any:
+        return self._attend(ctx, qkv, table)
 
     def _attend(self, ctx: EmitContext, qkv: Any, table: Optional[Any]) -> Any:
         """Emit products of queries and keys, softmax, products with the values.
@@ -315,18 +331,6 @@ class SelfAttentionLayer(ConcatInputLayer, Planned[SelfAttentionPlan]):
         if ctx.differs_by_frame(self.plan.rows.dims[-1]) or (self.key_shift is not None and table is None):
             return False
         return qkv.dtype == tf.float32 and ctx.product_dtype is None
-
-    def _in_blocks(self, ctx: EmitContext, ops: Any, qkv: Any, table: Optional[Any]) -> Any:
-        """Emit the native op, which computes the same as `_attend`; see there."""
-        dim, lens = self.plan.rows.dims[-1], None
-        causal = self.attention_left_only or self.plan.in_loop
-        if dim.is_dynamic and not causal:
-            lens = tf.broadcast_to(tf.clip_by_value(ctx.lens(dim), 0, tf.shape(qkv)[1]), tf.shape(qkv)[:1])
-        return native_attention(
-            ops, [qkv], self.plan.key, scale=self.plan.key**-0.5, lengths=lens, causal=causal, table=table,
-            dropout=self.attention_dropout if ctx.train else 0.0, seed=ctx.seed("attention"),
-            form=lambda parts, table: self._attend(ctx, parts[0], table),
-        )  # fmt: skip
 
     def _mask(self, ctx: EmitContext, keys: Any) -> Optional[Any]:
         """Return the mask of valid keys, broadcastable to [..., head, queries, keys]; None: all."""
@@ -426,23 +430,16 @@ def projected(ctx: EmitContext, layer: ConcatInputLayer, frames: Data, perm: Seq
     :param perm: the order of its axes, with the features last
     :param param: its name
     """
+    w = matrix(ctx, param)
     packing = None
     if frames is layer.input and list(perm) == [0, 1, 2] and not layer.dropout and len(layer.sources) == 1:
         packing = ctx.lowering.packing_of(layer.source)
     if packing is not None:
-        packed = ctx.lowering.packed_value(layer.source, packing)
-        return packing.unpack(_product(ctx, packed, ctx.param(param)))
+        return packing.unpack(product(ctx.lowering.packed_value(layer.source, packing), w, train=ctx.train))
     x = transpose(with_frames(ctx, layer.emit_input(ctx), layer.input, frames), perm)
-    y = product_with_packed(ctx, param, x)
-    if y is not None:
-        return y
     low = ctx.product_dtype
-    return full(_product(ctx, reduced(x, low), reduced(ctx.param(param), low)), low)
-
-
-def _product(ctx: EmitContext, x: Any, weights: Any) -> Any:
-    y = product_of_frames(x, weights) if ctx.train else None
-    return tf.tensordot(x, weights, [[-1], [0]]) if y is None else y
+    w = w._replace(values=reduced(w.values, low))
+    return full(product(reduced(x, low), w, train=ctx.train), low)
 
 
 def stays_in_place(ctx: EmitContext, layer: Any) -> bool:

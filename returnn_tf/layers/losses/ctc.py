@@ -8,9 +8,9 @@ from typing import Any, Optional
 from returnn_tf.config.options import option
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext, sparse_hint
 from returnn_tf.graph.registry import register_loss
-from returnn_tf.layers.sequence.alignments import ctc
 from returnn_tf.ops.cross_entropy import safe_log
 from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.ops.sequence.alignments import ctc
 from returnn_tf.ops.sequence.ctc import (
     beam_decode,
     blank_last,

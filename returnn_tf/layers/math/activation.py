@@ -28,7 +28,6 @@ from returnn_tf.ops.after_product import bias_and_activation, gated
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.mixed_precision import full
 from returnn_tf.tensor import Data
-from returnn_tf.util.lazy_tf import tf
 
 
 @register_layer("activation")
@@ -122,16 +121,11 @@ class GatingLayer(ConcatInputLayer):
         return data.with_feature(axis, ctx.bind(self.out_dim, ctx.new_feature(size // 2)))
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Emit one op over both halves in training, else split and multiply."""
+        """Emit the functions of the halves and their product."""
         x, axis = self.emit_input(ctx), self.input.feature_axis
         assert axis is not None
-        y = gated(x, axis, self.activation, self.gate_activation) if ctx.train else None
-        if y is not None:
-            return y
-        a, b = tf.split(x, 2, axis=axis)
-        if not (may_reduce(self.activation) and may_reduce(self.gate_activation)):
-            a, b = full(a, ctx.product_dtype), full(b, ctx.product_dtype)
-        return get_activation(self.activation)(a) * get_activation(self.gate_activation)(b)
+        functions = self.activation, self.gate_activation
+        return gated(x, axis, *functions, train=ctx.train, product_dtype=ctx.product_dtype)
 
     def works_by_frame(self) -> bool:
         """Return whether the functions are known ones."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
@@ -12,17 +13,14 @@ from returnn_tf.graph.option_types import Activation, Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.loops.packed import product_with_packed
-from returnn_tf.native.portable import in_portable_ops
-from returnn_tf.native.product import product_of_frames
-from returnn_tf.ops.activations import check_activation, get_activation, is_named, is_over_features, may_reduce
-from returnn_tf.ops.after_product import bias_and_activation
+from returnn_tf.loops.packed import matrix
+from returnn_tf.ops.activations import check_activation, is_named, is_over_features
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.gradients import drop_large_gradients
 from returnn_tf.ops.mixed_precision import full
+from returnn_tf.ops.product import Matrix, dense, product
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.parts import Parts
-from returnn_tf.util.lazy_tf import tf
 
 
 @register_layer("linear", "hidden", "forward")
@@ -74,47 +72,23 @@ class LinearLayer(ConcatInputLayer):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one GEMM over all frames, or a row lookup."""
         x = self.emit_input(ctx)
-        w = ctx.param("W")
-        bias = ctx.param("b") if self.with_bias else None
-        data = ctx.output
+        bias, data = ctx.param("b") if self.with_bias else None, ctx.output
         if self.input.sparse_dim is not None:
-            y = tf.gather(tf.transpose(w) if self.use_transposed_weights else w, x)
+            xw = Matrix(ctx.param("W"), self.use_transposed_weights).rows(x)
         else:
-            y = product_with_packed(ctx, "W", x) if self._is_of_rows(x) else None
-            y = self._product(ctx, x, w) if y is None else y
+            w, axis = matrix(ctx, "W"), self.input.feature_axis
+            assert axis is not None
+            xw = product(x, w, axis, train=ctx.train)
             if self._is_plain_product():
-                ctx.set_aux(self.node, PRODUCT, Product(x, w, bias, self.use_transposed_weights))
-        product, fuses = y, ctx.train and self.grad_filter is None
-        if bias is not None:
-            y = bias_and_activation(y, bias, None) if fuses else y + bias
+                ctx.set_aux(self.node, PRODUCT, Product(x, w.values, bias, w.transposed))
+        on_sum = None
         if self.grad_filter is not None:
-            y = drop_large_gradients(y, self.grad_filter, feature_last(data).batch_axis)
-        if self.activation is None:
-            return self._place(y, data)
-        wide = full(y, ctx.product_dtype)
-        ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(self._place(wide, data), self.activation))
-        if not may_reduce(self.activation):
-            y = get_activation(self.activation)(wide)
-        elif fuses:
-            y = bias_and_activation(product, bias, self.activation)
-        else:
-            y = get_activation(self.activation)(y)
+            on_sum = partial(drop_large_gradients, limit=self.grad_filter, batch_axis=feature_last(data).batch_axis)
+        low = ctx.product_dtype
+        before, y = dense(xw, bias, self.activation, train=ctx.train, on_sum=on_sum, product_dtype=low)
+        if self.activation is not None:
+            ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(self._place(full(before, low), data), self.activation))
         return self._place(y, data)
-
-    def _product(self, ctx: EmitContext, x: Any, w: Any) -> Any:
-        """Return the product, with its features last."""
-        axis = self.input.feature_axis
-        if self._is_of_rows(x) and not in_portable_ops():
-            # TensorFlow fuses it with the bias and the activation, which it does not do for tensordot.
-            return tf.matmul(x, w, transpose_b=self.use_transposed_weights)
-        y = None
-        if ctx.train and axis == x.shape.rank - 1:  # other graphs, which are exported, need no library for it
-            y = product_of_frames(x, w, transposed=self.use_transposed_weights)
-        return tf.tensordot(x, w, [[axis], [1 if self.use_transposed_weights else 0]]) if y is None else y
-
-    def _is_of_rows(self, x: Any) -> bool:
-        """Return whether the input is [rows, features]."""
-        return x.shape.rank == 2 and self.input.feature_axis == 1
 
     def factors(self) -> Mapping[str, bool]:
         """Return W, unless its rows are looked up."""

@@ -14,16 +14,8 @@ from returnn_tf.graph.option_types import Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.ops.cells.base import project
-from returnn_tf.ops.dense.mdlstm import GATES, native_mdlstm_or_none
-from returnn_tf.ops.dense.twod_lstm import (
-    POOLINGS,
-    TwoDLstmWeights,
-    pooled_grid,
-    pooled_image,
-    pooled_row,
-    row,
-    whole_grid,
-)
+from returnn_tf.ops.dense.mdlstm import GATES
+from returnn_tf.ops.dense.twod_lstm import POOLINGS, TwoDLstmWeights, pooled_grid, pooled_row, row
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
@@ -153,21 +145,12 @@ class TwoDLstmLayer(Planned[TwoDLstmPlan]):
         weights = TwoDLstmWeights(ctx.param(self._prefix() + "V_h"), ctx.param(self._prefix() + "V_v"))
         lens = self._source_lens(ctx, tf.shape(z_source)[1])
         if self.plan.steps is not None:
-            return tf.ensure_shape(self._grid(z_source, z_target, lens, weights), ctx.output.static_shape)
+            y = pooled_grid(z_source, z_target, lens, weights, self.pooling)
+            return tf.ensure_shape(y, ctx.output.static_shape)
         h, c = row(z_source, z_target, ctx.loop_state("h"), ctx.loop_state("c"), weights)
         for key, value in zip(_STATES, (h, c)):
             ctx.set_loop_state(key, tf.ensure_shape(value, self.plan.row.static_shape))
         return pooled_row(h, lens, self.pooling)
-
-    def _grid(self, z_source: Any, z_target: Any, lens: Any, weights: TwoDLstmWeights) -> Any:
-        """Compute all rows, by the native MDLSTM where possible."""
-        native = native_mdlstm_or_none(z_source.dtype)
-        if native is None:
-            return pooled_grid(z_source, z_target, lens, weights, self.pooling)
-        z = whole_grid(z_source, z_target)
-        rows = tf.fill([tf.shape(z)[0]], tf.shape(z)[1])
-        (h,) = native([z], [weights.left], [weights.up], rows, lens, [(False, False)])
-        return pooled_image(h, lens, self.pooling)
 
     def _projected(self, ctx: EmitContext) -> tuple[Any, Any]:
         """Return the projections ([source, batch, 5 n], [target, batch, 5 n] or in a step [batch, 5 n])."""

@@ -11,8 +11,8 @@ from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.graph.same_labels import SameLabels, same_labels
-from returnn_tf.layers.sequence.alignments import ctc
 from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.ops.sequence.alignments import ctc
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 

@@ -14,7 +14,6 @@ from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.native.chunk import chunk_ops, native_chunk, native_unchunk
 from returnn_tf.ops.frames.chunks import chunk, chunk_count, unchunk
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Dim, DimKind
@@ -93,10 +92,7 @@ class TimeChunkingLayer(ConcatInputLayer, Planned[TimeChunkingPlan]):
         lens = tf.broadcast_to(tf.reshape(ctx.lens(self.plan.frames_dim), [-1, 1]), [batch, count]) - starts
         lens = tf.clip_by_value(lens, 0, self.chunk_size)
         ctx.define_lens(self.plan.chunk_dim, tf.reshape(lens, [-1]), size=self.chunk_size)
-        ops = _ops_for(x)
-        if ops is None:
-            return chunk(x, self.chunk_size, self.chunk_step)
-        return native_chunk(ops, x, self.chunk_size, self.chunk_step)
+        return chunk(x, self.chunk_size, self.chunk_step)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -150,13 +146,7 @@ class TimeUnchunkingLayer(ConcatInputLayer, Planned[TimeUnchunkingPlan]):
         """Emit overlapping chunks added, divided by their number."""
         chunking = self.plan.chunking
         x = transpose(self.emit_input(ctx), self.plan.axes)
-        sizes = (ctx.size(chunking.plan.frames_dim), chunking.chunk_size, chunking.chunk_step)
-        ops = _ops_for(x)
-        return unchunk(x, *sizes) if ops is None else native_unchunk(ops, x, *sizes)
-
-
-def _ops_for(x: Any) -> Optional[Any]:
-    return chunk_ops() if x.dtype == tf.float32 else None
+        return unchunk(x, ctx.size(chunking.plan.frames_dim), chunking.chunk_size, chunking.chunk_step)
 
 
 def _chunking_of(node: Any) -> Optional[TimeChunkingLayer]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import string
 from collections.abc import Hashable, Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from returnn_tf.native.decoding.search import search_ops
+from returnn_tf.native.dispatch import form
 from returnn_tf.ops.dense.einsum import einsum
 from returnn_tf.ops.frames.shape import merge_axes, size_of, split_axis
 from returnn_tf.ops.mixed_precision import full, reduced
@@ -15,6 +16,46 @@ from returnn_tf.util.lazy_tf import tf
 Axes = Sequence[Hashable]
 
 
+def _kernel(
+    once: tuple[Any, Axes],
+    other: tuple[Any, Axes],
+    out: Axes,
+    *,
+    batch: Hashable,
+    beam: int,
+    with_gradient: bool,
+    product_dtype: Optional[str],
+) -> Optional[Callable[[Any, Any], Any]]:
+    """Return the native op for this product, if it is one of queries and keys, or of weights and values.
+
+    Keys and values have the axes batch, frames, any, size.
+    """
+    (x, labels), (y, others), out = (once[0], list(once[1])), (other[0], list(other[1])), list(out)
+    if with_gradient or len(out) < 2 or out[0] != batch or others[:-1] != out[:-1]:
+        return None
+    is_sum = labels == [batch, others[-1], *out[1:-1], out[-1]]
+    if not is_sum and labels != [batch, out[-1], *out[1:-1], others[-1]]:
+        return None
+    ops = search_ops() if x.dtype == y.dtype == tf.float32 and product_dtype is None else None
+    if ops is None:
+        return None
+    if is_sum:
+        return lambda x, y: ops.rtf_once_sums(weights=y, values=x)
+    return lambda x, y: ops.rtf_once_energies(queries=y, keys=x)
+
+
+def _native(
+    kernel: Callable[[Any, Any], Any], once: tuple[Any, Axes], other: tuple[Any, Axes], *_: Any, **__: Any
+) -> Any:
+    x, y = once[0], other[0]
+    sizes, frames = tf.shape(y), tf.shape(x)[1]
+    heads = tf.reduce_prod(sizes[1:-1])
+    y = tf.reshape(y, tf.stack([sizes[0], heads, sizes[-1]]))
+    product = kernel(tf.reshape(x, tf.stack([tf.shape(x)[0], frames, heads, tf.shape(x)[-1]])), y)
+    return tf.reshape(product, tf.concat([sizes[:-1], tf.shape(product)[-1:]], axis=0))
+
+
+@form(_native, where=_kernel)
 def product_in_beam(
     once: tuple[Any, Axes],
     other: tuple[Any, Axes],
@@ -34,9 +75,6 @@ def product_in_beam(
     :param beam: hypotheses per sequence
     :param product_dtype: see `Semantics`
     """
-    found = None if with_gradient or product_dtype is not None else _by_native_op(once, other, list(out), batch)
-    if found is not None:
-        return found
     (x, labels), (y, others) = once, other
     letters = dict(zip(dict.fromkeys([*labels, *others]), string.ascii_letters))
     y_axis, into = list(others).index(batch), string.ascii_letters[len(letters)]
@@ -47,26 +85,3 @@ def product_in_beam(
     )
     product = einsum("%s,%s->%s" % (first, second, result), reduced(x, product_dtype), reduced(y, product_dtype))
     return merge_axes(full(product, product_dtype), list(out).index(batch), 2)[0]
-
-
-def _by_native_op(once: tuple[Any, Axes], other: tuple[Any, Axes], out: list[Any], batch: Hashable) -> Optional[Any]:
-    """Return the product if it is one of queries and keys, or of weights and values, and there is an op for it.
-
-    Keys and values have the axes batch, frames, any, size.
-    """
-    (x, labels), (y, others) = (once[0], list(once[1])), (other[0], list(other[1]))
-    if len(out) < 2 or out[0] != batch or others[:-1] != out[:-1]:
-        return None
-    is_sum = labels == [batch, others[-1], *out[1:-1], out[-1]]
-    if not is_sum and labels != [batch, out[-1], *out[1:-1], others[-1]]:
-        return None
-    ops = search_ops() if x.dtype == y.dtype == tf.float32 else None
-    if ops is None:
-        return None
-    sizes, frames = tf.shape(y), tf.shape(x)[1]
-    heads = tf.reduce_prod(sizes[1:-1])
-    y = tf.reshape(y, tf.stack([sizes[0], heads, sizes[-1]]))
-    x = tf.reshape(x, tf.stack([tf.shape(x)[0], frames, heads, tf.shape(x)[-1]]))
-    product = ops.rtf_once_sums(weights=y, values=x) if is_sum else ops.rtf_once_energies(queries=y, keys=x)
-    last = tf.shape(product)[-1:]
-    return tf.reshape(product, tf.concat([sizes[:-1], last], axis=0))

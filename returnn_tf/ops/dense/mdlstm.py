@@ -16,10 +16,10 @@ independent: height + width - 1 steps instead of height * width (Voigtlaender et
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from typing import Any
 
+from returnn_tf.native.dispatch import form
 from returnn_tf.native.library import has_type
 from returnn_tf.native.mdlstm import mdlstm_ops, native_mdlstm
 from returnn_tf.util.lazy_tf import tf
@@ -142,12 +142,21 @@ def _straight(x: Any, height: Any, width: Any) -> Any:
     return tf.transpose(rows, [2, 3, 0, 1, 4])
 
 
-def native_mdlstm_or_none(dtype: Any) -> Optional[Callable[..., list[Any]]]:
-    """Return the native op, with the parameters and the result of `mdlstm`, if it can be used for a type."""
-    ops = mdlstm_ops()
-    return None if ops is None or not has_type("mdlstm", dtype) else functools.partial(native_mdlstm, ops)
+def mdlstm_ops_for(dtype: Any) -> Any:
+    """Return the native ops if they have this type."""
+    return has_type("mdlstm", dtype) and mdlstm_ops()
 
 
-def run_mdlstm(*args: Any, **options: Any) -> list[Any]:
-    """Run all directions by the native op if available, else by `mdlstm`."""
-    return (native_mdlstm_or_none(args[0][0].dtype) or mdlstm)(*args, **options)
+@form(native_mdlstm, where=lambda z, *_, **__: mdlstm_ops_for(z[0].dtype))
+def run_mdlstm(
+    z: Sequence[Any],
+    left: Sequence[Any],
+    up: Sequence[Any],
+    heights: Any,
+    widths: Any,
+    flips: Sequence[Flips],
+    *,
+    stable: bool = True,
+) -> list[Any]:
+    """Run all directions; the parameters are those of `mdlstm`."""
+    return mdlstm(z, left, up, heights, widths, flips, stable=stable)

@@ -17,7 +17,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable
 
-from returnn_tf.ops.dense.mdlstm import GATES, cell
+from returnn_tf.native.dispatch import form
+from returnn_tf.native.mdlstm import native_mdlstm
+from returnn_tf.ops.dense.mdlstm import GATES, cell, mdlstm_ops_for
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -59,6 +61,14 @@ def row(z_source: Any, z_target: Any, h_up: Any, c_up: Any, weights: TwoDLstmWei
     return h_all.stack()[1:], c_all.stack()[1:]
 
 
+def _by_mdlstm(ops: Any, z_source: Any, z_target: Any, source_lens: Any, weights: TwoDLstmWeights, pooling: str) -> Any:
+    z = whole_grid(z_source, z_target)
+    rows = tf.fill([tf.shape(z)[0]], tf.shape(z)[1])
+    (h,) = native_mdlstm(ops, [z], [weights.left], [weights.up], rows, source_lens, [(False, False)])
+    return pooled_image(h, source_lens, pooling)
+
+
+@form(_by_mdlstm, where=lambda z_source, *_: mdlstm_ops_for(z_source.dtype))
 def pooled_grid(z_source: Any, z_target: Any, source_lens: Any, weights: TwoDLstmWeights, pooling: str) -> Any:
     """Compute the whole grid, pooled over the source, in a loop over anti-diagonals, whose cells are independent.
 

@@ -1,9 +1,11 @@
-"""Sequences split into batches of overlapping chunks, and merged again, in plain TensorFlow."""
+"""Sequences split into batches of overlapping chunks, and merged again."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from returnn_tf.native.chunk import chunk_ops, native_chunk, native_unchunk
+from returnn_tf.native.dispatch import form
 from returnn_tf.ops.frames.pad import pad_axis
 from returnn_tf.ops.frames.shape import size_of, transpose
 from returnn_tf.ops.frames.windows import axis_slice
@@ -15,6 +17,11 @@ def chunk_count(frames: Any, size: int, step: int) -> Any:
     return tf.maximum(-(-(frames - size) // step), 0) + 1
 
 
+def _ops_for(x: Any, *_: Any) -> Any:
+    return x.dtype == tf.float32 and chunk_ops()
+
+
+@form(native_chunk, where=_ops_for)
 def chunk(x: Any, size: int, step: int) -> Any:
     """Split sequences: chunk c has the frames ``c * step ... c * step + size - 1``, zero-padded at the end.
 
@@ -29,6 +36,7 @@ def chunk(x: Any, size: int, step: int) -> Any:
     return tf.reshape(y, tf.concat([[size, -1], tf.shape(x)[2:]], axis=0))
 
 
+@form(native_unchunk, where=_ops_for)
 def unchunk(chunks: Any, frames: Any, size: int, step: int) -> Any:
     """Invert `chunk`: the mean where chunks overlap, 0 in frames that no chunk covers.
 

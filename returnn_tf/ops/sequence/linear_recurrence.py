@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
+from returnn_tf.native.dispatch import form
 from returnn_tf.native.scans.scan import native_scan, scan_ops
 from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
@@ -35,6 +36,14 @@ def linear_recurrence(
     return tf.complex(*h_parts), tf.complex(*last)
 
 
+def _native(
+    ops: Any, a: Parts, b: Parts, h0: Parts, lengths: Optional[tf.Tensor] = None, reverse: bool = False
+) -> tuple[Parts, Parts]:
+    ends = tf.fill([tf.shape(b[0])[1]], tf.shape(b[0])[0]) if lengths is None else tf.cast(lengths, tf.int32)
+    return native_scan(ops, a, b, h0, ends, reverse=reverse)
+
+
+@form(_native, where=lambda a, b, *_: scan_ops(b[0].dtype))
 def recurrence_of_parts(
     a: Parts, b: Parts, h0: Parts, lengths: Optional[tf.Tensor] = None, reverse: bool = False
 ) -> tuple[Parts, Parts]:
@@ -42,11 +51,6 @@ def recurrence_of_parts(
 
     :param a: one array, or a pair of them; likewise ``b`` and ``h0``
     """
-    ops = scan_ops(b[0].dtype)
-    if ops is not None:
-        all_frames = tf.fill([tf.shape(b[0])[1]], tf.shape(b[0])[0])
-        ends = all_frames if lengths is None else tf.cast(lengths, tf.int32)
-        return native_scan(ops, a, b, h0, ends, reverse=reverse)
     a = tuple(tf.broadcast_to(x, tf.shape(y)) for x, y in zip(a, b))
     one = [1.0, 0.0]
     if lengths is not None:  # a sequence keeps its state in the frames of its padding

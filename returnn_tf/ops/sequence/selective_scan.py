@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional
 
+from returnn_tf.native.dispatch import form
 from returnn_tf.native.scans.selective_scan import native_selective_scan, selective_scan_ops
 from returnn_tf.ops.sequence.linear_recurrence import linear_recurrence
 from returnn_tf.util.custom_gradient import custom_gradient
@@ -15,6 +16,22 @@ CHUNK = 16
 Result = tuple["tf.Tensor", "tf.Tensor"]
 
 
+def _native(
+    ops: Any,
+    x: tf.Tensor,
+    delta: tf.Tensor,
+    a: tf.Tensor,
+    b: tf.Tensor,
+    c: tf.Tensor,
+    d: tf.Tensor,
+    h0: tf.Tensor,
+    lengths: Optional[tf.Tensor] = None,
+) -> Result:
+    ends = tf.fill([tf.shape(x)[1]], tf.shape(x)[0]) if lengths is None else tf.cast(lengths, tf.int32)
+    return native_selective_scan(ops, x, delta, a, b, c, d, h0, ends)
+
+
+@form(_native, where=lambda x, *_: selective_scan_ops(x.dtype))
 def selective_scan(
     x: tf.Tensor,
     delta: tf.Tensor,
@@ -39,12 +56,6 @@ def selective_scan(
     :param lengths: int [batch], or None if all sequences fill the array
     :return: y [time, batch, n], 0 after the end of each sequence; the state of each sequence after its last frame
     """
-    ops = selective_scan_ops(x.dtype)
-    if ops is not None:
-        all_frames = tf.fill([tf.shape(x)[1]], tf.shape(x)[0])
-        return native_selective_scan(
-            ops, x, delta, a, b, c, d, h0, all_frames if lengths is None else tf.cast(lengths, tf.int32)
-        )
     if lengths is not None:  # without a step a state is kept
         runs = tf.transpose(tf.sequence_mask(lengths, tf.shape(x)[0]))[:, :, None]
         x, delta, b, c = (tf.where(runs, array, tf.zeros([], array.dtype)) for array in (x, delta, b, c))

@@ -9,9 +9,9 @@ from returnn_tf.config import ConfigError
 from returnn_tf.config.options import option
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
-from returnn_tf.layers.sequence.alignments import acceptor_alignment
 from returnn_tf.ops.cross_entropy import with_gradient
 from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.ops.sequence.alignments import acceptor_alignment
 from returnn_tf.rasr.layers.automata import acceptors_of_rasr, check_sprint_opts, text_of_tags
 from returnn_tf.rasr.processes.servers import ServerOptions, servers_for
 from returnn_tf.tensor import Data

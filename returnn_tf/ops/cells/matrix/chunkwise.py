@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Optional
 
 from returnn_tf.config.options import option
+from returnn_tf.native.dispatch import form
 from returnn_tf.native.scans.matrix_scan import matrix_scan_ops, native_matrix_scan
 from returnn_tf.ops.cells.base import all_lengths
 from returnn_tf.ops.cells.matrix.chunks import Chunks, carried_states
@@ -16,6 +17,31 @@ from returnn_tf.util.lazy_tf import tf
 _BASE = 4
 
 
+def _native(
+    ops: Any,
+    q: tf.Tensor,
+    k: tf.Tensor,
+    v: tf.Tensor,
+    log_decay: tf.Tensor,
+    state: tf.Tensor,
+    *,
+    lengths: Optional[tf.Tensor] = None,
+    reverse: bool = False,
+    chunk: int = 64,
+    bonus: Optional[tf.Tensor] = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Compute `chunkwise` by the native op, which runs frame by frame with the state in the cache of the CPU."""
+    runs = all_lengths(lengths, q)
+    o, last = native_matrix_scan(ops, q, k, v, log_decay, state, runs, reverse=reverse, exclusive=bonus is not None)
+    if bonus is None:
+        return o, last
+    if lengths is not None:
+        mask = frame_mask(lengths, tf.shape(q)[0])[:, :, None, None]
+        q, k, v = (tf.where(mask, x, tf.zeros([], x.dtype)) for x in (q, k, v))
+    return o + tf.reduce_sum(q * k * bonus, axis=-1, keepdims=True) * v, last
+
+
+@form(_native, where=lambda q, *_, **__: matrix_scan_ops(q.dtype))
 def chunkwise(
     q: tf.Tensor,
     k: tf.Tensor,
@@ -49,9 +75,6 @@ def chunkwise(
     :param bonus: [heads, keys]
     :return: o [time, batch, heads, values], 0 after the end of each sequence; state after the frame that ran last
     """
-    ops = matrix_scan_ops(q.dtype)
-    if ops is not None:
-        return _native(ops, q, k, v, log_decay, state, lengths, reverse, bonus)
     chunks = Chunks(tf.shape(q)[0], lengths, reverse, chunk)
     weights = tf.ones([1, 1], q.dtype) if bonus is None else bonus
     q, k, v, g = (chunks.split(x) for x in (q, k, v, log_decay))
@@ -77,28 +100,6 @@ def chunk_option(longest: Optional[int] = None) -> Any:
     return option(
         64, check=error, help="frames of a chunk, a power of 2%s: for speed; the op for CPUs needs none" % most
     )
-
-
-def _native(
-    ops: Any,
-    q: tf.Tensor,
-    k: tf.Tensor,
-    v: tf.Tensor,
-    log_decay: tf.Tensor,
-    state: tf.Tensor,
-    lengths: Optional[tf.Tensor],
-    reverse: bool,
-    bonus: Optional[tf.Tensor],
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compute `chunkwise` by the native op, which runs frame by frame with the state in the cache of the CPU."""
-    runs = all_lengths(lengths, q)
-    o, last = native_matrix_scan(ops, q, k, v, log_decay, state, runs, reverse=reverse, exclusive=bonus is not None)
-    if bonus is None:
-        return o, last
-    if lengths is not None:
-        mask = frame_mask(lengths, tf.shape(q)[0])[:, :, None, None]
-        q, k, v = (tf.where(mask, x, tf.zeros([], x.dtype)) for x in (q, k, v))
-    return o + tf.reduce_sum(q * k * bonus, axis=-1, keepdims=True) * v, last
 
 
 def _run(

@@ -6,6 +6,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from returnn_tf.native.dispatch import form
 from returnn_tf.native.scans.delta_scan import delta_scan_ops, native_delta_scan
 from returnn_tf.ops.cells.base import all_lengths
 from returnn_tf.ops.cells.matrix.chunks import Chunks
@@ -14,6 +15,16 @@ from returnn_tf.ops.cells.matrix.matrix_recurrence import matrix_recurrence
 from returnn_tf.util.lazy_tf import tf
 
 
+def _native(
+    ops: Any, heads: HeadFrames, state: tf.Tensor, *, lengths: Optional[tf.Tensor], chunk: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Compute `delta_rule` by the native op, which runs frame by frame with the state in the cache of the CPU."""
+    log_decay = tf.zeros_like(heads.r[..., :1]) if heads.log_decay is None else heads.log_decay
+    arrays = (heads.r, heads.k, heads.v, heads.a, heads.b, log_decay, state)
+    return native_delta_scan(ops, *arrays, lengths=all_lengths(lengths, heads.r))
+
+
+@form(_native, where=lambda heads, *_, **__: delta_scan_ops(heads.r.dtype))
 def delta_rule(
     heads: HeadFrames, state: tf.Tensor, *, lengths: Optional[tf.Tensor], chunk: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -32,9 +43,6 @@ def delta_rule(
     :param chunk: frames in a chunk, see `chunk_error`
     :return: y [time, batch, heads, m], and the state at the end of each sequence
     """
-    ops = delta_scan_ops(heads.r.dtype)
-    if ops is not None:
-        return _native(ops, heads, state, lengths)
     chunks = Chunks(tf.shape(heads.r)[0], lengths, False, chunk)
 
     def split(x: Optional[tf.Tensor]) -> tf.Tensor:
@@ -68,13 +76,6 @@ def delta_rule(
     y = tf.matmul(r_start + tf.matmul(r_b, from_state), before) + tf.matmul(r_b, from_frames) + tf.matmul(r_k, v)
     shape = tf.concat([[-1], tf.shape(state)[:2], [chunk, v.shape[-1]]], 0)
     return chunks.join(tf.ensure_shape(tf.reshape(y, shape), [None, None, state.shape[1], chunk, v.shape[-1]])), last
-
-
-def _native(ops: Any, heads: HeadFrames, state: tf.Tensor, lengths: Optional[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compute `delta_rule` by the native op, which runs frame by frame with the state in the cache of the CPU."""
-    log_decay = tf.zeros_like(heads.r[..., :1]) if heads.log_decay is None else heads.log_decay
-    arrays = (heads.r, heads.k, heads.v, heads.a, heads.b, log_decay, state)
-    return native_delta_scan(ops, *arrays, lengths=all_lengths(lengths, heads.r))
 
 
 def _states(factor: tf.Tensor, term: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -1,0 +1,89 @@
+"""Products of features with a matrix of weights, and what follows them in a layer: bias and activation."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple, Optional
+
+from returnn_tf.native.decoding.search import PackedMatrix
+from returnn_tf.native.dispatch import form
+from returnn_tf.native.portable import in_portable_ops
+from returnn_tf.native.product import ops_for_frames, product_of_frames
+from returnn_tf.ops.activations import get_activation, may_reduce
+from returnn_tf.ops.after_product import bias_and_activation
+from returnn_tf.ops.mixed_precision import full
+from returnn_tf.util.lazy_tf import tf
+
+
+class Matrix(NamedTuple):
+    """Weights.
+
+    :param values: [in, out], or [out, in] if ``transposed``
+    :param packed: the same in the order of a native op for few rows; None: not packed
+    """
+
+    values: Any
+    transposed: bool = False
+    packed: Optional[PackedMatrix] = None
+
+    def rows(self, labels: Any) -> Any:
+        """Look up a row [out] for each label."""
+        return tf.gather(tf.transpose(self.values) if self.transposed else self.values, labels)
+
+
+def _is_of_rows(x: Any, axis: int) -> bool:
+    return bool(x.shape.rank == 2 and axis in (1, -1))
+
+
+def _ops_for(x: Any, w: Matrix, axis: int, train: bool) -> Any:
+    return train and axis in (x.shape.rank - 1, -1) and ops_for_frames(x, w.values)
+
+
+@form(
+    lambda packed, x, *_, **__: packed.product(x),
+    where=lambda x, w, axis=-1, *, train: _is_of_rows(x, axis) and w.packed,
+)
+@form(  # TensorFlow fuses it with the bias and the activation, which it does not do for tensordot
+    lambda _, x, w, *__, **___: tf.matmul(x, w.values, transpose_b=w.transposed),
+    where=lambda x, w, axis=-1, *, train: _is_of_rows(x, axis) and not in_portable_ops(),
+)
+@form(
+    lambda ops, x, w, *_, **__: product_of_frames(ops, x, w.values, transposed=w.transposed),
+    where=lambda x, w, axis=-1, *, train: _ops_for(x, w, axis, train),
+)
+def product(x: Any, w: Matrix, axis: int = -1, *, train: bool) -> Any:
+    """Return the product over an axis of x, which becomes the last one.
+
+    :param train: other graphs, which may be exported, need no library for many frames
+    """
+    return tf.tensordot(x, w.values, [[axis], [1 if w.transposed else 0]])
+
+
+def dense(
+    xw: Any,
+    bias: Optional[Any],
+    activation: Any,
+    *,
+    train: bool,
+    product_dtype: Optional[str],
+    on_sum: Optional[Callable[[Any], Any]] = None,
+) -> tuple[Any, Any]:
+    """Compute ``xw + bias`` and ``activation(xw + bias)``.
+
+    :param xw: a `product`, or rows that were looked up
+    :param bias: [width]
+    :param activation: see `returnn_tf.ops.activations.check_activation`
+    :param train: else the graph may be exported, and needs no library for this
+    :param product_dtype: see `Semantics`
+    :param on_sum: function of the sum, whose result replaces it
+    """
+    fuses = train and on_sum is None
+    y = xw
+    if bias is not None:
+        y = bias_and_activation(xw, bias, None) if fuses else xw + bias
+    if on_sum is not None:
+        y = on_sum(y)
+    if activation is None:
+        return y, y
+    if not may_reduce(activation):
+        return y, get_activation(activation)(full(y, product_dtype))
+    return y, bias_and_activation(xw, bias, activation) if fuses else get_activation(activation)(y)
