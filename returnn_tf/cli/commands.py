@@ -35,7 +35,7 @@ class Command:
     :param help: one line
     :param details: further lines for ``--help``
     :param group: one of `GROUPS`
-    :param own_help: for a command with options of its own: function(arguments) -> complete text of ``--help``
+    :param own_help: for a command with its own options: function(arguments) -> complete text of ``--help``
     :param names: what its arguments may be, besides files
     """
 
@@ -108,7 +108,7 @@ def usage() -> str:
 def fitted(text: str, width: int) -> str:
     """Return a help text in lines of at most ``width`` columns.
 
-    Paragraphs with a longer line are filled again. The last column of a table goes on below itself, or below its row.
+    Paragraphs with a longer line are filled again. The last column of a table continues below itself, or below its row.
     """
     lines: list[str] = []
     for block in _blocks(text.splitlines()):
@@ -139,7 +139,7 @@ def _indent(line: str) -> int:
 
 
 def _column(line: str) -> int:
-    """Return where the second column of a row begins; 0: there is none."""
+    """Return the position of the second column of a row, or 0."""
     row = re.match(r"\s+\S.*?\s{2,}(?=\S)", line)
     return row.end() if row else 0
 

@@ -134,7 +134,7 @@ def _of_part(part: str, title: str, names: list[str], runs: list[Run], *, full: 
 
 
 def split_name(argument: str) -> tuple[str, str]:
-    """Split ``NAME=PATH``; the name is "" if there is none, or if a file has that whole name."""
+    """Split ``NAME=PATH``; the name is "" if absent, or if a file has that whole name."""
     name, equals, path = argument.partition("=")
     if not equals or os.path.exists(argument):
         return "", argument
@@ -144,7 +144,7 @@ def split_name(argument: str) -> tuple[str, str]:
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """Return what distinguishes the paths: their parts without the common first and last ones."""
+    """Return the distinctive parts of paths: without the common first and last ones."""
     parts = [os.path.normpath(path).split(os.sep) for path in paths]
     while len(parts) > 1 and all(len(each) > 1 for each in parts) and len({each[0] for each in parts}) == 1:
         parts = [each[1:] for each in parts]

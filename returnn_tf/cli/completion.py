@@ -47,7 +47,7 @@ class Words:
 
 
 def collect() -> Words:
-    """Return what the commands and registries declare."""
+    """Return the words that commands and registries declare."""
     commands = {name: command.help for name, command in COMMANDS.items()}
     options = {name: sorted({*_OPTION.findall(command.help_text([])), "--help"}) for name, command in COMMANDS.items()}
     names: dict[str, Sequence[str]] = {

@@ -192,7 +192,7 @@ def _dispatch(args: list[str]) -> int:
 def _failed(message: str, code: int, cause: Optional[BaseException] = None, topic: str = "") -> int:
     """Print the error message and return the exit code.
 
-    :param cause: exception that led to it; its traceback, shown at log level 5, helps users who debug code of their own
+    :param cause: exception that led to it; its traceback, shown at log level 5, helps users who debug their own code
     :param topic: page of ``returnn-tf explain`` on it; only the terminal gets this line
     """
     if cause is not None:

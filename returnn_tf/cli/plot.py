@@ -77,7 +77,7 @@ def _parser() -> CommandParser:
 
 
 def _title(source: str, epochs: Mapping[int, EpochData]) -> str:
-    """Return what distinguishes the path of a run, with its best error or score on the data for that."""
+    """Return the distinctive part of the path of a run, with its best error or score on evaluation data."""
     parts = os.path.abspath(source).split(os.sep)
     name = next((part for part in reversed(parts) if part and part not in _COMMON), source)
     keys = [key for names in score_groups([epochs]).values() for key in names]

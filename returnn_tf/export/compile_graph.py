@@ -20,7 +20,7 @@ from returnn_tf.native.library import libraries_with
 
 @dataclasses.dataclass(frozen=True)
 class GraphRequest:
-    """What a graph is made for.
+    """The purpose of a graph.
 
     :param epoch: of ``get_network``
     :param train: whether dropout etc. are active; None: a placeholder decides

@@ -1,4 +1,4 @@
-"""What a program must know of the data of a model: names of labels, and how features of audio are computed."""
+"""Facts about the data of a model for other programs: names of labels, and the options of audio features."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def label_facts(model: InferenceModel, folder: str) -> dict[str, dict[str, dict[
 
 
 class LabelNames:
-    """Which labels the axes of a network have, and their names.
+    """The labels of the axes of a network, and their names.
 
     Axes number their labels alike if a layer or loss says so (`Layer.same_labels`), or if one was declared to
     replace the other (`Dim.labels_of`). If their sizes differ, the larger one has further labels at the end.

@@ -53,7 +53,7 @@ class Exporter(abc.ABC):
         return False
 
     def model(self, net: Network) -> InferenceModel:
-        """Return what is exported of a network.
+        """Return the model to export of a network.
 
         :raises ConfigError: an output does not exist, or the target can't express a layer
         """
@@ -104,7 +104,7 @@ def difference(
     got: Mapping[str, NDArray[Any]],
     tolerance: float,
 ) -> Optional[str]:
-    """Return the first difference as a phrase that names output, amount and place; None if there is none.
+    """Return the first difference as a phrase that names output, amount and place, or None.
 
     Values are compared within the lengths of their sequences; what is behind has no meaning.
 

@@ -232,6 +232,6 @@ class InferenceModel:
         return function.get_concrete_function(**self.inputs)
 
     def lengths_of(self, name: str) -> dict[int, str]:
-        """Return which axes of an output have lengths: axis -> name of the output with them."""
+        """Return the axes of an output that have lengths: axis -> name of the output with them."""
         info = self.outputs[name]
         return {} if info.kind in (LENGTHS, SCORES) else dict(info.lengths)

@@ -1,4 +1,4 @@
-"""Which layer classes each target can express, as found by exporting an example of each class (``layers.json``)."""
+"""Support of layer classes by target, as found by exporting an example of each class (``layers.json``)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def columns() -> dict[str, tuple[str, dict[str, Any]]]:
 
 @functools.lru_cache(maxsize=1)
 def layer_table() -> Mapping[str, Mapping[str, str]]:
-    """Return layer class -> column -> why the target can't express the example of the class; "" if it can."""
+    """Return layer class -> column -> the reason why the target can't express the example of the class, or ""."""
     with open(PATH, encoding="utf8") as file:
         content: dict[str, dict[str, str]] = json.load(file)
     return content
@@ -45,6 +45,6 @@ def other_targets(classes: Iterable[str], target: str) -> list[str]:
 
 
 def choose_another(classes: Iterable[str], target: str) -> str:
-    """Return advice for an error: "Choose another target (--to saved_model, --to frozen)."; "" if there is none."""
+    """Return advice for an error: "Choose another target (--to saved_model, --to frozen)."; or ""."""
     others = other_targets(classes, target)
     return "Choose another target (%s)." % ", ".join("--to " + column for column in others) if others else ""

@@ -1,4 +1,4 @@
-"""Which layers the ops of a traced graph belong to, for messages about ops that a target does not have."""
+"""The layers to which ops of a traced graph belong, for messages about ops that a target lacks."""
 
 from __future__ import annotations
 

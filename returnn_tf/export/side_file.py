@@ -1,4 +1,4 @@
-"""``model.json`` beside every export: what a program must know that loads it. No TensorFlow."""
+"""``model.json`` beside every export: the facts that a program needs to load it. No TensorFlow."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _layers(model: InferenceModel) -> list[Node]:
 
 
 def _moved_out(model: InferenceModel) -> str:
-    """Return a sentence on the loops of which no layer is left in a loop; "" if there are none."""
+    """Return a sentence on the loops of which no layer is left in a loop, or ""."""
     needed = model.net.plan.needed(model.nodes)
     loops = {node.path.rpartition("/")[0] for node in needed if isinstance(node.layer, ExitLayer)}
     loops -= {node.layer.loop.path for node in needed if isinstance(node.layer, LoopRunLayer)}
@@ -148,7 +148,7 @@ def _cut(infos: Mapping[str, TensorInfo], sample: Arrays, begin: int, end: int) 
 
 
 def _difference(info: TensorInfo, whole: Arrays, blocks: Sequence[Arrays]) -> Optional[str]:
-    """Return how the frames of the blocks differ from those of the whole sequences; None if they do not.
+    """Return the difference of the frames of the blocks from those of the whole sequences, or None.
 
     Of a value without lengths, only the last block counts.
     """

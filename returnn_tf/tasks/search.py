@@ -78,7 +78,7 @@ def _check_searches(config: Config, cause: ConfigError) -> None:
 
 
 def why_nothing_searches(plan: Plan) -> str:
-    """Return why a network, planned for search, chooses no labels; "" if it does."""
+    """Return the reason why a network, planned for search, chooses no labels; "" if it does."""
     if decided_layers(plan) or any(node.output.sparse or node.output.beam for node in plan.roots()):
         return ""
     return (

@@ -1,6 +1,6 @@
 """Checks of all settings before a task begins, also of the options in dicts such as ``loss_spike`` and ``profile``.
 
-And what can be told of settings that are valid, each by itself.
+Also remarks on settings that are valid by themselves, but have no effect or contradict others.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def run(args: list[str]) -> int:
 
 
 def warnings(config: Config) -> list[str]:
-    """Return what is probably not meant: misspelt settings, and those without effect."""
+    """Return the likely mistakes: misspelt settings, and those without effect."""
     misspelt = [
         "%s is not a known setting. Did you mean %r?" % (config.describe_source(key), suggestion)
         for key, suggestion in misspelt_keys(config)

@@ -54,7 +54,7 @@ class MigrationNote:
 
 
 def migration(config: Config) -> list[MigrationNote]:
-    """Return what should be changed in a config, in the order of its lines; mistakes are left to the check."""
+    """Return the changes due in a config, in the order of its lines; mistakes are left to the check."""
     report = _Report(config)
     found = [*report.settings(), *report.imports(), *report.layers(), *report.datasets(), *report.version()]
     return sorted(dict.fromkeys(found), key=_position)
@@ -67,7 +67,7 @@ def table(found: Iterable[MigrationNote]) -> str:
 
 
 def counted(found: Sequence[MigrationNote]) -> str:
-    """Return how many findings there are of each kind."""
+    """Return the number of findings of each kind."""
     kinds = [finding.kind for finding in found]
     parts = ["%d %s" % (kinds.count(kind), kind) for kind in dict.fromkeys(kinds)]
     return ", ".join(parts) or "nothing to migrate"

@@ -251,7 +251,7 @@ class Conversion:
                     writer.insert_sequences(None, batch.seq_tags, targets)
                     continue
                 main, lengths = _lengths(batch, "data")
-                if len(lengths) > 1:  # is flattened, with the sizes of the axes as a target of its own
+                if len(lengths) > 1:  # is flattened, with the sizes of the axes as a further target
                     writer.insert_batch(main, lengths, batch.seq_tags, targets)
                 else:
                     frames = [value if value.ndim else value[None] for value in _unpadded(batch, "data")]

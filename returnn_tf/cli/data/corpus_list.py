@@ -24,7 +24,7 @@ class Utterance:
     :param place: file and line, for messages
     :param name: the tag
     :param text: transcription
-    :param audio: path of the audio file; None if there is none
+    :param audio: path of the audio file, or None
     :param member: name of the audio file in the zip, without suffix
     :param start: of the part of the file, in seconds
     :param end: likewise; None: the end of the file

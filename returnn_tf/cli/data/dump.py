@@ -104,7 +104,7 @@ def describe(sequence: Example, keys: list[str], specs: dict[str, DataSpec], lim
 
 
 def as_text(value: NDArray[Any], spec: DataSpec) -> Optional[str]:
-    """Return what the value says if it is text: strings, or bytes in UTF-8; else None."""
+    """Return the text of a value: of strings, or of bytes in UTF-8; else None."""
     if value.dtype.kind in "OSU":
         parts = [part.decode("utf8", "replace") if isinstance(part, bytes) else str(part) for part in value.reshape(-1)]
         return " ".join(parts)

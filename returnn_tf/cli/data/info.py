@@ -61,15 +61,15 @@ def run(args: list[str]) -> int:
 
 
 def _limited(dataset: Dataset, epoch: Optional[int], keys: list[str], limit: Optional[int]) -> Iterator[Example]:
-    """Iterate over the sequences, and tell every some seconds on a terminal how far it is."""
+    """Iterate over the sequences; on a terminal, report the progress every few seconds."""
     if dataset.endless and limit is None:
         raise ConfigError("data info: the dataset %r is endless; add --seqs N" % dataset.name)
     order = source.corpus_order(dataset, epoch)
     total = None if order is None else len(order) if limit is None else min(limit, len(order))
-    told = time.monotonic()
+    reported = time.monotonic()
     for number, sequence in enumerate(itertools.islice(source.sequences(dataset, epoch, keys), limit)):
-        if sys.stderr.isatty() and time.monotonic() > told + _PROGRESS_SECONDS:
-            told = time.monotonic()
+        if sys.stderr.isatty() and time.monotonic() > reported + _PROGRESS_SECONDS:
+            reported = time.monotonic()
             print("read %d sequences%s" % (number, "" if total is None else " of %d" % total), file=sys.stderr)
         yield sequence
 

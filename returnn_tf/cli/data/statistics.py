@@ -29,7 +29,7 @@ def unknown_labels(options: Any) -> list[str]:
 
 
 def known_labels(spec: DataSpec) -> tuple[str, ...]:
-    """Return the names of the labels; empty if there are none, or only a placeholder as in some HDF files."""
+    """Return the names of the labels; empty if absent, or only a placeholder as in some HDF files."""
     return spec.labels if spec.labels and len(spec.labels) == spec.dim else ()
 
 

@@ -19,7 +19,7 @@ Copy a dataset to an HDF file: what it computes, e.g. features of audio, is stor
     returnn-tf data to-hdf my.config --output epoch1.hdf --epoch 1       those of the first epoch, in its order
 
 Parts are written to OUT.hdf.parts and joined at the end, so there has to be room for the data twice. After an
-interruption, the same command goes on behind the last complete part.
+interruption, the same command continues after the last complete part.
 """
 
 

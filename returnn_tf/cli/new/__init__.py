@@ -84,7 +84,7 @@ def write_project(folder: str, kind: ProjectKind) -> str:
 
 
 def next_commands(config: str, kind: ProjectKind) -> str:
-    """Return what was written, and the commands to go on with.
+    """Return the path that was written, and the next commands.
 
     :param config: its path
     """

@@ -95,7 +95,7 @@ def _parser() -> CommandParser:
 
 
 def _of_model_or_hint(found: Run, given: argparse.Namespace, overrides: Sequence[str]) -> tuple[str, list[Section]]:
-    """Return what `_of_model` does; an error tells how to report without the network, unless an option is wrong."""
+    """Call `_of_model`; its error explains how to report without the network, unless an option is wrong."""
     try:
         return _of_model(found, given, overrides)
     except (ConfigError, DataError) as exc:

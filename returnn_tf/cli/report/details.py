@@ -81,7 +81,7 @@ def _text(names: Labels, labels_of_seq: Callable[[SeqReport], Any], each: SeqRep
 
 
 def confusion(model: Model, found: Sequence[SeqReport]) -> Optional[Section]:
-    """Return what was taken for what: classes of frames or labels, and edits of decoded sequences."""
+    """Return the confusions of classes of frames or labels, and the edits of decoded sequences."""
     body = ""
     for loss in frame_losses(model):
         body += _confused_classes(model, loss, found)

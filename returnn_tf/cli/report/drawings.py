@@ -66,7 +66,7 @@ def draw_maps(maps: Sequence[Map]) -> str:
 
 
 def scale_of(weights: NDArray[Any]) -> float:
-    """Return the weight from which on a drawing is black: the median of the highest weights of the rows.
+    """Return the weight that is drawn black, as larger ones are: the median of the highest weights of the rows.
 
     The highest one of all would leave the rest white where a few queries see few keys.
     """

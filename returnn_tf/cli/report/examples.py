@@ -35,7 +35,7 @@ from returnn_tf.util.png import grey_png
 _MOST_LAYERS = 12  # of each kind
 _MOST_HEADS = 16  # of a layer
 _WITH_HEADS = 3  # sequences whose heads are drawn
-_LARGE = 2  # as many layers have drawings of their own
+_LARGE = 2  # maximum number of layers that are drawn separately
 _SHADES = 32
 
 _HOW_TO_READ = (
@@ -80,7 +80,7 @@ def _spread(layers: Sequence[WeightsLayer]) -> list[WeightsLayer]:
 
 
 def _limits(model: Model, drawn: dict[bool, list[WeightsLayer]], sequences: int) -> str:
-    """Return what is left out."""
+    """Return a note on the layers, heads and states that are left out."""
     left_out = len(model.attention) - sum(map(len, drawn.values()))
     texts = []
     if left_out:
@@ -171,7 +171,7 @@ def _labels_along(model: Model, each: SeqReport, dim: Dim) -> Optional[list[str]
 
 
 def _labels_of_steps(model: Model, each: SeqReport, steps: int) -> Optional[list[str]]:
-    """Return the labels of a reference with as many labels as a loop has steps; None if there is none."""
+    """Return the labels of the first reference that has a label per step of a loop, or None."""
     for loss in frame_losses(model):
         reference = reference_of(loss, each)
         if reference is not None and len(reference) == steps:

@@ -23,7 +23,7 @@ def ctc_losses(model: Model) -> list[LossNode]:
 
 def frame_losses(model: Model) -> list[LossNode]:
     """Return the losses with a distribution over classes for each frame of a target with labels."""
-    inner = model.net.plan.layers  # a loss of a layer in a loop is on what the loop hands out
+    inner = model.net.plan.layers  # a loss of a layer in a loop is on the output of the loop
     return [
         loss
         for loss in model.net.plan.losses

@@ -1,4 +1,4 @@
-"""The page of a report: one HTML file without anything from elsewhere, for screens and paper."""
+"""The page of a report: one self-contained HTML file, for screens and paper."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def tiles(pictures: Sequence[tuple[str, str]], shape: float) -> Html:
 
 
 def wide(content: str, *, texts: bool = False) -> Html:
-    """Return content that may be wider than the page, with a scroll bar of its own.
+    """Return content that may be wider than the page, with its own scroll bar.
 
     :param texts: whether it is a table with columns of texts, to be compared side by side
     """

@@ -32,7 +32,7 @@ class WeightsLayer(NamedTuple):
 
     :param template: of the weights; the keys are the last axis
     :param queries: axis; None: one query for all keys
-    :param inner: whether the layer gives out something else
+    :param inner: whether the output of the layer is something else
     :param log_space: whether these are logarithms
     """
 
@@ -45,7 +45,7 @@ class WeightsLayer(NamedTuple):
 
     @property
     def of_itself(self) -> bool:
-        """Return whether frames attend to frames of their own sequence."""
+        """Return whether this is self-attention: frames attend to frames of the same sequence."""
         return self.queries is not None and self.template.dims[self.queries] is self.template.dims[-1]
 
     @property
@@ -95,9 +95,9 @@ def weights_layers(net: Network) -> tuple[list[WeightsLayer], dict[str, str]]:
 
 
 def _weights_layer(net: Network, node: Node, shown: Optional[Node]) -> WeightsLayer:
-    """Return what is drawn of a layer.
+    """Return the weights of a layer that are drawn.
 
-    :param shown: what has its values outside of a loop
+    :param shown: the node with its values outside of a loop
     :raises ConfigError: why nothing is
     """
     if isinstance(node.layer, SoftmaxOverSpatialLayer):
@@ -152,7 +152,7 @@ class WeightsFunction:
 
 
 def _within_limit(sizes: Sequence[Any], layer: WeightsLayer, reduced: Callable[[], Any]) -> Any:
-    """Return what is drawn of weights of these sizes, unless they would not fit into memory."""
+    """Return reduced weights of these sizes; empty ones if the weights would not fit into memory."""
     queries = 1 if layer.queries is None else sizes[layer.queries]
     nothing = tf.zeros([0, 0]), tf.zeros([0, 0, 0]), tf.zeros([0])
     count = tf.reduce_prod(tf.cast(tf.stack(sizes), tf.int64))

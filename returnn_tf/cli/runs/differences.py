@@ -93,7 +93,7 @@ def differing_layers(networks: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _layers(network: Mapping[str, Any], prefix: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return (path, options) of all layers; networks within options give layers of their own."""
+    """Return (path, options) of all layers; networks within options are flattened, too."""
     found: list[tuple[str, dict[str, Any]]] = []
     for name, layer in network.items():
         if not isinstance(layer, dict):

@@ -33,7 +33,7 @@ class Run:
 
     :param path: as given by the user
     :param model: path prefix of its checkpoints; "" if unknown
-    :param epochs: of the learning-rate file; empty if there is none
+    :param epochs: of the learning-rate file; empty without one
     :param rates: path of that file; "" if unknown
     :param facts: see `run_settings.facts_of`; without "network" or "settings" if these are unknown
     :param source: where the settings are from, for people
@@ -54,7 +54,7 @@ class Run:
         return {epoch: data for epoch, data in self.epochs.items() if scores_of(data.error)}
 
     def without_scores(self) -> str:
-        """Return why there are no scores."""
+        """Return the reason for missing scores."""
         if self.rates:
             return "its learning-rate file %s has no scores of any epoch yet" % self.rates
         if self.config is not None:
@@ -67,7 +67,7 @@ class Run:
 
     @property
     def status(self) -> dict[str, Any]:
-        """Return the facts of the status file; empty if there is none."""
+        """Return the facts of the status file; empty without one."""
         path = status_file.path_of(self.model)
         return status_file.read_status(path) if self.model and os.path.exists(path) else {}
 

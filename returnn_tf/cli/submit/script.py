@@ -1,4 +1,4 @@
-"""The job script in bash: all values are quoted variables at its head, the rest is fixed."""
+"""The job script in bash: directives for the scheduler, all values as quoted variables, then fixed code."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Signals. Both schedulers warn the script first: Slurm by SIGUSR1 (``--signal=B:USR1@<lead>``), SGE by SIGUSR1 at the
 soft limit and SIGUSR2 before SIGKILL (``-notify``). The script forwards SIGUSR1; the training saves and exits. Job
-control (``set -m``) gives the training a process group of its own, as SGE signals the whole group of the script.
+control (``set -m``) gives the training its own process group, as SGE signals the whole group of the script.
 Slurm sends SIGTERM to every process of the job at once when the job is taken away (``scontrol requeue``, a
 preempting partition, ``scancel``): it is not forwarded, since a second one would end the training before it has saved,
 and Slurm itself knows whether the job comes back.

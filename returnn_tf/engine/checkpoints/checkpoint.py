@@ -97,7 +97,7 @@ def write_bundle(prefix: str, values: Mapping[str, Any]) -> None:
 
 
 def validate(prefix: str) -> Optional[str]:
-    """Return why a checkpoint can't be used; None if it is complete and intact. Reads all of it."""
+    """Return the defect of a checkpoint, or None if it is complete and intact. Reads all of it."""
     if not os.path.exists(prefix + ".index"):
         return "%s.index is missing" % os.path.basename(prefix)
     try:
@@ -195,7 +195,7 @@ def delete(prefix: str) -> int:
 
 
 def _may_pass(exc: Exception) -> bool:
-    """Return whether the error may be transient: lack of space, or a hiccup of a network file system."""
+    """Return whether the error may be transient, see `disk_errors.may_pass`."""
     if isinstance(exc, OSError):
         return may_pass(exc)
     return not isinstance(exc, (tf.errors.InvalidArgumentError, tf.errors.PermissionDeniedError))

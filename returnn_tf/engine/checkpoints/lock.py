@@ -204,7 +204,7 @@ def _mtime_ns(path: str) -> Optional[int]:
 
 
 def _made_ns(folder: str) -> Optional[int]:
-    """Return when an empty folder was made, by the clock of the file system; None if there is none."""
+    """Return the time at which an empty folder was made, by the clock of the file system; None if absent."""
     try:
         return os.stat(folder).st_mtime_ns
     except OSError:
@@ -212,7 +212,7 @@ def _made_ns(folder: str) -> Optional[int]:
 
 
 def _changes(look: Callable[[], Any], pause: float) -> bool:
-    """Watch whether what ``look`` returns changes within `PATIENCE_SECONDS`; None: it has already."""
+    """Watch for a change of the value of ``look`` within `PATIENCE_SECONDS`; None means changed."""
     first, end = look(), time.monotonic() + PATIENCE_SECONDS
     while first is not None and time.monotonic() < end:
         time.sleep(pause)

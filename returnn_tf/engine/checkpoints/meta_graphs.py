@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.1
 
 
 class _Cancelled(BaseException):
-    """Raised in the thread that builds a graph which is not wanted any more."""
+    """Raised in a thread whose graph is no longer wanted."""
 
 
 class _Graph:
@@ -102,7 +102,7 @@ class MetaGraphs:
                 thread.join(_POLL_SECONDS)
 
     def _of(self, plan: Plan) -> _Graph:
-        """Return the graph of a network; that of the one before is built all the same if checkpoints wait for it."""
+        """Return the graph of a network; the previous one is still built if checkpoints wait for it."""
         if not self._graphs or not _same_network(self._graphs[-1].plan, plan):
             for before in self._graphs:
                 self._start(before)

@@ -53,7 +53,7 @@ class Preload:
     def applies(self, *, train: bool, fresh: bool) -> bool:
         """Return whether the entry applies to training, or else to the other tasks.
 
-        :param fresh: training starts without a checkpoint of its own
+        :param fresh: training starts without its own checkpoint
         """
         if not train:
             return not self.init_for_train

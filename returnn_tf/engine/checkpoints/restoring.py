@@ -48,7 +48,7 @@ def restore(trainer: StepTrainer, choice: ModelChoice) -> None:
 
 
 class CheckpointManifest:
-    """What the manifest of a checkpoint records about the run which wrote it; empty if there is no manifest.
+    """The facts in the manifest of a checkpoint about the run which wrote it; empty without a manifest.
 
     :raises DataError: the manifest is damaged
     """

@@ -39,7 +39,7 @@ def select_model(
 ) -> ModelChoice:
     """Return the checkpoint selected by ``task``, ``load``, ``load_epoch``, ``start_epoch`` and related settings.
 
-    Training resumes from its own newest checkpoint; ``load`` is only used if there is none. Other tasks use ``load``,
+    Training resumes from its own newest checkpoint; ``load`` is only used without one. Other tasks use ``load``,
     or the own checkpoint of ``load_epoch``, or the newest own one.
 
     :param own: checkpoints of ``model``: epoch -> path

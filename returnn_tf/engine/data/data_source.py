@@ -82,7 +82,7 @@ class DataSource:
         self._config = config
         self._config_of = config_of or (lambda epoch: config)
         self._used_keys = list(used)
-        self._told: list[tuple[str, Any]] = []  # limits without effect
+        self._reported: list[tuple[str, Any]] = []  # limits without effect
         self.check(config)
         self._loader: Optional[BatchLoader] = None
         self._started: dict[str, Iterable[Any]] = {}  # by epoch and position in it
@@ -94,8 +94,8 @@ class DataSource:
         :raises ConfigError: one of them is wrong
         """
         options = batch_options_from_config(config, train=self.name == "train")
-        found = [entry for entry in self._drop_limits_of_other_keys(options) if entry not in self._told]
-        self._told += found
+        found = [entry for entry in self._drop_limits_of_other_keys(options) if entry not in self._reported]
+        self._reported += found
         for name, key in found:
             log.warn("%s of key %r has no effect: the dataset %r has no such key." % (name, key, self.name))
         options.update(used_data_keys=self._used_keys)
@@ -187,7 +187,7 @@ class DataSource:
 
     @property
     def batch_stats(self) -> BatchStats:
-        """Return what was dropped of the epoch whose batches were read last."""
+        """Return the counts of dropped sequences of the epoch whose batches were read last."""
         return self.dataset.batch_stats if self._loader is None else self._loader.batch_stats
 
     def _options(self, epoch: int, changes: Mapping[str, Any]) -> dict[str, Any]:

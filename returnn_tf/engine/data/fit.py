@@ -1,4 +1,4 @@
-"""Whether the data of a dataset is what the config declares in extern_data."""
+"""Compatibility of the data of a dataset with the declarations in extern_data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_fits(dataset: Dataset, name: str, key: str, data: Data) -> str:
     :param name: of the dataset in the config, for messages
     :param key: of the data
     :param data: what extern_data declares for it
-    :return: what is possible, but probably a mistake: a sentence; "" if there is nothing
+    :return: a sentence on a declaration that is possible, but probably a mistake; or ""
     :raises ConfigError: one of them differs
     """
     spec = dataset.data_specs[key]
@@ -54,7 +54,7 @@ def check_fits(dataset: Dataset, name: str, key: str, data: Data) -> str:
 
 
 def _misfit_of_vocabulary(key: str, data: Data) -> str:
-    """Return how the vocabulary that extern_data gives for a key misses its dim; "" if it fits or can't be read."""
+    """Return the mismatch between the vocabulary and the dim of a key; "" if they fit or it can't be read."""
     if data.vocab is None or data.sparse_dim is None or data.sparse_dim.size is None:
         return ""
     with contextlib.suppress(ConfigError, DataError):
@@ -65,7 +65,7 @@ def _misfit_of_vocabulary(key: str, data: Data) -> str:
 
 
 def _file_of(dataset: Dataset) -> str:
-    """Return ``, file ...`` with that of the first sequence, for messages; empty if there is none."""
+    """Return ``, file ...`` with that of the first sequence, for messages; "" without one."""
     file = "" if dataset.is_stream or not dataset.num_seqs else dataset.file_of(0)
     return ", file %r" % file if file else ""
 

@@ -49,7 +49,7 @@ class Heartbeat:
             self.phase, self.waiting, self._since = before, False, time.monotonic()
 
     def state(self) -> dict[str, Any]:
-        """Return what the watchdog sends: phase, step, seconds since the last report, whether it waits, patience."""
+        """Return the message of the watchdog: phase, step, seconds since the last report, waiting or not, patience."""
         waiting = self.waiting or (self.arrived is not None and self.arrived())
         return {
             "phase": self.phase,

@@ -61,12 +61,12 @@ class Ranks:
     def share_of_meta_loss(self, inputs: tuple[Any, ...], loss: MetaLoss, count: Any) -> tuple[Any, float]:
         """Return the factors on a loss on gradients and in its gradient, see `Updater.meta_gradients`.
 
-        :param count: how many numbers it is of on this rank
+        :param count: number of gradient entries on this rank
         """
         return tf.constant(1.0), 1.0
 
     def reduce_meta(self, meta: MetaGradients, inputs: tuple[Any, ...]) -> MetaGradients:
-        """Return what the losses on gradients give on all ranks."""
+        """Return gradients, values and counts of the losses on gradients, of all ranks."""
         return meta
 
     def run_updates(self, updates: list[Callable[[], Any]], results: Mapping[str, Any]) -> None:
@@ -247,7 +247,7 @@ class ParamRanks(_Several):
             result.communication = self._sync.seconds
 
     def synchronize(self, trainer: Any) -> None:
-        """Average parameters and optimizer state, so that resuming is equivalent to going on."""
+        """Average parameters and optimizer state, so that resuming is equivalent to continuing."""
         variables = _variables(trainer)
         if self._whole is None:
             self._whole = ParamSync(self.world, self.options, variables)

@@ -115,7 +115,7 @@ class GradReduction:
 
         Like those of other losses, sums are summed, and means are weighted by the share of this rank's numbers.
 
-        :param count: how many numbers the loss is of on this rank
+        :param count: number of gradient entries on this rank
         """
         own = tf.cast(flags[0], "float32")
         if not loss.is_mean:

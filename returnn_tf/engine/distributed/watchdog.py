@@ -220,7 +220,7 @@ def _accepted(server: socket.socket) -> Optional[socket.socket]:
 
 
 def _received(link: socket.socket, most: int) -> bytes:
-    """Return what has arrived; nothing if the connection has ended."""
+    """Return the received bytes; b"" if the connection has ended."""
     try:
         return link.recv(most)
     except OSError:
@@ -288,7 +288,7 @@ class StallDetector:
             self._gone[rank] = "failed: %s" % message
 
     def verdict(self, ranks: Sequence[int]) -> str:
-        """Return which rank has failed or stalled, and how; "" if none has.
+        """Return the rank that has failed or stalled, and how; "" if none has.
 
         :param ranks: those with a connection
         """

@@ -42,7 +42,7 @@ class World:
 
     def __init__(self) -> None:
         self.host = socket.gethostname()
-        #: what this process is doing, for the watchdog
+        #: the heartbeat of this process, for the watchdog
         self.heartbeat = Heartbeat()
         #: why another process failed, if this one ends because of it; empty otherwise
         self.failure = ""

@@ -46,7 +46,7 @@ class LearningRateControl:
         self.given_rates = dict(given_rates or {})
         self.measures = list(measures or [])
         self.filename = filename
-        self._told_other_measure = False
+        self._warned_of_other_measure = False
         self.epochs: dict[int, EpochData] = {}
         self._changed: dict[int, set[str]] = {}  # names of the scores by epoch, since the file was written
         self._new_rates: set[int] = set()
@@ -74,7 +74,7 @@ class LearningRateControl:
         Later calls return the same rate, even if scores have been set in between.
         """
         if epoch not in self.epochs:
-            self._tell_other_measure(epoch - 1)
+            self._warn_of_other_measure(epoch - 1)
             rate = self.given_rates.get(epoch)
             if rate is None:
                 rate = self.scheme.next_rate(epoch, self._past(epoch))
@@ -86,13 +86,13 @@ class LearningRateControl:
         self.epochs[epoch] = EpochData(rate)
         self._new_rates.add(epoch)
 
-    def _tell_other_measure(self, epoch: int) -> None:
-        """Warn once if an epoch has none of the scores that are to decide, so that another one does."""
+    def _warn_of_other_measure(self, epoch: int) -> None:
+        """Warn once if an epoch lacks all of the deciding scores, so that another one decides."""
         deciding = self.error_key(epoch)
-        if not self.measures or deciding is None or self._told_other_measure:
+        if not self.measures or deciding is None or self._warned_of_other_measure:
             return
         if deciding not in _spellings(self.measures):
-            self._told_other_measure = True
+            self._warned_of_other_measure = True
             hint = did_you_mean(self.measures[0], scores_of(self.epochs[epoch].error))
             log.warn(
                 "learning_rate_control_error_measure: epoch %d has no score %s, so %s decides. %s"
@@ -150,7 +150,7 @@ class LearningRateControl:
             self._new_rates.clear()
 
     def _merged(self, stored: Mapping[int, EpochData]) -> dict[int, EpochData]:
-        """Return all epochs: what this process has changed counts, then what the file has."""
+        """Return all epochs: changes by this process take precedence over the file."""
         merged = dict(stored)
         for epoch, mine in self.epochs.items():
             there = stored.get(epoch, EpochData(mine.learning_rate))
@@ -178,7 +178,7 @@ class LearningRateControl:
         :param last_epoch: default: the last one with scores
         :param first_epoch: earlier epochs are ignored
         :param filter_score: only epochs with a lower score are considered
-        :param only_last_n: if not negative, only that many epochs before ``last_epoch`` are considered
+        :param only_last_n: if not negative, the number of epochs before ``last_epoch`` that are considered
         :param min_score_dist: minimum improvement, exclusive
         """
         if last_epoch is None:

@@ -211,7 +211,7 @@ def _joined(left: str, items: list[str], right: str) -> str:
 
 
 def unusable_rate(rate: float) -> Optional[str]:
-    """Return why no training can have a learning rate; None if one can."""
+    """Return the reason why a learning rate is unusable, or None."""
     if not abs(rate) <= _LARGEST_RATE:  # NaN, too
         return "is not a finite number of 32 bits"
     return "is negative" if rate < 0 else None

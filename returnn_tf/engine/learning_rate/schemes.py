@@ -1,4 +1,4 @@
-"""Learning-rate schemes: how the next rate follows from the rates and scores so far; one registered class each."""
+"""Learning-rate schemes: rules for the next rate, given rates and scores so far; one registered class each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def scheme_from_config(config: Config) -> Scheme:
 
 @dataclass(frozen=True)
 class PastEpoch:
-    """What a scheme knows of an epoch: rate, scores, and the name of the deciding score, if any."""
+    """An epoch as a scheme sees it: rate, scores, and the name of the deciding score, if any."""
 
     epoch: int
     learning_rate: float

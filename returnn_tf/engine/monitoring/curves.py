@@ -47,7 +47,7 @@ def draw_curves(
     :param keys: the scores to draw; default: all
     :param log: logarithmic axes of scores; default: where values are positive and differ by more than a factor of 8. A
         linear axis is by default cut such that the late epochs can be told apart
-    :param smooth: draw the mean of that many epochs, over the values themselves in a light colour
+    :param smooth: draw the mean of this number of epochs, over the values themselves in a light colour
     :param width: of the picture in inches
     :param height: of a panel in inches
     :raises DataError: there is nothing to draw
@@ -96,7 +96,7 @@ def draw_curves(
 
 
 def _legend_columns(entries: int) -> int:
-    """Return how many columns the legend beside a panel has: a higher one would leave no room for the curves."""
+    """Return the number of columns of the legend beside a panel; a higher legend would squeeze the curves."""
     return -(-entries // _ROWS_OF_LEGEND)
 
 

@@ -1,4 +1,4 @@
-"""Tells when the loss of training is worse than that of a network which has learned nothing."""
+"""Warns if the training loss is worse than that of a network which has learned nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.logging.log import log
 
-_FEWEST = 20  # steps before anything is said
+_FEWEST = 20  # steps before the first warning
 _WINDOW = 100  # steps whose mean is compared
 _FIRST_LOOK = 80  # steps; then at twice, four times, ... as many, and at the end of each epoch
 _ABOVE_GUESS, _ABOVE_START = 1.25, 2.0  # an adversary, with reversed gradients, may be worse than a guess
@@ -21,9 +21,9 @@ _ABOVE_GUESS, _ABOVE_START = 1.25, 2.0  # an adversary, with reversed gradients,
 class LossWatch:
     """Compares the losses of the last steps with those of the first one, before its update, and with a uniform guess.
 
-    Above both means that training made the network worse, most likely by a learning rate that is too large. It says so
-    once. A loss whose uniform guess is not known is compared with that of new parameters only, by a larger margin: it
-    may depend on the lengths of sequences.
+    If it is above both, training made the network worse, most likely by a learning rate that is too large; there is one
+    warning. A loss whose uniform guess is not known is compared with that of new parameters only, by a larger margin,
+    as it may depend on the lengths of sequences.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class LossWatch:
         self._normalized: list[str] = []
 
     def step(self, net: Network, result: StepResult) -> None:
-        """Add a step, and look at the losses now and then.
+        """Add a step; after 80, 160, 320, ... steps, check the losses.
 
         :param net: the network; another one than before starts a new watch
         """

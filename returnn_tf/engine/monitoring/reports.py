@@ -112,7 +112,7 @@ class Reports:
             log.write(3, text)
 
     def _dynamic_rates(self, rate: float) -> list[str]:
-        """Return which rates the steps of the epoch had, if ``dynamic_learning_rate`` changed that of the epoch.
+        """Return the range of the rates of the steps, if ``dynamic_learning_rate`` changed that of the epoch.
 
         :param rate: of the epoch
         """

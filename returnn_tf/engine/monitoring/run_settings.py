@@ -34,7 +34,7 @@ def path_of(model: str) -> str:
 
 
 def facts_of(config: Config, layers: dict[str, Any]) -> dict[str, Any]:
-    """Return what the file holds, in types of JSON.
+    """Return the content of the file, in types of JSON.
 
     :param layers: the network dict of the last epoch
     """

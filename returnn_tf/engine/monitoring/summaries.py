@@ -46,7 +46,7 @@ class Summaries:
 
     @property
     def folder(self) -> Optional[str]:
-        """Return the folder of the files; None if there are none."""
+        """Return the folder of the files, or None."""
         return self._folder
 
     def prepare(self) -> None:
@@ -92,7 +92,7 @@ class Summaries:
 
     @contextlib.contextmanager
     def _switched_off_on_error(self) -> Iterator[None]:
-        """Turn event files off, with a warning, if writing fails in this context; training goes on."""
+        """Turn event files off, with a warning, if writing fails in this context; training continues."""
         try:
             yield
         except (OSError, tf.errors.OpError) as exc:

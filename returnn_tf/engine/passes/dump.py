@@ -1,4 +1,4 @@
-"""What layers such as hdf_dump write in a pass over a dataset."""
+"""Values that layers such as hdf_dump write in a pass over a dataset."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Dump:
 def dump_of(
     net: Network, dataset: str, epoch: int, world: Optional[World], *, events: Optional[str] = None
 ) -> Optional[Dump]:
-    """Return what the layers of a network write, if any of them does.
+    """Return the sinks of a network for a pass, or None if no layer writes values.
 
     :param dataset: its name
     :param world: the processes which share the batches; None: this one alone

@@ -43,7 +43,7 @@ class SequenceOutput:
 
     @property
     def feature_dim(self) -> Optional[Dim]:
-        """Return the dim of the features, None if there is none."""
+        """Return the dim of the features, or None."""
         return next((dim for dim in self.dims if dim.kind is DimKind.FEATURE), None)
 
 

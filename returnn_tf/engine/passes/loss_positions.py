@@ -11,7 +11,7 @@ from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.loss import LossContext, LossNode, batch_major, frame_axis
 
-#: What there is at a position: its name -> whether it is the error of the loss instead of its value.
+#: Fields of a position: name -> whether it is the error of the loss instead of its value.
 KINDS = {"pos_score": False, "pos_error": True}
 
 #: Name of the number of positions of each sequence, beside these.

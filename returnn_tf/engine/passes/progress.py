@@ -34,13 +34,13 @@ class PassState:
 
     @property
     def frames_per_second(self) -> Optional[float]:
-        """Return the frames per second of the steps in which no graph was made; None if there are none."""
+        """Return the frames per second of the steps in which no graph was made, or None."""
         seconds = self.seconds - self.setup_seconds
         return (self.frames - self.setup_frames) / seconds if self.frames > self.setup_frames and seconds > 0 else None
 
     @property
     def seconds_per_step(self) -> Optional[float]:
-        """Return the seconds per step of the steps in which no graph was made; None if there are none."""
+        """Return the seconds per step of the steps in which no graph was made, or None."""
         steps = self.steps - self.setup_steps
         return (self.seconds - self.setup_seconds) / steps if steps > 0 else None
 

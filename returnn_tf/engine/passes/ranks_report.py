@@ -35,7 +35,7 @@ def write(phase: str, world: World, by_rank: list[PassState], level: int) -> Non
 
 
 def straggler(by_rank: list[PassState], hosts: list[str]) -> str:
-    """Return a warning of a rank with 20 % more work per step than the fastest; empty if there is none."""
+    """Return a warning of a rank with 20 % more work per step than the fastest, or ""."""
     work = [work_per_step(state) for state in by_rank]
     slow, quick = work.index(max(work)), work.index(min(work))
     if min(state.steps for state in by_rank) < _FEWEST_STEPS:

@@ -38,7 +38,7 @@ class PassResult(PassState):
         return shares if rate is None else {"frames_per_second": rate, **shares}
 
     def times(self) -> dict[str, float]:
-        """Return how the time was spent, for event files: fractions of the total, and speed."""
+        """Return fractions of the total time, and speed, for event files."""
         if not self.steps or not self.seconds:
             return {}
         shares = {"time/%s" % name: value for name, value in self.speed().items()}

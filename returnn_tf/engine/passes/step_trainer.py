@@ -71,7 +71,7 @@ class StepTrainer:
         return {**self.updater.state(), **self._guard.state(), **self._scaling.state()}
 
     def kept_states(self) -> dict[str, Any]:
-        """Return what layers keep from batch to batch on all ranks, as arrays by name; all ranks must call it."""
+        """Return the states that layers keep from batch to batch, of all ranks, by name; all ranks must call it."""
         if not self.net.kept.specs:
             return {}
         ranks = self.world.gather_values(self.net.kept.values())

@@ -26,7 +26,7 @@ Block = tuple[slice, slice]
 
 @dataclass
 class Transfer:
-    """What happens to each parameter, by name."""
+    """Treatment of each parameter, by name."""
 
     copied: list[str] = field(default_factory=list)  # unchanged
     grown: dict[str, list[Region]] = field(default_factory=dict)  # (place in the old one, place in the new one)
@@ -52,7 +52,7 @@ class Transfer:
 
 
 def plan_transfer(old: Plan, new: Plan, mode_of: Callable[[str], Optional[str]]) -> Transfer:
-    """Decide what happens to each parameter.
+    """Decide on the treatment of each parameter.
 
     :param mode_of: path of a layer -> copy mode of its parameters
     """

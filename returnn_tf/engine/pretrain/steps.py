@@ -269,5 +269,5 @@ def _strings(value: Any) -> list[str]:
 
 
 def _shape_of(network: NetDict, ends: Ends) -> tuple[set[str], list[list[str]]]:
-    """Return what the algorithms change: the names of the layers, and the sources of the outputs."""
+    """Return the parts that the algorithms change: names of the layers, and sources of the outputs."""
     return {name for name in network if not name.startswith("#")}, [sources_of(network, name) for name in ends.outputs]

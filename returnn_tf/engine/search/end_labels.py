@@ -1,4 +1,4 @@
-"""The labels that end a hypothesis, which are no part of what was said: error rates leave them out."""
+"""The labels that end a hypothesis; error rates leave them out."""
 
 from __future__ import annotations
 

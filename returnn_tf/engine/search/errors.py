@@ -42,7 +42,7 @@ def decided_layers(plan: Plan) -> list[Decided]:
 
 
 def ends_text(decided: Decided) -> str:
-    """Return which labels do not count as errors; "" if all do."""
+    """Return a note on the labels that do not count as errors; "" if all do."""
     if not decided.ends:
         return ""
     return "task search counts the errors of %r without the end label %s, also where a reference has it" % (
@@ -122,7 +122,7 @@ class ErrorReport:
         return lines
 
     def remark(self) -> str:
-        """Return which label the errors leave out; "" if no reference has it."""
+        """Return a note on the label that the errors leave out; "" if no reference has it."""
         if not self._left_out:
             return ""
         names = ", ".join("%d (%s)" % (label, self._labels.text([label])) for label in sorted(self._ends))

@@ -1,4 +1,4 @@
-"""Search in a dataset or a feed from Python: hypotheses as text, beside the references if there are any."""
+"""Search in a dataset from Python: hypotheses as text, beside the references, if any."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def describe(folder: str, names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def diff(folder: str, described: dict[str, dict[str, Any]]) -> Optional[str]:
-    """Return how the files of a folder differ from what `describe` recorded; None if they do not."""
+    """Return the first difference of the files of a folder from the record of `describe`, or None."""
     for name, facts in described.items():
         path = os.path.join(folder, name)
         try:

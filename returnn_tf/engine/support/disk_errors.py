@@ -1,4 +1,4 @@
-"""Errors of writing: which may be transient, retries for them, and what users are told."""
+"""Errors of writing: transient ones, retries, and messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast this CPU multiplies numbers of few digits, for the setting ``mixed_precision``."""
+"""Speed of low-precision matrix products on this CPU, for the setting ``mixed_precision``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _ROUNDS = 5
 
 
 def relative_time(dtype: str) -> float:
-    """Return the CPU time of a matrix product in this type divided by that in float32, measured in turn."""
+    """Return the CPU time of a matrix product in this type divided by that in float32, measured alternately."""
     factors = [_factors("float32"), _factors(dtype)]
     times = [[_seconds(*pair) for pair in factors] for _ in range(_ROUNDS)]
     return min(row[1] for row in times) / min(row[0] for row in times)
 
 
 def report_speed(config: Config) -> None:
-    """Log how long products take in the type of ``mixed_precision``, if it is set and there is no GPU."""
+    """Log the relative time of products in the type of ``mixed_precision``, if it is set and there is no GPU."""
     dtype = NetworkSettings(config).mixed_precision
     if dtype and not tf.config.get_visible_devices("GPU"):
         log.write(3, speed_note(dtype, relative_time(dtype)))
@@ -31,7 +31,7 @@ def report_speed(config: Config) -> None:
 def speed_note(dtype: str, ratio: float) -> str:
     """Return the line for the log.
 
-    :param ratio: what `relative_time` returned
+    :param ratio: see `relative_time`
     """
     text = "mixed_precision: a product in %s takes %.2f times the CPU time of float32 on this machine" % (dtype, ratio)
     return text if ratio < 0.95 else text + "; without the setting, a step takes no longer"

@@ -75,22 +75,22 @@ class Callback:
 
     @property
     def needed_scores(self) -> Sequence[str]:
-        """Return the names of the scores that it looks at: training does not begin if there will be none of a name."""
+        """Return the names of the scores that it needs; training does not begin if one will be missing."""
         return ()
 
     def on_train_begin(self, trainer: StepTrainer) -> None:
-        """Is called before the first step, also of a resumed training."""
+        """Handle the start of training, before the first step, also of a resumed training."""
 
     def on_step_end(self, step: TrainedStep) -> Optional[bool]:
-        """Is called after each step of training; it delays the next one."""
+        """Handle the end of a training step; the next one waits for it."""
         return None
 
     def on_epoch_end(self, epoch: TrainedEpoch) -> Optional[bool]:
-        """Is called after an epoch is trained, saved and evaluated."""
+        """Handle the end of an epoch, which is trained, saved and evaluated."""
         return None
 
     def on_train_end(self, reason: str) -> None:
-        """Is called when training ends without an error.
+        """Handle the end of training without an error.
 
         :param reason: why it ended early; "" after the last epoch
         """
@@ -192,11 +192,11 @@ class Callbacks:
             each.on_train_begin(trainer)
 
     def step_end(self, step: TrainedStep) -> str:
-        """Notify callbacks of a finished step; return why training is to end, or ""."""
+        """Notify callbacks of a finished step; return the reason to end training, or ""."""
         return self._reason(lambda each: each.on_step_end(step))
 
     def epoch_end(self, trainer: StepTrainer, epoch: int, epochs: Mapping[int, EpochData]) -> str:
-        """Notify callbacks of a finished epoch; return why training is to end, or ""."""
+        """Notify callbacks of a finished epoch; return the reason to end training, or ""."""
         data = epochs[epoch]
         done = TrainedEpoch(epoch, scores_of(data.error), data.learning_rate, epochs, trainer)
         return self._reason(lambda each: each.on_epoch_end(done))

@@ -41,8 +41,8 @@ class ResumePoint:
             log.warn(left_behind)
         self._manifest = CheckpointManifest(config, self._choice)
         self._manifest.log_changes(settings(config))
-        self._goes_on = done > 0 and self._choice.path is None
-        self.epoch = done + 1 if self._goes_on else self._choice.start_epoch  #: the first one to train
+        self._continues = done > 0 and self._choice.path is None
+        self.epoch = done + 1 if self._continues else self._choice.start_epoch  #: the first one to train
         self.loaded = max(self._choice.epoch or 0, 1)  #: the epoch whose network has the first values
         #: What is done of the first epoch; None if it is trained from its start.
         self.begun: Optional[Progress] = self._manifest.progress(data_settings(schedule.at(self.loaded).config))
@@ -67,7 +67,7 @@ class ResumePoint:
         self._manifest.restore_rates(control)
 
     def begun_of(self, epoch: int) -> Optional[Progress]:
-        """Return what is done of an epoch; None if it is trained from its start."""
+        """Return the progress within an epoch; None if it is trained from its start."""
         return self.begun if epoch == self.epoch else None
 
     def done(self, epoch: int) -> PassState:
@@ -76,7 +76,7 @@ class ResumePoint:
         return PassState() if begun is None else begun.of_rank(self._world.rank, self._world.size)
 
     def position(self, epoch: int) -> dict[str, Any]:
-        """Return where the batches of an epoch start, see `DataSource.batches`."""
+        """Return the start of the batches of an epoch: options of `DataSource.batches`."""
         begun = self.begun_of(epoch)
         return {"start_batch": self.done(epoch).batches, "shared": [] if begun is None else begun.shared}
 
@@ -85,7 +85,7 @@ class ResumePoint:
 
         :raises DataError: the checkpoint does not fit the network
         """
-        if self._goes_on:
+        if self._continues:
             return
         if self._choice.path is not None:
             restore(current.trainer, self._choice)

@@ -44,7 +44,7 @@ class StepBoundary:
 
     @property
     def requested(self) -> str:
-        """Return why this process requests the end of training; "" if it does not."""
+        """Return the reason why this process requests the end of training, or ""."""
         return self._reason
 
     def begin(self, control: Control, step: Callable[[], int]) -> None:

@@ -117,7 +117,7 @@ class Trainer:
 
         :param train: dataset, or the dict of one; default: ``train`` of the config
         :param dev: dataset or dict of one, or several by name; default: ``dev``, ``eval`` and ``eval_datasets``
-        :param epochs: the last epoch, as ``num_epochs``; another call with a larger number goes on after it
+        :param epochs: the last epoch, as ``num_epochs``; another call with a larger number continues from it
         :param folder: for checkpoints and scores. If a training has begun there, it is resumed, as by the same command;
             default: ``model`` and ``learning_rate_file`` of the config; if it has none, nothing is written
         :param callbacks: objects of `Callback`, or functions to call with each `TrainedEpoch`

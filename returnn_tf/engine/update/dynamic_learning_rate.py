@@ -44,7 +44,7 @@ def from_config(config: Config, network: Any) -> Callable[[Any, Any], Any]:
 
 
 def _number(value: Any, dtype: Any, where: str) -> Any:
-    """Return what a function of the config has returned, as scalar tensor.
+    """Return the result of a function of the config as scalar tensor.
 
     :raises ConfigError: it is not a number
     """

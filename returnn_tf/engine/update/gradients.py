@@ -27,11 +27,11 @@ class Gradients:
 
 @dataclass
 class MetaGradients:
-    """What the losses on gradients give in a step."""
+    """Results of the losses on gradients in a step."""
 
     grads: dict[str, Any]  # parameter name -> gradient of the scaled sum
     values: dict[str, Any]  # loss name -> value
-    counts: dict[str, Any]  # loss name -> how many numbers it is of
+    counts: dict[str, Any]  # loss name -> number of gradient entries
 
 
 def dense(grad: Any) -> Any:

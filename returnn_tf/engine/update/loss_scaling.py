@@ -38,7 +38,7 @@ class LossScaling:
         return {"loss_scaling/" + name: variable for name, variable in self._state.items()}
 
     def factor(self) -> Any:
-        """Return the factor of this step, float scalar or number; None if there is none."""
+        """Return the factor of this step, float scalar or number, or None."""
         return self._state["scale"].read_value() if self._state else self._fixed
 
     def emit(self, factor: Any, finite: Any, total_loss: Any) -> Any:

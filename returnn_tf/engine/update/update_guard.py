@@ -120,7 +120,7 @@ class UpdateGuard:
 
 
 def skipped_text(result: Any) -> str:
-    """Return why a step was skipped or warned about.
+    """Return the warning for a step that was skipped, or had a spike.
 
     :param result: StepResult
     """

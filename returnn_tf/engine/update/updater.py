@@ -86,7 +86,7 @@ class Updater:
         return result
 
     def state_of_tf1(self, stored: Mapping[str, NDArray[Any]], step: int) -> dict[str, NDArray[Any]]:
-        """Return what a checkpoint of TensorFlow 1 has of this state, by our names.
+        """Return the part of this state that a checkpoint of TensorFlow 1 has, by our names.
 
         :param stored: all of its values by name
         :param step: number of steps done
@@ -97,7 +97,7 @@ class Updater:
         return result
 
     def unapplied(self, step: int) -> tuple[int, int]:
-        """Return of how many steps gradients are accumulated, but not applied, and after how many steps they will be.
+        """Return the number of steps with accumulated, unapplied gradients, and the steps per update.
 
         :param step: number of steps done
         """

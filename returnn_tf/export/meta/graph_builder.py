@@ -1,6 +1,6 @@
 """Builds the graph of a plan: placeholders, variables, all layers, and the collections that decoders read.
 
-The order: ``builder = GraphBuilder(plan)``; then `emit_network` or, within `GraphBuilder.emitting`, ops of one's own;
+The order: ``builder = GraphBuilder(plan)``; then `emit_network` or, within `GraphBuilder.emitting`, further ops;
 then `meta_graph`, which seals it.
 """
 

@@ -1,4 +1,4 @@
-"""Runs a meta graph in a process of its own, in RASR's order of loading: ``python process.py FOLDER FEED RESULT``.
+"""Runs a meta graph in a separate process, in RASR's order of loading: ``python process.py FOLDER FEED RESULT``.
 
 It is run as a file and imports nothing of returnn_tf, so that a library that the export lacks is missing here, too.
 """

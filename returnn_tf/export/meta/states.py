@@ -54,7 +54,7 @@ class States(CarriedState):
         self._values[name] = transpose(value, [order.index(axis) for axis in range(len(order))])
 
     def fed(self) -> dict[str, dict[str, Any]]:
-        """Return what a program feeds beside the inputs: tensor -> its dtype and shape, None for sizes that vary."""
+        """Return the tensors to feed beside the inputs: name -> dtype and shape, None for sizes that vary."""
         tensors = [*self._placeholders, *([] if self.epoch_step is None else [self.epoch_step])]
         return {x.name: {"shape": x.shape.as_list(), "dtype": x.dtype.name} for x in tensors}
 

@@ -53,7 +53,7 @@ class Variables:
 
     @property
     def restored(self) -> dict[str, Any]:
-        """Return what is restored from a checkpoint, by the names there."""
+        """Return the variables to restore from a checkpoint, by the names there."""
         return {**self.params, names.GLOBAL_STEP: self.global_step}
 
 

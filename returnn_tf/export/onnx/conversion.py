@@ -19,7 +19,7 @@ from returnn_tf.export.onnx.packages import Packages, packages, quiet
 
 
 def _elsewhere(plan: Plan, op: str) -> str:
-    """Return what to do about an op."""
+    """Return advice on an op."""
     node = layer_of_op(plan, op) if op else None
     others = choose_another([] if node is None else [node.layer.class_name], "onnx")
     return (
@@ -44,7 +44,7 @@ def convert(function: Any, specs: Sequence[Any], plan: Plan, opset: int) -> Any:
             model, _ = pkg.tf2onnx.convert.from_function(
                 function, input_signature=list(specs), opset=opset, custom_op_handlers=handlers(pkg)
             )
-        except Exception as exc:  # the converter has no class of its own
+        except Exception as exc:  # the converter has no exception class
             complaints.errors.append(("", str(exc).strip() or type(exc).__name__))
     if complaints.errors:
         raise _refused(plan, complaints.errors)

@@ -56,7 +56,7 @@ class OnnxExporter(StreamingExporter):
         return self.stateful is not None
 
     def model(self, net: Network) -> InferenceModel:
-        """Return what is exported of a network.
+        """Return the model to export of a network.
 
         :raises ConfigError: an output does not exist, or the loop can't be computed step by step
         """

@@ -59,13 +59,13 @@ class Complaints(logging.Handler):
         log.write(4, "%s: %s" % (record.name, text))
 
 
-#: The messages of the converter that mean that an op was not converted; it goes on after them.
+#: The messages of the converter that mean that an op was not converted; the converter continues after them.
 _ABOUT_OPS = ("Tensorflow op [", "Failed to convert node")
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[Complaints]:
-    """Keep what the packages print, log and warn about out of the terminal, and return what matters of it."""
+    """Keep the output, logs and warnings of the packages out of the terminal; return their errors about ops."""
     logger, handler = logging.getLogger("tf2onnx"), Complaints()
     before = logger.propagate
     logger.addHandler(handler)

@@ -1,4 +1,4 @@
-"""What a step reads from outside of its loop: kept from the run of the encoder on."""
+"""Values that a step reads from outside of its loop, kept from the run of the encoder."""
 
 from __future__ import annotations
 

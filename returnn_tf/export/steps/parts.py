@@ -50,7 +50,7 @@ class State:
 
 
 class StepParts:
-    """What a graph of single steps consists of.
+    """The parts of a graph of single steps.
 
     :raises ConfigError: what a state needs can't be kept, or two states have the same name
     """

@@ -99,7 +99,7 @@ class GraphSession:
         self._session.close()
 
     def collection(self, name: str) -> list[str]:
-        """Return the names in a collection of ops or variables, empty if there is none."""
+        """Return the names in a collection of ops or variables; empty without one."""
         return list(self._meta.collection_def[name].node_list.value) if name in self._meta.collection_def else []
 
     def run(self, ops: Sequence[str], feed: Mapping[str, Any]) -> None:
@@ -279,7 +279,7 @@ class Stepper:
         return bool(self.session.read(["IO/cond:0"])[0])
 
     def ended(self) -> Optional[NDArray[Any]]:
-        """Return which entries had ended before the step begun by `begin`, bool [batch]; None without a layer "end"."""
+        """Return the flags of entries that had ended before the step, bool [batch]; None without a layer "end"."""
         return self.session.read(["IO/end_flag:0"])[0] if self.session.has("IO/end_flag:0") else None
 
     def lengths(self) -> Optional[NDArray[Any]]:

@@ -82,7 +82,7 @@ def _convert(
     try:
         with stderr_to_log():
             return bytes(converter.convert())
-    except Exception as exc:  # the converter has no class of its own that is public
+    except Exception as exc:  # the converter has no public exception class
         text = str(exc)
         raise ConversionError(_reason(text), _missing_ops(text)) from exc
 
@@ -147,7 +147,7 @@ def refused(exc: DataError, layers: Layers) -> str:
 
 
 def ops_of_kernel(text: str, types: Iterable[str]) -> list[str]:
-    """Return which ops of TensorFlow an error of the interpreter is about, e.g. "RFFT" for "(RFFT2D) failed".
+    """Return the ops of TensorFlow that an error of the interpreter is about, e.g. "RFFT" for "(RFFT2D) failed".
 
     :param types: of the ops in the graph
     """

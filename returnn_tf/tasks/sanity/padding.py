@@ -70,7 +70,7 @@ def check_alone(net: Network, feed: Mapping[str, Any]) -> Finding:
 
 
 def _cause(node: Optional[Node]) -> str:
-    """Return what to do about the first layer that differs; None: no layer does."""
+    """Return advice on the first layer that differs; None: no layer does."""
     if node is None:
         return "It comes from the loss itself. Mask the frames (seq_len_mask) in front of it."
     text = "The first layer whose valid frames change is %r. " % node.path

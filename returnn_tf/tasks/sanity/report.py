@@ -1,4 +1,4 @@
-"""What the checks found: a table, then each problem with its fix."""
+"""Findings of the checks: a table, then each problem with its fix."""
 
 from __future__ import annotations
 

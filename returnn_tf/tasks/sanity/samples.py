@@ -119,7 +119,7 @@ class Samples:
         ]
 
     def within_limits(self) -> int:
-        """Return how many of the sequences the length limits leave in."""
+        """Return the number of sequences within the length limits."""
         order = [each.index for each in self.all]
         return sum(1 for _ in self._batches(seq_order=order, max_seqs=1, batch_size=_NO_LIMIT, **self.length_limits))
 
