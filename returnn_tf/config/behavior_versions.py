@@ -1,8 +1,8 @@
-"""What changes with each ``behavior_version``. The code of a change compares with its number; a test compares both."""
+"""The changes of each ``behavior_version``. The code of a change compares with its number; a test compares both."""
 
 from __future__ import annotations
 
-#: version -> what is different from it on, each a sentence
+#: version -> the differences from it on, each a sentence
 CHANGES: dict[int, tuple[str, ...]] = {
     1: ("Every layer with inputs needs ``from``; before, a layer without it has the source ``data``.",),
     3: (

@@ -121,7 +121,7 @@ class Config:
                 self._places[key] = "%s:%d" % (path, line) if line else path
 
     def become_global(self) -> None:
-        """Make this the config that code gets which asks for one, as the one whose file is read last is."""
+        """Make this the global config, as loading a file does."""
         sys.modules[CONFIG_MODULE] = self._module  # also the module of classes defined in the config
 
     def _load_json(self, path: str, text: str) -> None:
@@ -218,12 +218,12 @@ class Config:
         return key in self
 
     def describe_source(self, key: str) -> str:
-        """Return where the key was set, as a prefix for error messages: ``"config key 'x' (my.config:3)"``."""
+        """Return key and place of a setting, as a prefix for error messages: ``"config key 'x' (my.config:3)"``."""
         place = self._places.get(key)
         return "config key %r (%s)" % (key, place) if place else "config key %r" % key
 
     def place_of(self, key: str) -> str:
-        """Return where a key was set, e.g. "my.config:3"; "" if that is unknown."""
+        """Return the place of the last assignment to a key, e.g. "my.config:3"; "" if unknown."""
         return self._places.get(key, "")
 
     def is_override(self, key: str) -> bool:

@@ -72,7 +72,7 @@ def read_text(path: str) -> str:
 def _encoding_of(content: bytes) -> str:
     """Return the encoding of a config as Python finds it.
 
-    Python finds one called "greedy" in the comment "decoding: greedy", too; that is none here.
+    Python finds one called "greedy" in the comment "decoding: greedy", too, which is ignored here.
 
     :raises SyntaxError: it is unknown
     """
@@ -268,7 +268,7 @@ def run_python(path: str, text: str, code: CodeType, namespace: dict[str, Any]) 
 
 
 def _explain_import(exc: ImportError) -> str:
-    """Return what is missing, and what to do."""
+    """Return the text for a failed import, with the fix."""
     text = "%s: %s. Install it, or put the file into the folder of the config." % (type(exc).__name__, exc)
     return " ".join([text, *(missing_rooms() if isinstance(exc, ModuleNotFoundError) else [])])
 

@@ -112,7 +112,7 @@ def type_words(annotation: Any) -> str:
 
 
 def value_words(value: Any) -> str:
-    """Return what kind of value was given, for messages: "a string"; "" if that is to be seen in the value."""
+    """Return the kind of a value for messages: "a string"; "" where the value shows its kind."""
     if value is None or isinstance(value, (bool, numbers.Number)):
         return ""
     if isinstance(value, str):

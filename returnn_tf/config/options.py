@@ -136,7 +136,7 @@ def option(
         then logged; ``"name = value"`` shows the value, too
     :param unless: another option which takes its place
     :param group: a dict as value holds the options which this class declares
-    :param network: the value may be a network dict (or a single layer dict), with a namespace of its own
+    :param network: the value may be a network dict (or a single layer dict), with its own namespace
     :param refs: strings in the value (also inside lists and dict values) are names of layers
     :param keywords: with ``refs``: strings which are not layer names
     :param name: its name in configs, if that is not a Python identifier or is a keyword
@@ -225,7 +225,7 @@ class OptionInfo:
             log_inert(where, self.name, str(self.inert))
 
     def fault(self, value: Any) -> Optional[str]:
-        """Return what is wrong with a value, to append to the name, e.g. ``must be int, got 'x' (str)``; or None."""
+        """Return the fault of a value, to append to the name, e.g. ``must be int, got 'x' (str)``; or None."""
         if not fits_type(value, self.type, refs=self.refs):
             return "must be %s, got %s. It is: %s" % (type_words(self.type), shown_with_kind(value), self.help)
         if self.choices and not _is_in(value, self.choices):
@@ -247,7 +247,7 @@ class OptionInfo:
         return _is_in(value, (self.default,))
 
     def idle(self, value: Any, is_on: Callable[[str], bool]) -> Optional[str]:
-        """Return why a value has no effect beside the others, or None.
+        """Return the reason for which the other values make this one ineffective, or None.
 
         :param is_on: whether another option is set
         """
@@ -325,7 +325,7 @@ def own_options_first(cls: Any) -> list[OptionInfo]:
 
 
 def is_on(known: Mapping[str, OptionInfo], given: Mapping[str, Any], name: str) -> bool:
-    """Return whether an option is set, or is on by default; None and 0 are written by who knows of the option."""
+    """Return whether an option is set, or is on by default; None and 0 count as set."""
     return given[name] is not False if name in given else bool(known[name].default)
 
 

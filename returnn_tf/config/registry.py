@@ -1,4 +1,4 @@
-"""Tables of classes, functions and records by name, filled on first use from a package of ours and from plug-ins.
+"""Tables of classes, functions and records by name, filled on first use from a package and from plug-ins.
 
 An entry is a class or function with a decorator, in a module of the registry's package: adding one takes one new file
 and no other change. A plug-in is an installed package with an entry point in the group of the registry, e.g.
@@ -48,7 +48,7 @@ class Registry(Generic[E]):
     :param package: its modules are imported when a name is first looked up
     :param plugins: group of the entry points of plug-ins
     :param key: maps names that mean the same to one, e.g. `str.lower`
-    :param module_per_entry: each entry is in the module of its name, so that looking it up imports no other one
+    :param module_per_entry: each entry is in the module of its name, so that looking it up imports no other
     :param max_listed: how many names an error lists
     :param absent: names that configs use but that are not there -> why, and what to use instead
     """
@@ -99,7 +99,7 @@ class Registry(Generic[E]):
         module = owner.__name__ if inspect.ismodule(owner) else owner.__module__
         place = module if inspect.ismodule(owner) else "%s.%s" % (module, owner.__qualname__)
         if module.partition(".")[0] != _ROOT:
-            self._load_package()  # first, so that an extension cannot take a name of ours before we do
+            self._load_package()  # first, so that an extension cannot take a built-in name
         for name in names:
             old = self._places.get(self._key(name), place)
             if old != place:
@@ -268,7 +268,7 @@ def _entry_points_of_rooms(group: str) -> list[importlib.metadata.EntryPoint]:
 
 
 def of_rooms(group: str, default: E) -> E:
-    """Return what a room has in a group that is for one thing, given as ``module:name``; without one, the default."""
+    """Return the object that a room provides as ``module:name`` in a group for a single one, or the default."""
     for plugin in _entry_points_of_rooms(group):
         found: E = plugin.load()
         return found

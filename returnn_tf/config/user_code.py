@@ -1,4 +1,4 @@
-"""Functions of a config that are called later: the config they ask for, and the errors they raise."""
+"""Functions of a config that are called later: the config in use for them, and their errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _in_use: contextvars.ContextVar[Any] = contextvars.ContextVar("config in use", d
 
 @contextlib.contextmanager
 def using_config(config: Any) -> Iterator[None]:
-    """Make this the config in use within the context: functions of a config get it when they ask for one."""
+    """Make this the config in use within the context, which functions of a config get."""
     token = _in_use.set(config)
     try:
         yield
@@ -60,10 +60,10 @@ def _installed_folders() -> tuple[str, ...]:
 
 
 def call_of_config(where: str, function: Any, **arguments: Any) -> Any:
-    """Call a function that a config gives.
+    """Call a function from a config.
 
     :param where: how errors begin, e.g. "config key 'get_network'"
-    :raises ConfigError: it does not take these arguments, and has no lines of its own that could be shown
+    :raises ConfigError: it does not take these arguments, and has no source lines to show
     """
     try:
         return function(**arguments)
@@ -78,7 +78,7 @@ def call_of_config(where: str, function: Any, **arguments: Any) -> Any:
 def result_of_config(
     where: str, function: Any, *, error: type[ConfigError] | type[DataError] = ConfigError, **arguments: Any
 ) -> Any:
-    """Call a function that a config gives; all that goes wrong in it is one error.
+    """Call a function from a config, and turn every exception in it into one error.
 
     :param where: how errors begin
     :param error: the class of it

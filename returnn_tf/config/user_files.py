@@ -26,7 +26,7 @@ ERROR_TOPIC = "code-in-configs"
 
 
 class ConfigImports:
-    """What import statements of configs find besides the modules on the path. In this class: nothing."""
+    """Modules for import statements of configs besides those on the path. In this class: none."""
 
     def instead(self, name: str, fromlist: Any) -> Optional[types.ModuleType]:
         """Return the module that a statement gets whatever is on the path, or None.
@@ -48,7 +48,7 @@ class ConfigImports:
         return None
 
     def resolving(self) -> contextlib.AbstractContextManager[None]:
-        """Let ``importlib.import_module`` find further modules within the context, too."""
+        """Extend ``importlib.import_module`` by further modules within the context, too."""
         return contextlib.nullcontext()
 
     def newest_name(self, module: str) -> Optional[str]:
@@ -59,7 +59,7 @@ class ConfigImports:
 
 @functools.cache
 def config_imports() -> ConfigImports:
-    """Return what import statements of configs find: that of a room, if there is one."""
+    """Return the imports for configs: those of a room, or the default."""
     return of_rooms("returnn_tf.imports", ConfigImports())
 
 

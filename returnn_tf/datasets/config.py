@@ -139,7 +139,7 @@ def _names(config: Config) -> dict[str, Any]:
 
 
 def _hint_at_key(config: Config, name: str, spec: Any) -> str:
-    """Return what to write if a key of the config is named where a dataset is expected: ``++train dev``; or ""."""
+    """Return the fix for a key of the config in the place of a dataset, as in ``++train dev``; or ""."""
     key = spec.strip() if isinstance(spec, str) else ""
     if key == name:
         return "it names itself. Leave it out: its value in the config is used anyway."

@@ -12,7 +12,7 @@ _KINDS = ("cost:", "error:")  # what names of losses begin with in the lines of 
 
 
 class Setup(NamedTuple):
-    """The steps of a pass in which a graph was made and compiled: they tell nothing of the speed of the others.
+    """The steps of a pass in which a graph was traced and compiled, which do not count for the speed.
 
     :param complete: fraction of the pass that was done in them
     """
@@ -129,7 +129,7 @@ def speed_line(
     frames_per_second: Optional[float],
     facts: Sequence[str],
 ) -> str:
-    """Return what else took the time, and the speed: ``train epoch 1, 0.4% waiting for data, 12000 frames/s``.
+    """Return the line on idle time and speed: ``train epoch 1, 0.4% waiting for data, 12000 frames/s``.
 
     :param wait_seconds: between steps, for data
     :param setup_seconds: within steps in which a graph was made and compiled; no part of the computing time

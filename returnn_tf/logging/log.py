@@ -105,7 +105,7 @@ class Log:
         self._logger.warning(text)
 
     def send_to(self, receiver: Callable[[int, str], None]) -> None:
-        """Let another process show the lines of this one, by its `pass_on`; those of level 4 and 5 are left out.
+        """Send the lines of this process to another one, which shows them by `pass_on`; levels 4 and 5 are left out.
 
         :param receiver: function(level of `logging`, text)
         """

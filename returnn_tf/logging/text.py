@@ -1,4 +1,4 @@
-"""How texts are shown: durations, sizes, texts of others, and colour on terminals."""
+"""Text for display: durations, sizes, escaped text of others, and colour on terminals."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def resolve_axes(
 def resolve_axis(data: Data, desc: AxisDesc, *, behavior_version: int = 0, names: DimNames = NO_NAMES) -> int:
     """Return the index of the single axis that a description denotes.
 
-    :raises ConfigError: if there is none, or more than one
+    :raises ConfigError: it denotes no axis, or more than one
     """
     axes = resolve_axes(data, desc, behavior_version=behavior_version, names=names)
     if len(axes) != 1:

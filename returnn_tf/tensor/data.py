@@ -110,7 +110,7 @@ class Data:
 
     @property
     def dim(self) -> Optional[int]:
-        """Return the number of labels if sparse, else the static size of the feature axis; None if there is none."""
+        """Return the number of labels if sparse, else the static size of the feature axis, or None."""
         d = self.sparse_dim or self.feature_dim
         return None if d is None else d.size
 
@@ -221,7 +221,7 @@ class Data:
         )
 
     def with_time_axis_default(self) -> Data:
-        """Set the time mark by the default rule, if there is none."""
+        """Set the time mark by the default rule, unless it is set."""
         if self.time_axis is not None:
             return self
         return self.replace(time_axis=default_time_axis(self.dims, exclude=self.feature_axis))

@@ -16,7 +16,7 @@ from returnn_tf.tensor.dim_names import DimNames
 
 
 class DeclaredDims:
-    """The dims that the user declared for one network, and what they turned out to be.
+    """The dims that the user declared for one network, and their definitions.
 
     :param inputs: the templates of the inputs, by data key
     """

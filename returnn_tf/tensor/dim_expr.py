@@ -30,7 +30,7 @@ class DimExpr:
 
     @property
     def key(self) -> Any:
-        """Return what two equal expressions share."""
+        """Return the key of the normal form, the same for equal expressions."""
         raise NotImplementedError
 
     @property
@@ -66,7 +66,7 @@ class SumExpr(DimExpr):
 
     @property
     def key(self) -> Any:
-        """Return what two equal expressions share."""
+        """Return the key of the normal form, the same for equal expressions."""
         return frozenset(self.terms.items())
 
     @property
@@ -118,7 +118,7 @@ class QuotientExpr(DimExpr):
 
     @property
     def key(self) -> Any:
-        """Return what two equal expressions share."""
+        """Return the key of the normal form, the same for equal expressions."""
         return self.dim, self.by, self.up
 
     @property
@@ -180,7 +180,7 @@ def multiplied(a: Terms, b: Terms) -> Terms:
 
 
 def divided(terms: Terms, by: int) -> Optional[Terms]:
-    """Return the exact quotient, None if there is none."""
+    """Return the exact quotient, or None."""
     if any(coefficient % by for coefficient in terms.values()):
         return None
     return {factors: coefficient // by for factors, coefficient in terms.items()}

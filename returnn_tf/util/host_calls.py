@@ -45,6 +45,6 @@ def _keep(exc: Exception) -> int:
 
 
 def failed_host_call(exc: BaseException) -> Optional[Exception]:
-    """Return the error of the function behind an error of TensorFlow; None if there is none."""
+    """Return the error of a called function behind an error of TensorFlow, or None."""
     found = _MARK.search(str(exc))
     return _failures.get(int(found.group(1))) if found else None

@@ -50,5 +50,5 @@ def paragraph(text: object) -> Html:
 
 
 def shortened(text: str, most: int = 200) -> str:
-    """Return a text without what is beyond a number of characters."""
+    """Return a text cut to a number of characters."""
     return text if len(text) <= most else text[: most - 3] + "..."

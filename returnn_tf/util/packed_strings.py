@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 _BLOCK = 64  # strings in one piece, which has their common beginning once
 _SHIFT, _MASK = 6, _BLOCK - 1
 _STEP = _BLOCK + 1  # offsets per block
-_TOGETHER = 1 << 12  # strings that are handled as an array, where all are as long as the longest one
+_BATCH = 1 << 12  # strings that are handled as an array, where all are as long as the longest one
 _LONGEST = 1 << 8  # bytes, for that
 
 
@@ -50,15 +50,15 @@ class PackedStrings:
 
     def extend(self, texts: Sequence[bytes]) -> None:
         """Add strings in UTF-8, each of which ends before its first null character; other bytes are replaced."""
-        for start in range(0, len(texts), _TOGETHER):
-            part = texts[start : start + _TOGETHER]
+        for start in range(0, len(texts), _BATCH):
+            part = texts[start : start + _BATCH]
             whole = 0 if self._waiting else len(part) // _BLOCK * _BLOCK
-            if whole and not self._add_together(part[:whole]):
+            if whole and not self._add_batch(part[:whole]):
                 whole = 0
             for text in part[whole:]:
                 self.append(text.split(b"\0", 1)[0].decode("utf8", "replace"))
 
-    def _add_together(self, texts: Sequence[bytes]) -> bool:
+    def _add_batch(self, texts: Sequence[bytes]) -> bool:
         """Add whole blocks of strings in a fraction of the time; return False if they are not short, in ASCII."""
         joined = b"".join(texts)
         sizes = np.fromiter(map(len, texts), np.int64, len(texts))
@@ -125,7 +125,7 @@ class PackedStrings:
 
 
 def _shared(first: str, last: str) -> int:
-    """Return how many characters two strings begin with in common."""
+    """Return the length of the common prefix of two strings."""
     for place, (one, other) in enumerate(zip(first, last)):
         if one != other:
             return place

@@ -1,4 +1,4 @@
-"""Keeps what libraries write to stderr from their C++ code out of the terminal."""
+"""Filters the output of C++ libraries to stderr."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def without_info_lines() -> Iterator[None]:
     command = [program or "", "-u", *(word for script in _INFO for word in ("-e", script))]
     read, write = os.pipe()
     try:
-        # in a session of its own: Ctrl-C is not for it
+        # in a separate session, so that Ctrl-C does not reach it
         process = subprocess.Popen(command, stdin=read, stdout=saved, stderr=subprocess.DEVNULL, start_new_session=True)
     except OSError:  # no sed
         process = None
@@ -50,7 +50,7 @@ def without_info_lines() -> Iterator[None]:
         os.close(saved)
         try:
             process.wait(_PATIENCE)  # until all is shown
-        except subprocess.TimeoutExpired:  # a process that was started meanwhile still writes there
+        except subprocess.TimeoutExpired:  # a process that was started in the context still writes there
             log.write(4, "another process keeps the stderr of an import open")
 
 

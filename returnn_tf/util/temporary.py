@@ -53,7 +53,7 @@ class Temporary:
             self.path = _path(self.target, owner)
             self._handle = self._create()
             _flock(self._handle, wait_until=time.monotonic() + _CLEANING)
-            # else a process elsewhere removed it before it was locked, or this file system can't tell
+            # else a process elsewhere removed it before it was locked, or this file system does not report it
             if has_name(self.path, self._handle) or not attempts_left:
                 break
             self._close()
@@ -140,7 +140,7 @@ def remove_leftovers(target: str, *, owner: str = "") -> list[str]:
 
 @contextlib.contextmanager
 def exclusive(path: str, patience: float) -> Iterator[bool]:
-    """Let no two processes read, change and replace a file at the same time; those who only read it need not wait.
+    """Lock a file while it is read, changed and replaced; processes that only read it need not wait.
 
     The lock is on the file itself. A missing one is made, empty, and removed if it is still empty at the end.
 
@@ -153,7 +153,7 @@ def exclusive(path: str, patience: float) -> Iterator[bool]:
         held = _flock(handle, wait_until=end)
         if not held or has_name(path, handle):
             break
-        os.close(handle)  # type: ignore[arg-type]  # it was replaced meanwhile
+        os.close(handle)  # type: ignore[arg-type]  # it has been replaced
         if time.monotonic() > end:
             handle, held = None, False
             break

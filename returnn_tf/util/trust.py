@@ -1,4 +1,4 @@
-"""Whether others can change files that this program relies on."""
+"""Permissions of files that this program relies on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 def is_ours(path: str) -> bool:
     """Return whether a file or folder is there and only the user, or root, can write to it.
 
-    If it is a link, the same holds for what it leads to, and it is the user's or root's, too.
+    A link must be the user's or root's, and its target must fulfil the same.
     """
     try:
         link, status = os.lstat(path), os.stat(path)
@@ -22,5 +22,5 @@ def is_ours(path: str) -> bool:
 
 
 def close_to_others(path: str) -> None:
-    """Let no others write to a file or folder of the user, whatever the umask is."""
+    """Remove the write permission of others from a file or folder of the user, whatever the umask is."""
     os.chmod(path, stat.S_IMODE(os.stat(path).st_mode) & ~_OTHERS)

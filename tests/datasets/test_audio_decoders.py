@@ -128,7 +128,7 @@ def test_wav_of_a_pipe() -> None:
 @pytest.mark.parametrize("size", [0x7FFFF000, 0x7FFFFFFF, 0xFFFFFFFF, 0x70000000])
 def test_wav_that_claims_more_than_there_is(size: int, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     """Some sizes stand for an unknown one: it is told once that such files may be cut off. Others are errors."""
-    monkeypatch.setattr(decode._UnknownSizes, "told", False)
+    monkeypatch.setattr(decode._UnknownSizes, "warned", False)
     content = bytearray(encoded("wav"))
     position = content.index(b"data") + 4
     content[position : position + 4] = size.to_bytes(4, "little")

@@ -386,7 +386,7 @@ def test_batches_of_glued_sequences_are_planned_without_reading(files, tmp_path,
     dataset = Dataset.from_config(spec)
     every = [batch.seq_tags for batch in dataset.batches(1, batch_size=20)]
     monkeypatch.setattr(dataset.inner, "read", None)
-    monkeypatch.setattr(dataset.inner, "read_together", None)
+    monkeypatch.setattr(dataset.inner, "read_many", None)
     assert list(dataset.batches(1, batch_size=20, start_batch=len(every))) == []
 
 

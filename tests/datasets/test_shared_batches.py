@@ -12,7 +12,7 @@ import pytest
 
 from returnn_tf.datasets import BatchLoader, Dataset
 from returnn_tf.datasets.loading import loader as loading
-from returnn_tf.datasets.loading.shared import MIN_BYTES, can_share, described, found, shared_zeros
+from returnn_tf.datasets.loading.shared import MIN_BYTES, attached, can_share, detached, shared_zeros
 from returnn_tf.util.host_tensors import SharedMemory, host_tensor
 from returnn_tf.util.lazy_tf import tf
 from tests.waiting import until
@@ -96,10 +96,10 @@ def test_tensors_without_a_copy() -> None:
 def test_files_are_closed_with_what_needs_them() -> None:
     array = shared_zeros((FRAMES, 8), "float32")
     assert files_of(os.getpid()) == 2
-    feed, files = described({"x": array, "part": array[1:]})
+    feed, files = detached({"x": array, "part": array[1:]})
     assert len(files) == 1 and isinstance(feed["part"], np.ndarray)
     array[:] = 3
-    np.testing.assert_array_equal(found(feed, os.getpid())["x"], array)
+    np.testing.assert_array_equal(attached(feed, os.getpid())["x"], array)
     os.close(files[0])
     del array, feed
     shared_zeros((FRAMES, 8), "float32")  # never sent

@@ -41,7 +41,7 @@ def ignored_settings(config: Config) -> list[str]:
 
 
 def why_ignored(config: Config, info: Setting) -> Optional[str]:
-    """Return why what a config sets has no effect; None if it has one, or is not set."""
+    """Return the reason for which a setting of a config has no effect; None if it has one, or is not set."""
     value = info.read(config)
     return info.inert if info.is_ignored(value) else info.idle(value, partial(_is_on, config))
 

@@ -60,7 +60,7 @@ class Setting(OptionInfo):
 
     @property
     def description(self) -> str:
-        """Return the help and the other facts that matter to a user."""
+        """Return the help and the other facts for users."""
         parts = [super().description]
         if self.dataset_option:
             parts.append("datasets that do not set their option %r inherit it" % self.dataset_option)
@@ -118,7 +118,7 @@ def setting(
     :param default: value when the config gives none
     :param reader: converts a value of a config; by default chosen by the annotation
     :param aliases: older names
-    :param dataset_option: datasets that do not set this option of theirs inherit the value
+    :param dataset_option: datasets that do not set this option inherit the value
     :param batch_option: "all": an option of the batches of every dataset; "train": of the training batches
     :param effect: what a run has to redo if it changes
     :param between_runs: whether it may change when training is resumed, without a message
@@ -153,7 +153,7 @@ class _Declaration:
 
     @functools.cached_property
     def info(self) -> Setting:
-        """Return all facts about the setting; annotations are evaluated on first use."""
+        """Return the setting; annotations are evaluated on first use."""
         annotation = self._owner.annotations()[self._name]
         reader = self._reader or _reader_of(annotation)
         return Setting(
@@ -204,7 +204,7 @@ class SettingGroup:
         return {name: value.info for name, value in vars(cls).items() if isinstance(value, _Declaration)}
 
     def describe_source(self, name: str) -> str:
-        """Return how error messages about a setting begin: ``"config key 'x' (my.config:3)"``."""
+        """Return the prefix of error messages about a setting: ``"config key 'x' (my.config:3)"``."""
         return self.config.describe_source(self.declared()[name].key_in(self.config))
 
     def is_set(self, name: str) -> bool:

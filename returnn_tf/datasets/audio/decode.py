@@ -60,7 +60,7 @@ def decode_by_tensorflow(content: bytes, kind: str, subtype: str, name: str) -> 
     return samples[:, 0] if samples.shape[1] == 1 else samples
 
 
-#: What decodes. soundfile takes about a fifth of the time that tensorflow-io needs, also in threads against `tf.data`
+#: The decoders. soundfile takes about a fifth of the time that tensorflow-io needs, also in threads against `tf.data`
 #: (bench/audio_features.py), is ready at once, and knows more formats; so it is the default wherever it is installed.
 DECODERS = ("soundfile", "tensorflow-io")
 
@@ -73,7 +73,7 @@ _PART = 1 << 24
 #: Sizes of a wav file from here on stand for an unknown one: 0x7ffff000, 0x7fffffff, 0xffffffff are in use.
 _SIZE_UNKNOWN = 0x7FFFF000
 
-#: What can be done about a file that cannot be decoded.
+#: Advice for a file that cannot be decoded.
 _FIX = "Is it damaged or cut off, or is it no audio? Make it again, or leave it out."
 
 
@@ -121,7 +121,7 @@ def _all_samples(file: Any, dtype: str) -> NDArray[Any]:
 
 
 def _cause(exc: BaseException) -> str:
-    """Return what libsndfile says, as a sentence, without the name of the object that it read from."""
+    """Return the message of libsndfile as a sentence, without the name of the object that it read from."""
     text = str(getattr(exc, "error_string", exc)).strip()
     return text if text.endswith(".") else text + "."
 
@@ -137,7 +137,7 @@ def _read_file(path: str) -> bytes:
 
 
 def missing_wav_bytes(file: BinaryIO, name: str) -> int:
-    """Return how many bytes a wav file lacks by its own account, which libsndfile does not compare; 0 for others.
+    """Return the number of bytes that a wav file lacks by its own header, which libsndfile ignores; 0 for others.
 
     A program that writes to a pipe does not know the size, and leaves 0 or about the largest number. That such a file
     may be cut off is logged, once per process.
@@ -156,7 +156,7 @@ def missing_wav_bytes(file: BinaryIO, name: str) -> int:
         size = int.from_bytes(chunk[4:], "little")
         if chunk[:4] == b"data":
             if size >= _SIZE_UNKNOWN and total < position + 8 + size:
-                _UnknownSizes.tell(name, size)
+                _UnknownSizes.warn(name, size)
                 return 0
             return max(0, position + 8 + size - total)
         position += 8 + size + size % 2
@@ -166,14 +166,14 @@ def missing_wav_bytes(file: BinaryIO, name: str) -> int:
 class _UnknownSizes:
     """Whether this process has met a wav file without its size."""
 
-    told = False
+    warned = False
 
     @classmethod
-    def tell(cls, name: str, size: int) -> None:
+    def warn(cls, name: str, size: int) -> None:
         """Log the first one."""
-        if not cls.told:
+        if not cls.warned:
             log.warn(
                 "audio file %r claims %d bytes of samples, as programs write it that don't know the size, e.g. into a "
                 "pipe. So neither this nor any other such file can be checked for completeness." % (name, size)
             )
-        cls.told = True
+        cls.warned = True

@@ -63,13 +63,13 @@ _WIDTH = 9
 #: The least standard deviation of "per_seq".
 _MIN_DEVIATION = 0.01
 
-#: What a normalisation uses: a number, a vector, or "per_seq".
+#: The operand of a normalisation: a number, a vector, or "per_seq".
 Norm = Union[float, NDArray[Any], str, None]
 
 
 @functools.cache
 def derivative_weights(order: int) -> NDArray[Any]:
-    """Return [9] weights that give the derivative of a polynomial of this degree fitted to 9 frames.
+    """Return the weights [9] for the derivative of a polynomial of this degree fitted to 9 frames.
 
     The derivative of degree ``order`` of such a polynomial is the same everywhere (Savitzky & Golay 1964).
     """
@@ -80,7 +80,7 @@ def derivative_weights(order: int) -> NDArray[Any]:
 
 
 def with_derivatives(features: NDArray[Any], most: int) -> NDArray[Any]:
-    """Append derivatives of the orders 1 to ``most`` over time, each of the features themselves.
+    """Append the derivatives of orders 1 to ``most`` of the features over time.
 
     :param features: [time, ...]; the last axis grows to ``(most + 1)`` times its size
     :raises DataError: there are fewer than 9 frames
@@ -145,7 +145,7 @@ def check_norm(option: str, value: Any, dim: int, *, joined: bool, where: str) -
 
 
 def read_vector(path: str) -> NDArray[Any]:
-    """Read a text file of numbers as float32 [n]; DataError if it is none."""
+    """Read a text file of numbers as float32 [n]; DataError for anything else."""
     text = safe_files.read_text(path)
     try:
         values = [float(word) for line in text.splitlines() for word in line.split("#")[0].split()]
@@ -238,7 +238,7 @@ class AudioFeatures:
         return DataSpec(dim=self.dim, ndim=1 + len(shape), dtype="float32", shape=shape)
 
     def threads(self, wanted: Optional[int] = None) -> int:
-        """Return how many threads may extract features at the same time.
+        """Return the number of threads that may extract features at the same time.
 
         One where functions of the user take part: they may keep a state, or draw from a generator of their own.
 
@@ -321,7 +321,7 @@ class AudioFeatures:
     @staticmethod
     @contextlib.contextmanager
     def _named(where: str) -> Iterator[None]:
-        """Let errors begin with a place."""
+        """Prefix errors by a place."""
         try:
             yield
         except (ConfigError, DataError) as exc:

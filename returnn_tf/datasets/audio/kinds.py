@@ -34,7 +34,7 @@ class Kind:
     only_filters: Optional[int] = None
 
     def fault(self, num_filters: int) -> Optional[str]:
-        """Return what is wrong with the options for this number of features, if that is known in advance."""
+        """Return the fault of the options for this number of features, as far as it is known in advance; or None."""
         return None
 
     def check_frames(self, frames: Framing, num_filters: int) -> None:
@@ -88,7 +88,7 @@ class Mfcc(_Band):
     n_mels: int = option(128, check=at_least(1), help="number of mel bands")
 
     def fault(self, num_filters: int) -> Optional[str]:
-        """Check that there are as many bands as coefficients."""
+        """Check that the bands are no fewer than the coefficients."""
         if num_filters > self.n_mels:
             return "n_mels=%d bands give no %d coefficients (num_feature_filters)" % (self.n_mels, num_filters)
         return super().fault(num_filters)

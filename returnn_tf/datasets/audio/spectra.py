@@ -39,7 +39,7 @@ class Framing:
         return cls(sample_rate, int(window_len * sample_rate), int(step_len * sample_rate))
 
     def check(self) -> None:
-        """Check that there is a sample in a frame and in a step; else ConfigError."""
+        """Check that a frame and a step have at least one sample; else ConfigError."""
         if self.size < 1 or self.shift < 1:
             raise ConfigError(
                 "window_len and step_len give frames of %d samples, every %d samples, at %d Hz. Are they in "

@@ -49,7 +49,7 @@ def inner_dataset(outer: Dataset, spec: Any, name: str, *, shards: bool = True, 
         raise ConfigError("%s: %s" % (outer.described, error_of_inner(name, exc))) from None
     outer.inner_datasets.add(inner)
     if inner.opts.skip_broken_seqs:
-        opts.skip_broken_seqs = True  # what is made of a broken sequence is left out as well
+        opts.skip_broken_seqs = True  # sequences derived from a broken one are left out as well
     for option, idle in _OUTER_ONLY.items():
         if getattr(inner.opts, option) not in idle:
             text = "%s: inner dataset %r: option %r has no effect there; it acts on the outermost dataset"
@@ -96,15 +96,15 @@ def takes_tags(dataset: Dataset) -> bool:
 
 
 def taken_by(dataset: Dataset) -> frozenset[str]:
-    """Return how sequences can be chosen if the dataset is a stream."""
+    """Return the ways of choosing sequences of a stream, see `StreamDataset.takes`."""
     taken: frozenset[str] = getattr(dataset, "takes", frozenset())
     return taken
 
 
 def difference(first: Mapping[str, DataSpec], other: Mapping[str, DataSpec]) -> str:
-    """Return in what the format of a dataset differs from that of the first one, to be completed by its name.
+    """Return the first difference between the formats of two datasets, to be completed by a name; "" if they agree.
 
-    Empty: each key of the first dataset has its dim and axes in the other one, too.
+    They agree if each key of the first one has the same dim and axes in the other.
     """
     for key, spec in first.items():
         got = other.get(key)
@@ -233,7 +233,7 @@ class Link:
 
 
 class ChainedEpoch(EpochReader):
-    """The sequences of several inner epochs in a row, or those of them that this process reads.
+    """The sequences of several inner epochs one after the other, or this process's share of them.
 
     :param dataset: the outer dataset
     :param links: the inner epochs, which it closes
@@ -296,7 +296,7 @@ class ChainedEpoch(EpochReader):
         return reader.tag(local)
 
     def file(self, position: int) -> str:
-        """Return the file of the sequence at this position; empty if there is none."""
+        """Return the file of the sequence at this position, or ""."""
         reader, local, _ = self._place(position)
         return reader.file(local)
 

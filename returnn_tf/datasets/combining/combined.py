@@ -293,7 +293,7 @@ class CombinedDataset(StreamDataset):
             return Interleave(self.opts.interleave_gumbel_scale, seed)
         if ordering.kind == "random_dataset":
             return RandomDataset(seed)
-        return InTurn(backwards=ordering.kind != "default")
+        return InOrder(backwards=ordering.kind != "default")
 
 
 def check_data_map(data_map: Mapping[Any, Any], datasets: Mapping[str, Any], *, owner: str) -> None:
@@ -356,7 +356,7 @@ def random_dataset(counts: list[int], seed: int) -> list[int]:
 
 
 class Interleave:
-    """Chooses the dataset of which the lowest fraction is done, if noise does not decide otherwise.
+    """Chooses the dataset with the lowest fraction done, unless noise is added.
 
     :param scale: of the gumbel noise that is added to the logarithm of the remaining number
     """
@@ -399,25 +399,25 @@ class RandomDataset:
         self._rng = np.random.RandomState(seed)
 
     def next(self, fractions: dict[int, float], remaining: dict[int, float]) -> int:
-        """Return the number of the dataset to read next; see `Interleave.next`."""
+        """Return the number of the dataset to read next, of those in the arguments of `Interleave.next`."""
         numbers = sorted(remaining)
         weights = np.array([max(remaining[number], 1.0) for number in numbers])
         return int(self._rng.choice(numbers, p=weights / weights.sum()))
 
 
-class InTurn:
-    """Chooses the first dataset that is not at its end, or the last one."""
+class InOrder:
+    """Chooses the first dataset that is not exhausted, or the last one."""
 
     def __init__(self, *, backwards: bool = False):
         self._choose = max if backwards else min
 
     def next(self, fractions: dict[int, float], remaining: dict[int, float]) -> int:
-        """Return the number of the dataset to read next; see `Interleave.next`."""
+        """Return the number of the dataset to read next, of those in the arguments of `Interleave.next`."""
         return self._choose(fractions)
 
 
 def sampled(count: int, size: Optional[int], epoch: int) -> NDArray[Any]:
-    """Return the positions of the sequences that an epoch takes of a dataset: the next ones, in a circle.
+    """Return the positions of the sequences that an epoch takes of a dataset: the next ones, wrapping around.
 
     :param count: sequences of the dataset
     :param size: how many to take, None for all
@@ -464,5 +464,5 @@ class SourceEpoch:
 
     @property
     def remaining(self) -> float:
-        """Return how many sequences are not read yet, by the estimate."""
+        """Return the estimated number of sequences that are still to be read."""
         return max(self._total - self._done, 0.0)

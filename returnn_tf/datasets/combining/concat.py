@@ -1,4 +1,4 @@
-"""ConcatDataset and MultiEpochDataset: the epochs of other datasets in a row."""
+"""ConcatDataset and MultiEpochDataset: the epochs of other datasets one after the other."""
 
 from __future__ import annotations
 

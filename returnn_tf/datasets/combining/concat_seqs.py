@@ -304,11 +304,11 @@ class ConcatSeqsDataset(FormatOfInner, CombiningDataset):
         return self.inner.redraws
 
     def _occurrences(self, whole: NDArray[Any], places: NDArray[Any], nth: Optional[NDArray[Any]]) -> NDArray[Any]:
-        """Return how many times the epoch has each part before, also in the shares of other processes.
+        """Return the number of earlier occurrences of each part in the epoch, other processes included.
 
         :param whole: corpus indices of the epoch
         :param places: those that this process reads
-        :param nth: how many times the epoch has each of all before, if that is more than their order tells
+        :param nth: earlier occurrences of each of all in the epoch, if more than their order shows
         """
         tags = [tag for index in whole for tag in self._parts[index]]
         counts = occurrences(np.unique(tags, return_inverse=True)[1])

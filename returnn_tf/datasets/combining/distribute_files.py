@@ -184,7 +184,7 @@ class DistributeFilesDataset(FormatOfInner, CombiningDataset):
         return prepared
 
     def _prepare_next(self, epoch: int) -> None:
-        """Begin to make the datasets of the next epochs, and drop those of other ones."""
+        """Start making the datasets of the next epochs, and drop all others."""
         wanted = [self._key(number) for number in range(epoch, epoch + 1 + self.opts.preload_next_n_sub_epochs)]
         for old in [old for old in self._prepared if old not in wanted]:
             self._prepared.pop(old).drop()

@@ -127,7 +127,7 @@ class MapDatasetWrapper(Dataset):
             raise DataError("%s of map_dataset: %s" % (method, text)) from exc
 
     def _optional(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method which need not exist; None if it does not."""
+        """Call an optional method; None without it."""
         if not hasattr(self._source, method):
             return None
         try:
@@ -143,7 +143,7 @@ class MapDatasetWrapper(Dataset):
         return self._num_seqs
 
     def tag(self, index: int) -> str:
-        """Return what the object says, default "seq-<index>"."""
+        """Return the tag from the object, default "seq-<index>"."""
         tag = self._optional("get_seq_tag", index)
         return super().tag(index) if tag is None else str(tag)
 

@@ -156,7 +156,7 @@ class Mapper:
     def apply(self, sequences: Iterable[Example], epoch: int, rng: np.random.RandomState) -> Iterator[Example]:
         """Yield the processed sequences.
 
-        :param rng: used by all of them in turn
+        :param rng: shared by all of them
         :raises DataError: the result is not of the declared format
         """
         if self.map_seq is None:
@@ -245,7 +245,7 @@ class Mapper:
 
 @contextlib.contextmanager
 def _errors_of(what: str, tensors: Optional[Mapping[str, Any]] = None) -> Iterator[None]:
-    """Tell which function of the config failed, and in which line.
+    """Name the function of the config that failed, and the line.
 
     :param what: begins the message
     :param tensors: what it got

@@ -243,7 +243,7 @@ class MetaDataset(CombiningDataset):
         if self._lists is not None:
             tags = self._lists[name]
             return [tags[index] for index in order]
-        return self.inner[self._default].tags_together(order.tolist())
+        return self.inner[self._default].tags_many(order.tolist())
 
     def _check_counts(self) -> None:
         for name, inner in self.inner.items():
@@ -292,7 +292,7 @@ class JoinedEpoch(Epoch):
         self._data_map = data_map
 
     def file(self, position: int) -> str:
-        """Return the files of the sequence at this position; empty if there is none."""
+        """Return the files of the sequence at this position, or ""."""
         files = {reader.file(position): None for reader in self._readers.values() if reader.has(position)}
         return ", ".join(file for file in files if file)
 

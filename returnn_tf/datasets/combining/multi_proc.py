@@ -26,7 +26,7 @@ from returnn_tf.datasets.core.stream import StreamDataset
 from returnn_tf.datasets.processes.process import WorkerProcess
 from returnn_tf.datasets.processes.worker import answer
 
-#: Options of the outer dataset which act on what it gives, whoever reads it.
+#: Options of the outer dataset which act on its output, whichever process reads it.
 _OWN = ("name", "window", "context_window", "chunking", "min_chunk_size", "chunking_variance")
 
 
@@ -37,7 +37,7 @@ class MultiProcDataset(FormatOfInner, CorpusOfInner, StreamDataset):
     With ``sharding_method="seq_order"`` the result is the same as without processes; each reads every n-th sequence
     of the order. Only random numbers that run through an epoch, such as those of PostprocessingDataset and of phoneme
     sequences, are drawn for each sequence by itself; they do not depend on the number of processes.
-    With ``"dedicated"`` each process reads a shard of its own, which also works for streams, and the sequences of the
+    With ``"dedicated"`` each process reads a separate shard, which also works for streams, and the sequences of the
     processes alternate. The options that all datasets have may also be given here.
 
     >>> train = {
@@ -141,7 +141,7 @@ class MultiProcDataset(FormatOfInner, CorpusOfInner, StreamDataset):
         """Yield the sequences of a share of an order from a position on, of which process i reads every n-th one."""
         number = self.opts.num_workers
         shares = [Share(i, number).of_share(share, start) for i in range(number)]
-        if occurrences(order).any():  # what is drawn depends on those before
+        if occurrences(order).any():  # random numbers depend on earlier occurrences
             parts: list[dict[str, Any]] = [{"seq_order": order, "share": part} for part in shares]
         else:
             parts = [{"seq_order": part.of_order(order)} for part in shares]
@@ -257,7 +257,7 @@ class ReadingService:
 
 
 class ReadingProcesses:
-    """A group of processes, each with a dataset of its own.
+    """A group of processes, each with its own dataset.
 
     :param services: one for each process
     :param what: the dataset, for messages
@@ -275,7 +275,7 @@ class ReadingProcesses:
         return [worker.pid for worker in self._workers]
 
     def sequences(self, arguments: Sequence[dict[str, Any]]) -> Generator[Example, None, None]:
-        """Yield the sequences of all processes, one of each in turn as long as it has any.
+        """Yield the sequences of all processes round-robin.
 
         :param arguments: for each process, those of ``Dataset.sequences``
         :raises DataError: a process failed or died

@@ -39,7 +39,7 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
     Format and order are those of the inner dataset; ``map_outputs`` declares another format, as ``extern_data`` does.
 
     ``rng``, a ``numpy.random.RandomState``, depends on the epoch and runs through all its sequences, so an epoch is
-    resumed by processing its sequences again. Each of ``num_workers`` processes has one of its own.
+    resumed by processing its sequences again. Each of ``num_workers`` processes has its own.
 
     >>> def louder(data, *, rng, **_):
     ...     data["data"].raw_tensor *= rng.uniform(0.5, 2.0)
@@ -136,7 +136,7 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
         return StreamedEpoch(self, epoch, keys, chosen)
 
     def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
-        """Read and process a single sequence, with a random generator of its own."""
+        """Read and process a single sequence, with a separate random generator."""
         return self.read_again(index, epoch, keys, 0)
 
     @property
@@ -187,7 +187,7 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
                 processes.close()
 
     def _processed_by_itself(self, epoch: int, how: Mapping[str, Any]) -> Iterator[Example]:
-        """Yield the processed sequences, each with a random generator of its own."""
+        """Yield the processed sequences, each with a separate random generator."""
         counts = zip(*self.chosen_occurrences(epoch, Chosen(**how)))
         with contextlib.closing(self._inputs(epoch, how)) as inputs:
             for sequence in inputs:
@@ -282,7 +282,7 @@ def _inputs(connection: Connection, request: int) -> Iterator[Example]:
 
 
 class _State:
-    """What is known of one process."""
+    """The state of one process."""
 
     def __init__(self) -> None:
         self.results: collections.deque[Example] = collections.deque()
@@ -293,7 +293,7 @@ class _State:
 
     @property
     def num_ahead(self) -> int:
-        """Return the sequences that it has, but not taken or not given back yet."""
+        """Return the number of sequences that it has, but not taken or not returned yet."""
         done = self.ended or self.error is not None
         return 0 if done else max(self.num_sent - self.num_pulled, 0) + len(self.results)
 
@@ -322,7 +322,7 @@ class MapProcesses:
         return [worker.pid for worker in self._workers]
 
     def apply(self, sequences: Iterator[Example], epoch: int, seeds: list[int]) -> Generator[Example, None, None]:
-        """Yield the results of all processes, one of each in turn as long as it has any.
+        """Yield the results of all processes round-robin.
 
         :param seeds: of the random generator of each process
         :raises DataError: a function failed, or a process died
@@ -364,12 +364,12 @@ class MapProcesses:
                 self._changed.notify_all()
 
     def _next(self, state: _State, sequences: Iterator[Example]) -> Optional[Example]:
-        """Return the next result of a process, dealing sequences to all of them meanwhile; None at its end."""
+        """Return the next result of a process, or None at its end; sequences are dealt to all while it waits."""
         while True:
             with self._changed:
                 if state.results:
                     return state.results.popleft()
-                if state.error is not None:  # told at its place in the epoch, whichever process is the fastest
+                if state.error is not None:  # raised at its place in the epoch, whichever process is the fastest
                     raise state.error
                 if state.ended:
                     return None

@@ -1,1 +1,1 @@
-"""What all datasets share: the base class, epochs, sequence order, batches, options."""
+"""The common core of datasets: the base class, epochs, sequence order, batches, options."""

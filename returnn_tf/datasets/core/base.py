@@ -116,7 +116,7 @@ class Dataset:
         return "dataset %r (%s)" % (self.name, type(self).__name__)
 
     def _wanted_by(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Let errors in the file of an option name dataset and option."""
+        """Prefix errors in the file of an option by dataset and option."""
         return safe_files.wanted_by("%s: option %r" % (self._owner(), name))
 
     def __repr__(self) -> str:
@@ -156,12 +156,12 @@ class Dataset:
         """Return the name of the sequence at this position in the corpus."""
         return "seq-%d" % index
 
-    def tags_together(self, indices: Sequence[int]) -> list[str]:
+    def tags_many(self, indices: Sequence[int]) -> list[str]:
         """Return the tags of several sequences."""
         return [self.tag(index) for index in indices]
 
     def file_of(self, index: int) -> str:
-        """Return the file of the sequence at this position in the corpus; empty if there is none."""
+        """Return the file of the sequence at this position in the corpus, or ""."""
         return ""
 
     def seq_lengths(self) -> Optional[NDArray[Any]]:
@@ -192,9 +192,7 @@ class Dataset:
         """Return whether data is random: drawn again for each occurrence of a sequence in an epoch."""
         return False
 
-    def read_together(
-        self, indices: NDArray[Any], epoch: int, keys: Sequence[str]
-    ) -> dict[str, Sequence[NDArray[Any]]]:
+    def read_many(self, indices: NDArray[Any], epoch: int, keys: Sequence[str]) -> dict[str, Sequence[NDArray[Any]]]:
         """Read the first of these sequences, and as many of the others as is quicker than one by one; by key.
 
         :param indices: the next sequences to read, at least one
@@ -206,7 +204,7 @@ class Dataset:
         for inner in list(self.inner_datasets):
             inner.close()
 
-    def lengths_together(self, indices: NDArray[Any]) -> Optional[dict[str, list[int]]]:
+    def lengths_many(self, indices: NDArray[Any]) -> Optional[dict[str, list[int]]]:
         """Return the lengths of several sequences by key, or None if `lengths` is to be asked for each of them."""
         return None
 
@@ -216,7 +214,7 @@ class Dataset:
 
     @property
     def read_threads(self) -> int:
-        """Return how many threads may call `read` at the same time, see `ReadAheadOptions`; 1: it is not read ahead."""
+        """Return the number of threads that may call `read` at once, see `ReadAheadOptions`; 1: no reading ahead."""
         return 1
 
     # ---- format
@@ -300,7 +298,7 @@ class Dataset:
     @property
     def corpus_facts(self) -> orders.CorpusFacts:
         """Return the facts by which an epoch is ordered."""
-        return orders.CorpusFacts(self.num_seqs, self.seq_lengths, self.tags_together)
+        return orders.CorpusFacts(self.num_seqs, self.seq_lengths, self.tags_many)
 
     def needed_lengths(self) -> NDArray[Any]:
         """Return the lengths [num_seqs] for an order; ConfigError if they are not known."""
@@ -335,11 +333,11 @@ class Dataset:
                 "%s is endless, so its sequences cannot be chosen by tag; give it num_seqs" % self._owner()
             )
         if self._tag_table is None:
-            self._tag_table = TagTable(self.num_seqs, self.tags_together, last=self.takes_last_of_tag)
+            self._tag_table = TagTable(self.num_seqs, self.tags_many, last=self.takes_last_of_tag)
         indices = self._tag_table.find(tags)
         missing = np.flatnonzero(indices < 0)
         if len(missing):
-            tag, known = tags[missing[0]], self.tags_together(range(min(self.num_seqs, _MAX_COMPARED)))
+            tag, known = tags[missing[0]], self.tags_many(range(min(self.num_seqs, _MAX_COMPARED)))
             raise DataError("%s has no sequence %r. %s" % (self._owner(), tag, did_you_mean(tag, known)))
         return indices
 
@@ -479,7 +477,7 @@ class Dataset:
             return ()
         if not all(inner._keys_of_known_lengths() for inner in list(self.inner_datasets)):
             return ()
-        return self.lengths_together(np.array([0])) or self.lengths(0) or ()
+        return self.lengths_many(np.array([0])) or self.lengths(0) or ()
 
     def _iterate_batches(
         self,
@@ -522,7 +520,7 @@ def parse_dataset_spec(spec: Any, names: Mapping[str, Any] = {}) -> tuple[Any, d
         "config:name", "config:name(...)" or "config:name[...]" (of the config), "ClassName:key=value,...", or a comma
         list of HDF files
     :param names: what "config:..." may refer to
-    :raises ConfigError: if it is none of these, or the class is unknown
+    :raises ConfigError: for anything else, or an unknown class
     """
     for _ in range(10):  # a function may return a string, "config:name" may be a function, ...
         if isinstance(spec, Mapping):
@@ -559,7 +557,7 @@ def _class_and_options(spec: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
 def dataset_class(name: Any) -> type[Any]:
     """Return the class registered as ``name`` or ``name + "Dataset"``; a class itself is returned.
 
-    :raises ConfigError: there is none; gives the nearest known name
+    :raises ConfigError: unknown name; gives the nearest known one
     """
     if isinstance(name, type) and issubclass(name, Dataset):
         return name

@@ -116,7 +116,7 @@ def can_hold(dtype: Any, spec: DataSpec) -> bool:
 
 
 def num_frames(value: NDArray[Any]) -> int:
-    """Return the size of the time axis (axis 0); 1 if there is none."""
+    """Return the size of the time axis (axis 0), or 1 for a scalar."""
     return int(value.shape[0]) if value.ndim else 1
 
 

@@ -34,7 +34,7 @@ class Declared:
 
     @classmethod
     def of(cls, data: Data, *, finite: bool = False) -> Declared:
-        """Return what a template declares."""
+        """Return the declaration in a template."""
         sizes = tuple(dim.size for dim in data.dims if not dim.is_batch)
         return cls(data.dtype, sizes, data.sparse_dim.size if data.sparse_dim else None, finite)
 
@@ -144,9 +144,9 @@ def _check_finite(key: str, value: NDArray[Any], cuts: list[NDArray[Any]], place
 
 
 def type_mismatch(dtype: np.dtype[Any], declared: Declared) -> Optional[tuple[str, str]]:
-    """Return why values of a type cannot be converted to the declared one without loss, and the fix; None if they can.
+    """Return the reason against a lossless conversion of a type to the declared one, and the fix; or None.
 
-    Whether integers are in the range of the declared type depends on the single value.
+    The range of integers is checked value by value elsewhere.
     """
     wanted = declared.dtype
     given = "text" if dtype.kind in "OSU" else dtype.name

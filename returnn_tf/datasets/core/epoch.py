@@ -134,7 +134,7 @@ class EpochReader:
         )
 
     def whole_slices(self, keys: Sequence[str]) -> Iterator[Slice]:
-        """Yield each usable sequence as a slice, with the number of its frames for these keys as the end."""
+        """Yield each usable sequence as a slice from 0 to its number of frames, for these keys."""
         begins = (0,) * len(keys)
         position = 0
         while self.has(position):
@@ -157,7 +157,7 @@ class EpochReader:
         )
 
     def sequences(self, position: int) -> tuple[int, Iterable[Example]]:
-        """Return the usable sequence at this position and those read together with it, and the position after them."""
+        """Return the usable sequence at this position with the rest of its block, and the position after them."""
         return position + 1, (self.sequence(position),)
 
     def complete(self, position: int) -> Optional[float]:
@@ -165,7 +165,7 @@ class EpochReader:
         return None if self.num_seqs is None else (position + 1) / self.num_seqs
 
     def file(self, position: int) -> str:
-        """Return the file of the sequence at this position; empty if there is none."""
+        """Return the file of the sequence at this position, or ""."""
         return ""
 
     def place(self, position: int, *, with_file: bool = False) -> str:
@@ -213,12 +213,7 @@ class Epoch(EpochReader):
         threads, opts = dataset.read_threads, dataset.opts
         self._ahead = ReadAhead(self._read, self.has, threads) if threads > 1 else None
         self._blocks: Optional[BlockReader] = None
-        if (
-            order is not None
-            and self._ahead is None
-            and nth is None
-            and dataset.lengths_together(order[:1]) is not None
-        ):
+        if order is not None and self._ahead is None and nth is None and dataset.lengths_many(order[:1]) is not None:
             self._blocks = BlockReader(dataset, epoch, order, keys)
         # no option changes or leaves out single sequences
         self._is_plain = opts.window == 1 and not (opts.shuffle_frames_of_nseqs or opts.skip_broken_seqs)
@@ -241,7 +236,7 @@ class Epoch(EpochReader):
         return str(self.dataset.tag(self.index(position)))
 
     def file(self, position: int) -> str:
-        """Return the file of the sequence at this position; empty if there is none."""
+        """Return the file of the sequence at this position, or ""."""
         return str(self.dataset.file_of(self.index(position)))
 
     def lengths(self, position: int) -> dict[str, int]:
@@ -250,7 +245,7 @@ class Epoch(EpochReader):
         return self.sequence(position).lengths if lengths is None else lengths
 
     def whole_slices(self, keys: Sequence[str]) -> Iterator[Slice]:
-        """Yield each usable sequence as a slice, with the number of its frames for these keys as the end."""
+        """Yield each usable sequence as a slice from 0 to its number of frames, for these keys."""
         if self._blocks is None or not self._is_plain:
             return super().whole_slices(keys)
         return self._blocks.whole_slices(keys)
@@ -260,15 +255,15 @@ class Epoch(EpochReader):
         if self._blocks is None or not self._is_plain:
             return super().block(positions, keys)
         indices = self._blocks.indices(positions)
-        return Block(indices, self.dataset.tags_together(indices), self._blocks.columns(positions))
+        return Block(indices, self.dataset.tags_many(indices), self._blocks.columns(positions))
 
     def sequences(self, position: int) -> tuple[int, Iterable[Example]]:
-        """Return the usable sequence at this position and those read together with it, and the position after them."""
+        """Return the usable sequence at this position with the rest of its block, and the position after them."""
         if self._blocks is None or not self._is_plain:
             return super().sequences(position)
         end, columns = self._blocks.block(position)
         indices = self._blocks.indices(slice(position, end))
-        tags = self.dataset.tags_together(indices)
+        tags = self.dataset.tags_many(indices)
         data = map(dict, map(zip, itertools.repeat(tuple(columns)), zip(*columns.values())))
         return end, map(Example, indices, tags, data, range(position, end))
 
@@ -371,7 +366,7 @@ class BlockReader:
 
     The number of sequences of a block is doubled each time, so that the first one does not wait long.
 
-    :param dataset: has ``read_together`` and ``lengths_together``, see ``datasets.base.Dataset``
+    :param dataset: has ``read_many`` and ``lengths_many``, see ``datasets.base.Dataset``
     :param order: corpus indices in the order of reading
     :param keys: the data keys to read
     """
@@ -412,7 +407,7 @@ class BlockReader:
         return found
 
     def block(self, position: int) -> tuple[int, dict[str, Sequence[NDArray[Any]]]]:
-        """Return the data of the sequences from a position on that are read together, and the position after them."""
+        """Return the data of the rest of a block from a position on, and the position after it."""
         if not self._first <= position < self._last:
             self._read(position)
         skipped = position - self._first
@@ -423,14 +418,14 @@ class BlockReader:
         if not self._start <= position < self._end:
             chosen = self._order[position : position + _LARGEST_BLOCK]
             self._start, self._end = position, position + len(chosen)
-            self._lengths = self._dataset.lengths_together(chosen)
+            self._lengths = self._dataset.lengths_many(chosen)
         return {key: values[position - self._start] for key, values in self._lengths.items()}
 
     def whole_slices(self, keys: Sequence[str]) -> Iterator[Slice]:
-        """Yield each sequence as a slice, with the number of its frames for these keys as the end."""
+        """Yield each sequence as a slice from 0 to its number of frames, for these keys."""
         begins = itertools.repeat((0,) * len(keys))
         for start in range(0, len(self._order), _LARGEST_BLOCK):
-            lengths = self._dataset.lengths_together(self._order[start : start + _LARGEST_BLOCK])
+            lengths = self._dataset.lengths_many(self._order[start : start + _LARGEST_BLOCK])
             yield from zip(itertools.count(start), begins, zip(*(lengths[key] for key in keys)))
 
     def indices(self, positions: Union[slice, Sequence[int]]) -> list[int]:
@@ -460,18 +455,18 @@ class BlockReader:
         return place_of(self._dataset, self._dataset.tag(int(self._order[position])), position, self._epoch)
 
     def _read_block(self, position: int) -> Optional[dict[str, Sequence[NDArray[Any]]]]:
-        """Return the data of a block; None if a sequence in it cannot be read, for no error tells which one."""
+        """Return the data of a block; None if a sequence in it cannot be read, since the error does not name it."""
         chosen = self._order[position : position + self._size]
         try:
-            columns: dict[str, Sequence[NDArray[Any]]] = self._dataset.read_together(chosen, self._epoch, self._keys)
+            columns: dict[str, Sequence[NDArray[Any]]] = self._dataset.read_many(chosen, self._epoch, self._keys)
         except Exception:
             return None
         return columns
 
     def _num_right(self, position: int, columns: Mapping[str, Sequence[NDArray[Any]]]) -> int:
-        """Return how many sequences of a block have the lengths that the dataset has given, at least the first one."""
+        """Return the number of sequences at the start of a block that have the given lengths, at least one."""
         count = len(columns[self._keys[0]])
-        lengths = self._dataset.lengths_together(self._order[position : position + count])
+        lengths = self._dataset.lengths_many(self._order[position : position + count])
         for key, values in columns.items():
             frames = list(map(len, values)) if values[0].ndim else [1] * len(values)
             if frames != lengths[key]:

@@ -70,7 +70,7 @@ def limit_mean_length(
 
 
 def _bisected(means: NDArray[Any], limit: float, *, exactly: bool) -> int:
-    """Return the first number met by bisection whose mean is the limit; if there is none, the least that exceeds it.
+    """Return the first number met by bisection whose mean is the limit, or the least that exceeds it.
 
     :param means: [n], of the first 1, 2, ... sequences
     :param exactly: False: a mean below the limit will do, too

@@ -31,7 +31,7 @@ def path_of(value: Any, *, where: str) -> str:
     """Return a path that a config gives, or a function that returns it.
 
     :param where: how errors begin
-    :raises ConfigError: it is none
+    :raises ConfigError: it is not a path
     """
     value = result_of_config(where, value) if callable(value) else value
     if isinstance(value, str) or (isinstance(value, os.PathLike) and isinstance(os.fspath(value), str)):
@@ -41,7 +41,7 @@ def path_of(value: Any, *, where: str) -> str:
 
 @contextlib.contextmanager
 def wanted_by(where: str) -> Iterator[None]:
-    """Let errors in files begin with what asks for them: dataset and option."""
+    """Prefix errors in files by the dataset and option that name them."""
     try:
         yield
     except (ConfigError, DataError) as exc:
@@ -50,7 +50,7 @@ def wanted_by(where: str) -> Iterator[None]:
 
 
 def check_regular(path: str) -> None:
-    """Refuse pipes, sockets and devices, to open or read which may wait for ever, and which can't be read twice.
+    """Refuse pipes, sockets and devices: reading them may block forever, and can't be repeated.
 
     :raises OSError: with a text for users in its ``strerror``; also if there is no such file
     """

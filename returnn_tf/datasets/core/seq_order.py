@@ -25,7 +25,7 @@ from returnn_tf.logging.log import log
 
 #: Environment variable for the option `random_seed_offset`.
 SEED_OFFSET_VARIABLE = "RETURNN_RANDOM_SEED_OFFSET"
-_TAGS_TOGETHER = 4096
+_TAGS_PER_BLOCK = 4096
 
 Lengths = Callable[[], NDArray[Any]]  # computes the lengths [num_seqs] of all sequences, only if an order needs them
 
@@ -91,7 +91,7 @@ def order_sequences(ordering: Ordering, num_seqs: int, lengths: Lengths, seed: i
 
 
 def occurrences(order: NDArray[Any]) -> NDArray[Any]:
-    """Return how many times each entry of an order has occurred before: array [sequences]."""
+    """Return the number of earlier occurrences of each entry of an order: array [sequences]."""
     by_index = np.argsort(order, kind="stable")
     ranks = np.arange(len(order))
     is_first = np.diff(order[by_index], prepend=-1) != 0
@@ -184,7 +184,7 @@ class CorpusFacts:
 
     def walk_tags(self, order: Sequence[int]) -> Iterator[str]:
         """Yield the tags of sequences by index."""
-        blocks = (order[start : start + _TAGS_TOGETHER] for start in range(0, len(order), _TAGS_TOGETHER))
+        blocks = (order[start : start + _TAGS_PER_BLOCK] for start in range(0, len(order), _TAGS_PER_BLOCK))
         return itertools.chain.from_iterable(map(self.tags, blocks))
 
 
@@ -281,7 +281,7 @@ class EpochOrder:
         return self.part(full, epoch, corpus)
 
     def part(self, order: NDArray[Any], epoch: int, corpus: CorpusFacts) -> NDArray[Any]:
-        """Return what an epoch takes of a full order: unique tags, partition and shard, repetition, filter."""
+        """Return the part of a full order for an epoch: unique tags, partition and shard, repetition, filter."""
         opts = self._opts
         if opts.unique_seq_tags:
             order = _unique(order, corpus)

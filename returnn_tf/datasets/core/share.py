@@ -1,4 +1,4 @@
-"""Which sequences of an epoch are read: those of a list, and of these the part of one of several processes."""
+"""The selection of sequences of an epoch: by a list, and the share of one of several processes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Chosen:
     :param seq_list: tags to read instead of the epoch's own order
     :param seq_order: corpus indices to read instead of it
     :param share: the part of all these that this process reads; None: all
-    :param nth: how many times the epoch has each of the listed ones before, if that is more than the list tells
+    :param nth: earlier occurrences of each of the listed ones in the epoch, if more than the list shows
     :param by_itself: True: random numbers depend on the sequence and its count in the epoch only, none run through it
     """
 

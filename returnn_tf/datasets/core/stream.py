@@ -89,7 +89,7 @@ class StreamDataset(Dataset):
         return self._specs
 
     def first_sequence(self) -> Example:
-        """Return the first sequence of epoch 1; DataError if there is none."""
+        """Return the first sequence of epoch 1; DataError for an empty stream."""
         with contextlib.closing(self.sequences_of_stream(1)) as sequences:
             first = next(sequences, None)
         if first is None:
@@ -265,7 +265,7 @@ class StreamedEpoch(EpochReader):
             raise DataError("%s: %s" % (place, exc)) from None
 
     def _fraction(self, sequence: Example) -> Optional[float]:
-        """Return what the stream says of its end, else an estimate from the number of sequences."""
+        """Return the progress reported by the stream, else an estimate from the number of sequences."""
         if sequence.complete is not None:
             return sequence.complete
         dataset = self.dataset

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.logging.log import log
 
-_TOGETHER = 4096
+_BLOCK = 4096
 
 
 def warn_of_unknown(owner: str, name: str, path: object, listed: Collection[str], known: Iterable[str]) -> None:
@@ -37,7 +37,7 @@ class TagTable:
     """
 
     def __init__(self, count: int, tags_of: Callable[[Sequence[int]], list[str]], *, last: bool) -> None:
-        blocks = (tags_of(range(start, min(start + _TOGETHER, count))) for start in range(0, count, _TOGETHER))
+        blocks = (tags_of(range(start, min(start + _BLOCK, count))) for start in range(0, count, _BLOCK))
         hashes = np.fromiter(map(hash, itertools.chain.from_iterable(blocks)), np.int64, count)
         order = np.argsort(hashes, kind="stable")
         self._hashes = hashes[order]

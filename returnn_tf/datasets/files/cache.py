@@ -27,7 +27,7 @@ _threads: dict[int, threading.Thread] = {}  # by process: a forked one has none
 
 
 def note_use(path: str) -> None:
-    """Set the time of a file to now, also from time to time until the process ends."""
+    """Set the time of a file to now, and renew it periodically until the process ends."""
     _touch(path)
     _used[path] = None
     if os.getpid() not in _threads:
@@ -104,11 +104,11 @@ class FileCache:
         for _ in range(_TRIALS):
             if _is_same(source, copy):
                 note_use(copy + LOCK)
-                if _is_same(source, copy):  # else it was removed at the same moment
+                if _is_same(source, copy):  # else it has just been removed
                     return copy
             self._prepare(copy)
             with _locked(copy):
-                if not _is_same(source, copy):  # else another process has made it meanwhile
+                if not _is_same(source, copy):  # else another process has made it
                     self._copy(source, copy)
         raise CopyError("it changes all the time")
 
@@ -221,7 +221,7 @@ def _write(source: str, part: str) -> int:
 
 
 def _remove(copy: str, days: float) -> bool:
-    """Remove a copy unless it was used meanwhile, or a process holds the lock, which then makes it."""
+    """Remove a copy unless it has been used since, or a process that makes it holds the lock."""
     with open(copy + LOCK, "rb") as file:
         lock(file)
         if time.time() - os.fstat(file.fileno()).st_mtime < days * DAY:
@@ -262,7 +262,7 @@ class _Patience:
     def __init__(self, part: str):
         self.part = part
         self._size = -1
-        self._changed = self._told = time.monotonic()
+        self._changed = self._logged = time.monotonic()
 
     def wait(self) -> None:
         """Wait for a moment; CopyError if there is no progress for a long time."""
@@ -275,7 +275,7 @@ class _Patience:
             self._size, self._changed = size, now
         if now - self._changed > _STALLED_SECONDS:
             raise CopyError("another process copies it, but has written nothing for %g s" % _STALLED_SECONDS)
-        if now - self._told > _LOG_SECONDS:
-            self._told = now
+        if now - self._logged > _LOG_SECONDS:
+            self._logged = now
             log.write(3, "waiting for another process that copies a file: %.1f MB are done" % (max(size, 0) / 1e6,))
         time.sleep(_WAIT_SECONDS)

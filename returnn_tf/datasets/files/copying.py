@@ -1,4 +1,4 @@
-"""Decides whether a file is read where it is, or copied to the local disk first, and by whom."""
+"""The choice between reading a file in place and copying it to the local disk first, and the means of copying."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class CachedFile:
         return self.get_file()
 
     def get_file(self) -> str:
-        """Return the path of the copy, which is made if there is none; that of the original if it is impossible."""
+        """Return the path of the copy, which is made on demand; that of the original if copying is impossible."""
         return copy_to_cache(os.fspath(self.filename))
 
 

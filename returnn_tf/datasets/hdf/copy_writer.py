@@ -97,7 +97,7 @@ def write_copy(filename: str, dataset: Dataset, keys: list[str], found: Iterable
 
 
 def _input_key(dataset: Dataset, keys: list[str]) -> str:
-    """Return the key of the main data: the only one that is no target, or "data"; empty if there is none."""
+    """Return the key of the main data: the only one that is no target, or "data", or ""."""
     inputs = [key for key in keys if key not in dataset.target_list]
     return inputs[0] if len(inputs) == 1 else "data" if "data" in inputs else ""
 

@@ -27,7 +27,7 @@ except ImportError:  # not on Windows
 
 # Opening a file takes as long as reading ten short sequences, and an open one about 1 MB of memory.
 _OPEN_FILES_RANGE = 64, 1024
-_BYTES_TOGETHER = 16 << 20  # of sequences read at once
+_BLOCK_BYTES = 16 << 20  # of sequences read at once
 
 
 def max_open_files() -> int:
@@ -47,7 +47,7 @@ class HDFDataset(Dataset):
 
     The files are indexed once; data is read with each sequence. All files need the keys of the first one with the same
     dims; further keys of later files are ignored. The length of a sequence for ``sorted`` etc. is that of "data", or
-    of the first target if there is none.
+    of the first target without it.
 
     >>> from returnn_tf.datasets import Dataset
     >>> train = {"class": "HDFDataset", "files": ["a.hdf", "b.hdf"], "seq_ordering": "laplace:.100"}
@@ -126,7 +126,7 @@ class HDFDataset(Dataset):
         file = self.files[number]
         return {key: file.length(key, local) for key in self.data_specs}
 
-    def lengths_together(self, indices: NDArray[Any]) -> dict[str, list[int]]:
+    def lengths_many(self, indices: NDArray[Any]) -> dict[str, list[int]]:
         """Return the lengths of several sequences by key, from the index."""
         if len(self.files) == 1:
             return {key: self.files[0].lengths(key, indices).tolist() for key in self.data_specs}
@@ -163,14 +163,12 @@ class HDFDataset(Dataset):
             self._open.popitem(last=False)[1].close()
         return file
 
-    def read_together(
-        self, indices: NDArray[Any], epoch: int, keys: Sequence[str]
-    ) -> dict[str, Sequence[NDArray[Any]]]:
-        """Read the first of the sequences, as many as fit into some megabytes, those of a file together."""
+    def read_many(self, indices: NDArray[Any], epoch: int, keys: Sequence[str]) -> dict[str, Sequence[NDArray[Any]]]:
+        """Read as many of the sequences as fit into 16 MB, at least the first, file by file."""
         if self.opts.cache_byte_size:
-            return super().read_together(indices, epoch, keys)
+            return super().read_many(indices, epoch, keys)
         numbers = np.searchsorted(self._starts, indices, side="right") - 1
-        count = self._num_together(indices, numbers, keys)
+        count = self._block_size(indices, numbers, keys)
         in_use = np.unique(numbers[:count]).tolist()
         found: dict[str, Sequence[NDArray[Any]]] = {}
         for key in keys:
@@ -183,20 +181,20 @@ class HDFDataset(Dataset):
             found[key] = column
         return found
 
-    def tags_together(self, indices: Sequence[int]) -> list[str]:
+    def tags_many(self, indices: Sequence[int]) -> list[str]:
         """Return the tags of several sequences."""
         if len(self.files) > 1:
-            return super().tags_together(indices)
+            return super().tags_many(indices)
         return self.files[0].tags.chosen(indices)
 
-    def _num_together(self, indices: NDArray[Any], numbers: NDArray[Any], keys: Sequence[str]) -> int:
-        """Return how many of the sequences to read at once, at least 1."""
+    def _block_size(self, indices: NDArray[Any], numbers: NDArray[Any], keys: Sequence[str]) -> int:
+        """Return the number of sequences to read at once, at least 1."""
         sizes = np.zeros(len(indices), np.int64)
         for number in np.unique(numbers).tolist():
             of_file = numbers == number
             file, chosen = self.files[number], indices[of_file] - self._starts[number]
             sizes[of_file] = sum(file.lengths(key, chosen).astype(np.int64) * file.row_bytes[key] for key in keys)
-        return max(int(np.searchsorted(np.cumsum(sizes), _BYTES_TOGETHER, side="right")), 1)
+        return max(int(np.searchsorted(np.cumsum(sizes), _BLOCK_BYTES, side="right")), 1)
 
     def close(self) -> None:
         """Close the files; they are reopened on demand."""

@@ -29,7 +29,7 @@ from returnn_tf.datasets.hdf.rows import RowReader
 from returnn_tf.util.packed_strings import PackedStrings
 
 _LARGEST_DIM = 1 << 31
-_READ_TOGETHER = 1 << 13  # entries of the index
+_INDEX_BLOCK = 1 << 13  # entries of the index
 _MANY_SEQS = 100_000
 _ALL = slice(None)
 
@@ -245,8 +245,8 @@ class HDFFile:
             for key, count in frames.items()
         }
         sums = dict.fromkeys(self.keys, 0)
-        for start in range(0, self.num_seqs, _READ_TOGETHER):
-            lengths = dataset[start : start + _READ_TOGETHER, : len(self.keys)]
+        for start in range(0, self.num_seqs, _INDEX_BLOCK):
+            lengths = dataset[start : start + _INDEX_BLOCK, : len(self.keys)]
             if (lengths < 0).any():
                 row = start + int(np.argwhere(lengths < 0)[0][0])
                 raise self._error("/seqLengths has a negative length, in row %d" % row)
@@ -272,8 +272,8 @@ class HDFFile:
         if dataset.shape != (self.num_seqs,):
             raise self._error("/seqTags has shape %s, but /seqLengths has %d rows" % (dataset.shape, self.num_seqs))
         tags = PackedStrings()
-        for start in range(0, self.num_seqs, _READ_TOGETHER):
-            tags.extend(byte_strings(dataset[start : start + _READ_TOGETHER]))
+        for start in range(0, self.num_seqs, _INDEX_BLOCK):
+            tags.extend(byte_strings(dataset[start : start + _INDEX_BLOCK]))
         return tags
 
     def _row_bytes(self, root: h5py.File, path: str) -> int:

@@ -1,4 +1,4 @@
-"""What the HDF5 library needs help with: locks of network file systems, strings, and implausible sizes."""
+"""Workarounds for the HDF5 library: locks of network file systems, strings, and implausible sizes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,7 @@ def strings(value: NDArray[Any]) -> NDArray[Any]:
 
 
 def return_freed_memory() -> None:
-    """Let the C library give back to the system what the HDF5 library has freed: of strings, as much as they take.
-
-    Only glibc has a function for that.
-    """
+    """Return memory that the HDF5 library has freed to the system; only glibc has a function for that."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)

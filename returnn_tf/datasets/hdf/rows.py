@@ -74,7 +74,7 @@ class PlainChunks:
         return rows
 
     def place(self, start: int, end: int) -> Optional[int]:
-        """Return where rows lie in the file, if one chunk has all of them with all columns; else None."""
+        """Return the file offset of rows if one chunk holds all of them with all columns, or None."""
         base = start - start % self.rows
         if self._widths != self._tail or end > base + self.rows:
             return None
@@ -159,7 +159,7 @@ class RowReader:
         return rows
 
     def read_many(self, starts: NDArray[Any], ends: NDArray[Any]) -> list[NDArray[Any]]:
-        """Return rows starts[i]..ends[i] for each i; what lies close together is read at once."""
+        """Return rows starts[i]..ends[i] for each i; neighbours are read at once."""
         values: list[Any] = [None] * len(starts)
         order = np.argsort(starts, kind="stable")
         alone: list[int] = []
@@ -173,7 +173,7 @@ class RowReader:
         return values
 
     def _read_run(self, starts: NDArray[Any], ends: NDArray[Any], chosen: NDArray[Any], values: list[Any]) -> None:
-        """Read sequences which lie close together.
+        """Read neighbouring sequences at once.
 
         :param chosen: their indices
         :param values: gets the rows
@@ -186,7 +186,7 @@ class RowReader:
             values[index] = rows[begin:end].copy() if copied else rows[begin:end]
 
     def _read_alone(self, starts: list[int], ends: list[int], chosen: list[int], values: list[Any]) -> None:
-        """Read sequences which lie far from each other; into one array where the bytes are in the file as they are."""
+        """Read scattered sequences; into one array where the file holds their bytes as in memory."""
         parts: list[tuple[int, int, int, int]] = []
         for start, end, index in zip(starts, ends, chosen):
             place = self._place(start, end)
@@ -208,7 +208,7 @@ class RowReader:
             begin = stop
 
     def _place(self, start: int, end: int) -> Optional[int]:
-        """Return where rows lie in the file, in one piece and as in memory; None if they don't."""
+        """Return the file offset of rows that are stored contiguously and as in memory, or None."""
         if self._offset is not None:
             return self._offset + start * self.row_bytes
         if self._chunks is None:

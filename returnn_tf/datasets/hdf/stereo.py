@@ -105,7 +105,7 @@ class StereoHdfDataset(Dataset):
     """Pairs of frames, such as noisy and clean ones: arrays ``inputs/<name>`` and ``outputs/<name>`` in HDF files.
 
     The corpus has the order of the names as text. Targets of one column are labels. With ``partition_epoch``, each part
-    has the same number of sequences and its own order; what is left over is not read.
+    has the same number of sequences and its own order; the remainder is not read.
     """
 
     @dataclass

@@ -218,7 +218,7 @@ class HDFWriter:
     ) -> None:
         """Append a batch of sequences.
 
-        :param inputs: [batch, time, ...], padded; or [batch, ...] together with ``seq_len={}``; None in a file
+        :param inputs: [batch, time, ...], padded; or [batch, ...] with ``seq_len={}``; None in a file
             without main data
         :param seq_len: frames [batch] of the time axis, or {axis: frames [batch]} for several axes, counted from 0
             without batch. Several of them are joined to one time axis; their sizes become the target "sizes".
@@ -321,7 +321,7 @@ class HDFWriter:
     def close(self) -> None:
         """Complete the file and rename it to its target.
 
-        :raises DataError: nothing was written, or the target has been created meanwhile
+        :raises DataError: nothing was written, or another process has created the target
         """
         if self._streams is None:
             return
@@ -340,7 +340,7 @@ class HDFWriter:
             raise
 
     def _write_facts(self, file: h5py.File) -> None:
-        """Write what is known at the end only."""
+        """Write the facts that are known only at the end."""
         assert self._streams is not None
         attrs = file.attrs
         attrs["numTimesteps"] = self.num_timesteps

@@ -19,7 +19,7 @@ from returnn_tf.datasets.config import DatasetOfConfig
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.batches.batch import Batch, allocating
 from returnn_tf.datasets.core.batches.batching import BatchStats
-from returnn_tf.datasets.loading.shared import can_share, described, found, shared_zeros
+from returnn_tf.datasets.loading.shared import attached, can_share, detached, shared_zeros
 from returnn_tf.datasets.processes.process import ERRORS, death_notice, end_process, start_process
 from returnn_tf.datasets.processes.worker import answer
 from returnn_tf.logging.log import log
@@ -61,7 +61,7 @@ class _Sender:
 
     def send(self, request: int, batch: Batch) -> bool:
         """Send a batch when few enough are under way; return False to stop."""
-        feed, files = described(batch.feed)
+        feed, files = detached(batch.feed)
         self.connection.send(("batch", request, dataclasses.replace(batch, feed=feed)))
         self._under_way.append(files)
         while len(self._under_way) >= _UNDER_WAY or self.connection.poll():
@@ -290,7 +290,7 @@ class _Buffer:
 
 
 def _receive(connection: Any, sending: threading.Lock, buffer: _Buffer, pid: int) -> None:
-    """Receive messages, and tell the process of each batch that is in the buffer; the body of the receiving thread."""
+    """Receive messages, and acknowledge each batch in the buffer; the body of the receiving thread."""
     try:
         while True:
             message = connection.recv()
@@ -298,7 +298,7 @@ def _receive(connection: Any, sending: threading.Lock, buffer: _Buffer, pid: int
                 log.pass_on(message[1], message[2])
                 continue
             if message[0] == "batch":
-                message[2].feed = found(message[2].feed, pid)
+                message[2].feed = attached(message[2].feed, pid)
             buffer.put(message)
             if message[0] == "batch":
                 with sending:

@@ -1,6 +1,6 @@
 """Arrays in memory that a loading process shares with its parent: padded there, used here, never copied.
 
-Each large array has an anonymous file of its own (Linux: ``memfd_create``), zero at first, which needs no name and no
+Each large array has its own anonymous file (Linux: ``memfd_create``), zero at first, which needs no name and no
 clean-up: the kernel frees it when both processes have dropped it, however they end. The parent opens it through
 ``/proc`` while the loading process keeps it open, which it does until the parent has taken the batch.
 """
@@ -58,7 +58,7 @@ def shared_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     return np.ndarray(shape, dtype, buffer=memory)
 
 
-def described(feed: dict[str, NDArray[Any]]) -> tuple[dict[str, Any], list[int]]:
+def detached(feed: dict[str, NDArray[Any]]) -> tuple[dict[str, Any], list[int]]:
     """Return a feed with the arrays in shared memory described, and their file descriptors, to be closed later."""
     entries: dict[str, Any] = {}
     fds: list[int] = []
@@ -73,7 +73,7 @@ def described(feed: dict[str, NDArray[Any]]) -> tuple[dict[str, Any], list[int]]
     return entries, fds
 
 
-def found(feed: dict[str, Entry], pid: int) -> dict[str, NDArray[Any]]:
+def attached(feed: dict[str, Entry], pid: int) -> dict[str, NDArray[Any]]:
     """Return the feed with the arrays of a loading process.
 
     :raises OSError: it has ended

@@ -173,7 +173,7 @@ class WorkerProcess:
         return int(self._process.pid)
 
     def send(self, *message: Any) -> None:
-        """Send a message; if the process is gone, nothing happens, since `receive` tells."""
+        """Send a message; ignore a process that is gone, which `receive` reports."""
         try:
             self._connection.send(message)
         except OSError:
@@ -202,7 +202,7 @@ class WorkerProcess:
 
 
 def death_notice(process: Any, what: str) -> str:
-    """Return how a process ended, for a message."""
+    """Return a message on the end of a process."""
     try:
         code = process.wait(timeout=CLOSE_SECONDS)
     except subprocess.TimeoutExpired:

@@ -62,7 +62,7 @@ def duration(path: str) -> float:
 
 
 def _check(path: str) -> None:
-    """Check that the file is there and that it can be read without waiting for ever.
+    """Check that the file exists and that reading it can't block forever.
 
     :raises DataError: otherwise
     """

@@ -56,7 +56,7 @@ class ZipPart:
                 yield "%s:%s" % (self.path, name), _decoded(self._archive.read(row, name), name)
 
     def locate(self, name: str) -> int:
-        """Return the row of an audio file; -1: there is none."""
+        """Return the row of an audio file, or -1."""
         return self._archive.rows.get(self._prefix + name, -1)
 
     def audio(self, name: str, row: int) -> bytes:
@@ -66,7 +66,7 @@ class ZipPart:
         return self._archive.read(row, self._prefix + name)
 
     def file(self, name: str) -> str:
-        """Return where an audio file is, for messages."""
+        """Return the place of an audio file, for messages."""
         return "%s:%s" % (self.path, self._prefix + name)
 
     def forget_names(self) -> None:
@@ -226,7 +226,7 @@ class LibriSpeechIndex:
         return names
 
     def file_of(self, index: int) -> str:
-        """Return where the audio of an utterance is, for messages."""
+        """Return the place of the audio of an utterance, for messages."""
         part, name, _ = self._name(index)
         return part.file(name)
 
@@ -248,7 +248,7 @@ def open_parts(paths: Sequence[str], *, use_zip: bool, use_cache_manager: bool) 
 
 
 def check_tag_format(text: str) -> Optional[str]:
-    """Return what is wrong with a format of tags, or None."""
+    """Return the fault of a format of tags, or None."""
     names = {"subdir": "dev-clean", "speaker": 84, "chapter": 121123, "seq": 1}
     try:
         example, other = text % names, text % {**names, "seq": 2}
@@ -320,7 +320,7 @@ class LibriSpeechCorpus(UtterancesInFiles[LibriSpeechIndex]):
         )
 
     def setup(self) -> None:
-        """Check all options, and that there are files; they are read when the first epoch begins."""
+        """Check all options and that files exist; they are read when the first epoch begins."""
         opts = self.opts
         if not self._given.get("name"):
             self.name = "prefix:%s" % opts.prefix

@@ -93,7 +93,7 @@ class _Reader:
             return {key: entry for key, entry in value.items() if key in self.keys}
 
     def _plain(self, text: str) -> dict[str, Any]:
-        """Return what is wanted of a dict of plain values."""
+        """Return the wanted items of a dict of plain values."""
         result = {}
         for name, value in _PARTS.findall(text):
             key = self._names.get(name) or _unquoted(name)

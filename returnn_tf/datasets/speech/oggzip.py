@@ -39,7 +39,7 @@ class OggZipPart:
     """One zip file, text file or directory of a corpus.
 
     :param name: its internal name: of its text and of the folder with the audio
-    :param archive: the zip file; None: there is none
+    :param archive: the zip file, if any
     :param text: path of the text outside of the zip file; None: it is inside
     :param folder: of audio files outside of a zip file
     """

@@ -1,4 +1,4 @@
-"""What corpora of speech have in common: features of audio, labels of transcriptions, and an index read on demand."""
+"""Common base of corpora of speech: features of audio, labels of transcriptions, and an index read on demand."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _encoded(text: str) -> bytes:
 
 
 def random_subset(count: int, subset: Optional[float], seed: int, owner: str) -> Optional[NDArray[Any]]:
-    """Return which entries the option ``fixed_random_subset`` keeps, in its order; None: all.
+    """Return the entries that the option ``fixed_random_subset`` keeps, in its order; None: all.
 
     :param count: number of entries
     :param subset: number of entries; below 1 a fraction of them; 0 or None: all

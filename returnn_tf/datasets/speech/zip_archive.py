@@ -102,7 +102,7 @@ class ZipArchive:
         return zlib.decompressobj(-15).decompress(packed, int(member["size"]) + 1)
 
     def _start_of(self, member: Any, name: str) -> int:
-        """Return where the packed content of a member begins."""
+        """Return the file offset of the packed content of a member."""
         if member["flags"] & _ENCRYPTED:
             raise self._error(name, "it is encrypted")
         header = self._bytes(int(member["offset"]), _HEADER.size)

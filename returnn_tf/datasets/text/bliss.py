@@ -19,7 +19,7 @@ from returnn_tf.datasets.core.safe_files import open_regular
 #: The first line of a file with the name of its encoding, perhaps behind a byte order mark.
 _DECLARATION = re.compile(rb"(?:\xef\xbb\xbf)?\s*<\?xml\s[^>]*?\bencoding\s*=\s*[\"']([A-Za-z][\w.-]*)[\"']")
 _LONGEST = 256
-#: Names of encodings that the parser knows; its errors tell the line.
+#: Names of encodings that the parser knows; its errors name the line.
 _KNOWN = ("utf-8", "utf-16", "iso-8859-1", "us-ascii")
 
 
@@ -54,9 +54,9 @@ class BlissSegment:
     """A segment of a recording.
 
     :param name: full name, "corpus/recording/segment"; elements without a name have their number, from 1
-    :param orth: transcription as it stands in the file; None if there is none
-    :param audio: path of the recording, absolute or relative to the corpus file; None if there is none
-    :param start: time in seconds as it stands in the file; None if there is none
+    :param orth: transcription as it stands in the file, or None
+    :param audio: path of the recording, absolute or relative to the corpus file, or None
+    :param start: time in seconds as it stands in the file, or None
     :param end: likewise
     :param speaker: name of the speaker of the segment, if given
     :param track: channel of the recording, from 0; None: not given
@@ -72,7 +72,7 @@ class BlissSegment:
 
     @property
     def text(self) -> str:
-        """Return the transcription with single blanks between the words; "" if there is none."""
+        """Return the transcription with single blanks between the words, or ""."""
         return " ".join((self.orth or "").split())
 
     @property

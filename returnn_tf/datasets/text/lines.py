@@ -53,7 +53,7 @@ class LineIndex:
         found = np.flatnonzero(block == _NEWLINE)
         signs = None
         if self._skip_blank:
-            sums = sums_of(block > _LAST_BLANK)
+            sums = prefix_sums(block > _LAST_BLANK)
             signs = np.diff(sums[found], prepend=0)
             signs[:1] += self._num_signs
             self._num_signs = int(sums[-1] - sums[found[-1]]) if len(found) else self._num_signs + int(sums[-1])
@@ -122,8 +122,8 @@ class LineIndex:
                 first = last
 
 
-def sums_of(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return how many of the first n flags are set, for each n from 0."""
+def prefix_sums(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the number of set flags among the first n, for each n from 0."""
     sums = np.zeros(len(flags) + 1, np.int64)
     np.cumsum(flags, dtype=np.int64, out=sums[1:])
     return sums
@@ -222,7 +222,7 @@ class TextLines:
             blank = _is_blank(np.frombuffer(content, np.uint8))
             begins = ~blank
             begins[1:] &= blank[:-1]
-            total = sums_of(begins)
+            total = prefix_sums(begins)
             counts[first : first + len(starts)] = total[ends - begin] - total[starts - begin]
             for match in () if content.isascii() else _WIDE_BLANK.finditer(content):
                 index = first + int(np.searchsorted(ends, begin + match.start()))
@@ -251,7 +251,7 @@ class TextLines:
     def _newlines_before(self) -> NDArray[np.int64]:
         """Return the number of newlines before each multiple of _MARK bytes; counted once, when a number is asked for.
 
-        Where many lines are left out, each of them is told with its number.
+        Each line that is left out is reported with its number.
         """
         counts = [
             np.add.reduceat(block == _NEWLINE, np.arange(0, len(block), _MARK), dtype=np.int64)
@@ -261,7 +261,7 @@ class TextLines:
 
 
 def _is_blank(content: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return which bytes separate words, in ASCII: 9 to 13, and 28 to 32."""
+    """Return a mask of the bytes that separate words in ASCII: 9 to 13, and 28 to 32."""
     found: NDArray[np.bool_] = (content - np.uint8(9) <= 4) | (content - np.uint8(28) <= 4)
     return found
 

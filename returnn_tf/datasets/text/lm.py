@@ -225,7 +225,7 @@ class InOrderEpoch(Epoch):
             self._next += 1
             try:
                 self._read_ahead[len(self._found)] = self.dataset.read_next(*given)
-            except Exception as exc:  # told when the sequence is asked for
+            except Exception as exc:  # raised when the sequence is requested
                 if self._skip_invalid and isinstance(exc, InvalidSequence):
                     self._count_skipped(index, exc)
                     continue

@@ -42,7 +42,7 @@ class Allophone:
         return "%s{%s+%s}%s.%d" % (self.phone, before, after, marks, state)
 
 
-def word_of(phones: Iterable[str]) -> list[Allophone]:
+def make_word(phones: Iterable[str]) -> list[Allophone]:
     """Return the allophones of a word, still without context."""
     word = [Allophone(phone) for phone in phones]
     if word:
@@ -99,7 +99,7 @@ class StateTying:
         return ["|".join(names) for names in states]
 
     def find(self, name: str) -> Optional[int]:
-        """Return the class of a state, None if there is none."""
+        """Return the class of a state, or None."""
         return self.classes.get(name)
 
 
@@ -237,7 +237,7 @@ class PhoneSequences:
         if not phons:
             raise DataError("%r has no pronunciation in %r" % (lemma.get("orth"), self.opts.lexicon_file))
         phon = rng.choice(phons) if self.opts.phon_pick_strategy == "random" else phons[0]
-        return word_of(phon["phon"].split())
+        return make_word(phon["phon"].split())
 
     def _frames(self, allophones: list[Allophone], rng: random.Random) -> list[int]:
         frames = []
@@ -268,7 +268,7 @@ class PhoneSequences:
 
         :param num_frames: number of labels
         """
-        silence = word_of([self._silence_phone])
+        silence = make_word([self._silence_phone])
         frames: list[int] = []
         while len(frames) < num_frames:
             frames += self._random_frames(rng)
@@ -282,7 +282,7 @@ class PhoneSequences:
             phones = [rng.choice(self.lexicon.phoneme_list)]
             while rng.random() < _ADD_RANDOM:
                 phones.append(rng.choice(self.lexicon.phoneme_list))
-            allophones += word_of(phones)
+            allophones += make_word(phones)
             more_words = rng.random() < _ADD_RANDOM
         set_context(allophones, self._with_context, self.opts.allo_context_len)
         return self._frames(allophones, rng)

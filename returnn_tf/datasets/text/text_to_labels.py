@@ -1,4 +1,4 @@
-"""What LmDataset makes of a line: labels of symbols, of a vocabulary, or of phonemes."""
+"""Labels for the lines of an LmDataset: symbols, a vocabulary, or phonemes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MOST_SYMBOLS = 1 << 20
 
 
 def _file_of(opts: LmOptions, option: str, where: str) -> Optional[str]:
-    """Return a path that a config gives, or a function which returns it; None if there is none."""
+    """Return a path from a config, where a function may return it, or None."""
     where = "%s: %s" % (where, option)
     value = getattr(opts, option)
     path = result_of_config(where, value) if callable(value) else value
@@ -70,7 +70,7 @@ class TextToLabels:
 
 
 def make_text_to_labels(opts: LmOptions, where: str) -> TextToLabels:
-    """Return what the options of an LmDataset ask for.
+    """Return the conversion that the options of an LmDataset choose.
 
     :param where: how errors begin
     :raises ConfigError: for none, or contradicting options

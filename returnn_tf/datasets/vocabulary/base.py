@@ -188,7 +188,7 @@ class Vocabulary:
         return self.unknown_label_id
 
     def id_to_label(self, index: int, default: Optional[str] = None) -> str:
-        """Return the label of an id; ``default`` if there is none, else DataError."""
+        """Return the label of an id; of an unknown one ``default`` if given, else DataError."""
         if 0 <= index < self.num_labels:
             return self.labels[index]
         if default is not None:

@@ -28,7 +28,7 @@ class BpeCodes:
     """The merges of byte pair encoding (Sennrich et al. 2016) in the format of subword-nmt, the most frequent first.
 
     :param path: "left right" in each line. After the header ``#version: 0.2`` the last character of a word carries
-        ``</w>``; without it, or in version 0.1, ``</w>`` is a symbol of its own
+        ``</w>``; without it, or in version 0.1, ``</w>`` is a separate symbol
     :raises DataError: the file is missing, or has other lines or another version
     """
 
@@ -202,7 +202,7 @@ class LabelTrie:
         return []
 
     def _steps(self, hypothesis: _Hypothesis, word: str) -> list[_Hypothesis]:
-        """Return what the next character leads to: first with the open piece closed before it, then continued."""
+        """Return the hypotheses after the next character: with the open piece closed before it, then continued."""
         char, size = word[hypothesis.size], hypothesis.size + 1
         node = hypothesis.node
         found = []

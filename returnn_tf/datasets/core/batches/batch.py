@@ -29,7 +29,7 @@ def new_array(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 
 @contextlib.contextmanager
 def allocating(allocate: Allocate) -> Iterator[None]:
-    """Let `new_array` call this function, in this thread, while the context is open."""
+    """Make `new_array` call this function in this thread within the context."""
     token = _ALLOCATE.set(allocate)
     try:
         yield

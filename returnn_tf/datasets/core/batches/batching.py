@@ -99,7 +99,7 @@ class BatchPlanner:
         return self._plan_rows(slices) if self._options.recurrent_net else self._plan_frames(slices)
 
     def _limits(self, by_key: Mapping[str, Optional[int]]) -> list[tuple[int, int]]:
-        """Return the limits that there are, with the numbers of their keys."""
+        """Return the given limits, each with the number of its key."""
         return [(self._options.counted.index(key), limit) for key, limit in by_key.items() if limit is not None]
 
     def _plan_rows(self, slices: Iterable[Slice]) -> Iterator[BatchPlan]:
@@ -155,7 +155,7 @@ class BatchPlanner:
         return BatchPlan(parts, [(row, 0) for row in range(len(parts))], is_whole=self._is_whole)
 
     def _report_oversize(self, position: int, frames: Sequence[int]) -> None:
-        """Report a sequence that exceeds the limits and makes a batch of its own.
+        """Report a sequence that exceeds the limits and becomes a separate batch.
 
         Logged once per epoch, counted for the summary.
         """
